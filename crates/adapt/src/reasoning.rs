@@ -105,7 +105,7 @@ pub const FAMILIES: &[Family] = &[
 static PATTERNS: LazyLock<Vec<(Regex, &'static Family)>> =
     LazyLock::new(|| FAMILIES.iter().map(|family| (compile_pattern(family.models), family)).collect());
 
-/// The family of a model, by its name at the server.
+/// Returns the family of a model, by its name at the server.
 fn family_of(model: &str) -> Option<&'static Family> {
     PATTERNS.iter().find(|(pattern, _)| pattern.is_match(model)).map(|(_, family)| *family)
 }
@@ -115,7 +115,7 @@ fn is_of_effort(key: &str) -> bool {
     matches!(key, EFFORT | "reasoning" | "thinking" | "enable_thinking" | "think" | "chat_template_kwargs")
 }
 
-/// The effort that a request asks for, in any of the six ways; `None` if it says nothing of it.
+/// Returns the effort that a request asks for, in any of the six ways; `None` if it says nothing of it.
 pub fn asked_effort(object: &Object<'_>) -> Option<Effort> {
     // Most requests say nothing of it.
     if !object.may_have(is_of_effort) {

@@ -40,14 +40,14 @@ pub(super) struct AdmittedUpstream {
 }
 
 impl Candidates {
-    /// `order`: the upstreams that may be asked, the conversation's own one first. `who`: on whose behalf a
-    /// place is taken.
+    /// Returns the candidates. `order`: the upstreams that may be asked, the conversation's own one first.
+    /// `who`: the client on whose behalf a place is taken.
     pub(super) fn new(order: Arc<[Arc<Upstream>]>, who: Option<QueueClient>) -> Self {
         let progress = vec![CandidateProgress::default(); order.len()];
         Self { order, who, progress, passed_over: None }
     }
 
-    /// The others are asked before this one, which broke off in the middle of its reply.
+    /// Passes over an upstream that broke off in the middle of its reply: the others are asked before it.
     pub(super) fn pass_over(&mut self, broken: &Arc<Upstream>) {
         self.passed_over = self.order.iter().position(|upstream| Arc::ptr_eq(upstream, broken));
         if let Some(at) = self.passed_over {
@@ -55,17 +55,17 @@ impl Candidates {
         }
     }
 
-    /// On whose behalf places are taken.
+    /// Returns the client on whose behalf places are taken.
     pub(super) fn who(&self) -> Option<QueueClient> {
         self.who
     }
 
-    /// True when an upstream is left that was not asked in this round.
+    /// Returns true when an upstream is left that was not asked in this round.
     pub(super) fn has_another(&self) -> bool {
         self.passed_over.is_some() || self.choose_next().is_some()
     }
 
-    /// The next upstream; `None` when all were asked.
+    /// Returns the next upstream; `None` when all were asked.
     ///
     /// # Errors
     /// When the upstream is full, and so is its queue; also its name.
@@ -93,12 +93,12 @@ impl Candidates {
         None
     }
 
-    /// How many different upstreams were sent a request.
+    /// Returns how many different upstreams were sent a request.
     pub(super) fn tried_count(&self) -> u32 {
         u32::try_from(self.progress.iter().filter(|past| past.tried).count()).unwrap_or(u32::MAX)
     }
 
-    /// All may be asked again.
+    /// Begins a round, in which all may be asked again.
     pub(super) fn begin_round(&mut self) {
         self.progress.iter_mut().for_each(|past| past.asked = false);
         self.passed_over = None;
@@ -126,13 +126,13 @@ impl Candidates {
     }
 }
 
-/// The error of a request that no upstream could be asked for.
+/// Returns the error of a request that no upstream could be asked for.
 pub(super) fn no_upstream() -> Box<UpstreamError> {
     Box::new(UpstreamError::new_broken("", 503, ErrorCode::NoUpstream, "is not there", ""))
 }
 
-/// The more informative of two failures: a full queue, for it says when to come back (the one that clears
-/// first); anything but an unknown model, for the other upstream knew it; else the later one.
+/// Returns the more informative of two failures: a full queue, for it says when to come back (the one that
+/// clears first); anything but an unknown model, for the other upstream knew it; else the later one.
 pub(super) fn more_informative(earlier: Box<UpstreamError>, later: Box<UpstreamError>) -> Box<UpstreamError> {
     let (before, after) = (&earlier.error, &later.error);
     let soon = |error: &ApiError| error.retry_after.unwrap_or(u64::MAX);

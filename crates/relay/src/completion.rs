@@ -12,7 +12,7 @@ use wire::{Completion, ErrorCode, Object, is_empty_array};
 /// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The body of an answer that may be a JSON object; it may still be an error in disguise.
+/// Returns the body of an answer that may be a JSON object; it may still be an error in disguise.
 pub(super) async fn json_body(
     mut answer: Box<UpstreamResponse>,
     name: &str,
@@ -35,7 +35,7 @@ pub(super) async fn json_body(
     Ok(body)
 }
 
-/// The error of an answer that should have been a stream of events.
+/// Returns the error of an answer that should have been a stream of events.
 pub(super) async fn not_a_stream(mut answer: Box<UpstreamResponse>, media_type: &str) -> UpstreamError {
     let name = answer.upstream().to_owned();
     let status = answer.status();
@@ -49,7 +49,7 @@ pub(super) async fn not_a_stream(mut answer: Box<UpstreamResponse>, media_type: 
     UpstreamError::new_broken(&name, 502, ErrorCode::UpstreamNotAStream, &what, "")
 }
 
-/// A body as a completion.
+/// Returns a body as a completion.
 ///
 /// # Errors
 /// When it is something else; an error that came with status 200 leaves as that error.
@@ -70,7 +70,7 @@ pub(super) fn parse_completion(
     })
 }
 
-/// A completion read as turns.
+/// Returns a completion read as turns.
 pub(super) fn read_reply(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Reply {
     let mut ids = Ids::new(rand::random(), request.traits.taken_ids.clone());
     let rules = ReplyRules { token_limit, ..request.rules.clone() };
@@ -100,7 +100,7 @@ pub(super) fn add_correctable_calls(reply: &mut Reply, request: &ClientRequest) 
     }
 }
 
-/// A completion as it leaves, and its token counts.
+/// Returns a completion as it leaves, and its token counts.
 pub(super) fn prune_body(
     body: Bytes,
     name: &str,

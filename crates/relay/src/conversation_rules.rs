@@ -21,7 +21,7 @@ struct RulesOfModel {
 }
 
 impl ConversationRules {
-    /// The rules for this upstream and model: those of the conversation's first request to it.
+    /// Returns the rules for this upstream and model: those of the conversation's first request to it.
     pub(super) fn rules_for(&self, upstream: &Upstream, model: &str) -> Arc<RuleSet> {
         let mut known = self.lock();
         if let Some(found) = known.iter().find(|known| known.is_for(upstream, model)) {

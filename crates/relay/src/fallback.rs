@@ -61,7 +61,7 @@ impl Fallbacks {
         self.models.is_empty()
     }
 
-    /// How long the request waits for the current model.
+    /// Returns how long the request waits for the current model.
     pub(super) fn patience(&self) -> Option<Duration> {
         (!self.is_empty()).then_some(self.patience)
     }
@@ -96,7 +96,7 @@ impl Fallbacks {
 }
 
 impl Relay {
-    /// The body for the model that answers, and the models that may answer in its place.
+    /// Returns the body for the model that answers, and the models that may answer in its place.
     pub(super) fn stand_ins(&self, body: Bytes, origin: &Origin) -> (Bytes, Option<Box<Fallbacks>>) {
         if !self.has_stand_ins {
             return (body, None);
@@ -111,7 +111,7 @@ impl Relay {
         (asked.unwrap_or(body), fallbacks)
     }
 
-    /// The body for a model with sight, where the one that was asked has none and there are pictures.
+    /// Returns the body for a model with sight, where the one that was asked has none and there are pictures.
     fn body_for_sighted_model(&self, body: &Bytes, model: &str, record: &RequestRecord) -> Option<Bytes> {
         let sighted = self.config.vision(model)?;
         let text = std::str::from_utf8(body).ok()?;
@@ -122,7 +122,8 @@ impl Relay {
         with_model(body, sighted)
     }
 
-    /// The body for the first fallback of its model that costs nothing, for a request whose budget is spent.
+    /// Returns the body for the first fallback of its model that costs nothing, for a request whose budget is
+    /// spent.
     pub fn free_fallback(
         &self,
         body: &Bytes,
@@ -154,7 +155,8 @@ impl Relay {
         Box::pin(self.read_request(body, fallbacks.origin.clone(), receiver)).await
     }
 
-    /// `UPSTREAM/MODEL` as the upstream's name and the model's; a model's name may have slashes, too.
+    /// Splits `UPSTREAM/MODEL` into the upstream's name and the model's; a model's name may have slashes,
+    /// too.
     fn split_upstream<'a>(&self, name: &'a str) -> (Option<&'a str>, &'a str) {
         let is_upstream = |prefix: &str| self.fleet.iter().any(|upstream| upstream.name == prefix);
         match name.split_once('/') {

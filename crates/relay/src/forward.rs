@@ -72,25 +72,27 @@ impl Forward {
         Call { method, path_and_query: self.path_and_query.clone().into(), headers, body, verbatim: true }
     }
 
-    /// Another upstream can be asked, and only one that could not be reached has surely done nothing.
+    /// Returns true if another upstream can be asked: the whole body is at hand, and only an upstream that
+    /// could not be reached has surely done nothing.
     fn may_go_elsewhere(&self, error: &UpstreamError) -> bool {
         matches!(self.body, Passing::Whole(_)) && error.error.status == 503
     }
 }
 
-/// True for methods that change nothing (RFC 9110, 9.2.1): such a request takes no place at an upstream.
+/// Returns true for methods that change nothing (RFC 9110, 9.2.1): such a request takes no place at an
+/// upstream.
 pub fn is_safe(method: &Method) -> bool {
     matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE)
 }
 
 impl Relay {
-    /// True when some API is left to some server at all.
+    /// Returns true when some API is left to some server at all.
     pub fn leaves_wires(&self) -> bool {
         self.fleet.iter().any(|upstream| !upstream.wires.is_empty())
             || self.config.models.values().any(|model| model.wires.is_some())
     }
 
-    /// True when the servers of this model answer this API themselves.
+    /// Returns true when the servers of this model answer this API themselves.
     pub fn leaves_to_server(&self, model: &str, wire: OwnWire) -> bool {
         if let Some(wires) = self.config.own_wires(model) {
             return wires.contains(&wire);
@@ -121,7 +123,7 @@ impl Relay {
         NamedModel { model, stream, target, body }
     }
 
-    /// True when the configuration names the model, or an upstream is known to serve it.
+    /// Returns true when the configuration names the model, or an upstream is known to serve it.
     pub fn knows_model(&self, model: &str) -> bool {
         let target = self.config.target(model);
         let serves = |upstream: &Upstream| {
@@ -130,12 +132,13 @@ impl Relay {
         self.config.models.contains_key(model) || self.fleet.iter().any(|upstream| serves(upstream))
     }
 
-    /// True when the model that a request names decides where it goes, or what it says there.
+    /// Returns true when the model that a request names decides where it goes, or what it says there.
     pub fn depends_on_model(&self) -> bool {
         self.fleet.is_several() || self.config.aliases().next().is_some()
     }
 
-    /// The answer, whatever its status; it holds a place at its upstream unless the request's method is safe.
+    /// Returns the answer, whatever its status; it holds a place at its upstream unless the request's method
+    /// is safe.
     ///
     /// # Errors
     /// When no upstream answers: the error that the client gets.
@@ -185,7 +188,7 @@ impl Relay {
         Err(failed.unwrap_or_else(no_upstream))
     }
 
-    /// Those that serve the model, or may, else all as configured; and whose request it is.
+    /// Returns those that serve the model, or may, else all as configured; and whose request it is.
     fn order_for_any(&self, request: &Forward) -> (Arc<[Arc<Upstream>]>, QueueClient) {
         let beginning = match &request.body {
             Passing::Whole(pieces) => pieces.first_piece(),

@@ -26,7 +26,7 @@ pub(super) enum Finding {
 }
 
 impl Finding {
-    /// True when both are the same kind of mistake, or of failure.
+    /// Returns true when both are the same kind of mistake, or of failure.
     fn is_like(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Mistake(fault, _), Self::Mistake(other, _)) => fault.name() == other.name(),
@@ -89,27 +89,27 @@ impl History {
         self.attempts.last()
     }
 
-    /// How often a reply of the model was of no use.
+    /// Returns how often a reply of the model was of no use.
     pub(super) fn mistake_count(&self) -> u32 {
         let mistakes = self.attempts.iter().filter(|past| matches!(past.finding, Finding::Mistake(..)));
         u32::try_from(mistakes.count()).unwrap_or(u32::MAX)
     }
 
-    /// How many attempts at the end came to the same kind of failure or mistake.
+    /// Returns how many attempts at the end came to the same kind of failure or mistake.
     pub(super) fn alike_in_a_row(&self) -> u32 {
         let Some(last) = self.last() else { return 0 };
         let alike = self.attempts.iter().rev().take_while(|past| past.finding.is_like(&last.finding));
         u32::try_from(alike.count()).unwrap_or(u32::MAX)
     }
 
-    /// How many attempts at the end the upstreams failed.
+    /// Returns how many attempts at the end the upstreams failed.
     pub(super) fn failures_in_a_row(&self) -> u32 {
         let failed =
             self.attempts.iter().rev().take_while(|past| matches!(past.finding, Finding::Failed(..)));
         u32::try_from(failed.count()).unwrap_or(u32::MAX)
     }
 
-    /// The last mistake.
+    /// Returns the last mistake.
     pub(super) fn last_fault(&self) -> Option<&Fault> {
         self.attempts.iter().rev().find_map(|past| match &past.finding {
             Finding::Mistake(fault, _) => Some(fault),
@@ -117,8 +117,8 @@ impl History {
         })
     }
 
-    /// True when an upstream has refused the size or a parameter of the request: it may be sent in another
-    /// form now.
+    /// Returns true when an upstream has refused the size or a parameter of the request: it may be sent in
+    /// another form now.
     pub(super) fn has_refused_form(&self) -> bool {
         let is_of_form = |past: &AttemptOutcome| {
             matches!(past.finding, Finding::Refused(Refusal::TooLarge | Refusal::Form))
@@ -126,7 +126,7 @@ impl History {
         self.attempts.iter().any(is_of_form)
     }
 
-    /// How often the model has been asked, refusals of a form apart.
+    /// Returns how often the model has been asked, refusals of a form apart.
     pub(super) fn ask_count(&self) -> u32 {
         let asked = self
             .attempts
@@ -141,7 +141,7 @@ impl History {
         self.attempts[..earlier].iter().filter_map(|past| past.usage).fold(Usage::default(), Usage::plus)
     }
 
-    /// The prompt of the last reply that said how long it was, in tokens.
+    /// Returns the prompt of the last reply that said how long it was, in tokens.
     pub(super) fn last_prompt(&self) -> u64 {
         let prompts = self.attempts.iter().rev().filter_map(|past| past.usage).map(|usage| usage.prompt);
         prompts.into_iter().find(|prompt| *prompt > 0).unwrap_or_default()

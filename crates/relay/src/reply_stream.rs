@@ -115,23 +115,23 @@ impl ReplyStream {
         }
     }
 
-    /// respool itself has sent this head; the upstream's chunks are made to fit.
+    /// Notes the head that respool itself has sent; the upstream's chunks are made to fit.
     pub fn head_was_sent(&mut self, head: &Head) {
         self.head = Some(head.clone());
         self.reader.set_sent_head(head);
     }
 
-    /// True when frames go through as they came; else the turns come as steps.
+    /// Returns true when frames go through as they came; else the turns come as steps.
     pub fn passes_frames(&self) -> bool {
         matches!(self.reader, ReplyReader::Passthrough(_))
     }
 
-    /// The head of a reply that comes as steps; `None` before the upstream has begun.
+    /// Returns the head of a reply that comes as steps; `None` before the upstream has begun.
     pub fn upstream_head(&self) -> Option<&Head> {
         self.reader.head()
     }
 
-    /// A chunk that carries nothing, for a stream that goes through; `None` before it has an id.
+    /// Returns a chunk that carries nothing, for a stream that goes through; `None` before it has an id.
     pub fn heartbeat(&self) -> Option<String> {
         self.reader.heartbeat()
     }
@@ -206,7 +206,7 @@ impl ReplyStream {
         }
     }
 
-    /// Once something has been said, nothing is asked again.
+    /// Releases the request: once something has been said, nothing is asked again.
     fn release_request(&mut self) {
         if !self.progress.is_released
             && self.reader.has_spoken()
@@ -369,7 +369,7 @@ impl ReplyStream {
         }
     }
 
-    /// The upstream's reply is there whole.
+    /// Ends the stream of an upstream's reply that is there as a whole.
     fn finish_stream(&mut self) {
         if let Some(exchange) = &self.exchange {
             exchange.learn_usage(self.usage());
@@ -393,7 +393,7 @@ impl ReplyStream {
         self.deliver_current(Salvage::Answer);
     }
 
-    /// The end of the current reply leaves.
+    /// Delivers the end of the current reply.
     fn deliver_current(&mut self, shows: Salvage) {
         let usage = self.usage();
         let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
@@ -402,7 +402,7 @@ impl ReplyStream {
         self.progress.end = Some(Ok(()));
     }
 
-    /// A turn has left whole.
+    /// Records a turn that has left as a whole.
     fn record_turn(&self, turn: &Turn) {
         match &self.exchange {
             Some(exchange) => exchange.complete_turn(turn),
@@ -410,13 +410,13 @@ impl ReplyStream {
         }
     }
 
-    /// The stream broke.
+    /// Handles a stream that broke.
     fn handle_break(&mut self, error: UpstreamError) {
         let limit = self.exchange.as_ref().and_then(|exchange| exchange.token_limit());
         self.reconsider(finding_of(&error, limit), Some(Box::new(error)));
     }
 
-    /// The stream is of no use from here on.
+    /// Ends a stream that is of no use from here on.
     fn broke_off(&mut self, code: ErrorCode, what: &str) {
         self.handle_break(self.stream_error(code, what));
     }

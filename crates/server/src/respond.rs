@@ -21,7 +21,7 @@ const TRIMMED: &str = "x-respool-trimmed";
 /// The longest request id that is taken over.
 const LONGEST_ID: usize = 128;
 
-/// The request's id: the client's own, its trace's, or a new one.
+/// Returns the request's id: the client's own, its trace's, or a new one.
 pub(super) fn request_id(headers: &HeaderMap) -> String {
     fn header_text(value: Option<&HeaderValue>) -> Option<&str> {
         value.and_then(|value| value.to_str().ok()).map(str::trim)
@@ -44,8 +44,9 @@ fn new_id() -> String {
     std::str::from_utf8(&digits).unwrap_or_default().to_owned()
 }
 
-/// The id that goes upstream, if it is not the request's own. All requests of a trace share the trace's id,
-/// and vLLM makes its own from what it gets: two of one trace must differ, so the span's id is added.
+/// Returns the id that goes upstream, if it is not the request's own. All requests of a trace share the
+/// trace's id, and vLLM makes its own from what it gets: two of one trace must differ, so the span's id is
+/// added.
 pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> Option<String> {
     let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-').skip(1);
     let (trace, span) = (parts.next()?, parts.next()?);
@@ -62,7 +63,7 @@ enum Ending {
     InBody,
 }
 
-/// A reply with a JSON body.
+/// Returns a reply with a JSON body.
 pub(super) fn json_response(status: StatusCode, body: impl Into<Body>) -> Response {
     let mut response = Response::new(body.into());
     *response.status_mut() = status;
@@ -79,13 +80,13 @@ fn outcome_of(error: &ApiError) -> Outcome {
     if error.code == Some(ErrorCode::ShuttingDown) { Outcome::Shutdown } else { Outcome::Error }
 }
 
-/// An error as its own HTTP status, in OpenAI's shape.
+/// Returns an error as its own HTTP status, in OpenAI's shape.
 pub(super) fn error_response(error: &ApiError) -> Response {
     error_reply(openai_error(error, ClientProgram::Other), error)
 }
 
-/// An error in the form that its client needs. `id`: the request's, which Anthropic's clients read in the
-/// body.
+/// Returns an error in the form that its client needs. `id`: the request's, which Anthropic's clients read in
+/// the body.
 pub(super) fn error_as(form: ErrorForm, error: ApiError, id: &str) -> Response {
     let error = form.apply_to(error);
     error_reply(form.error_reply(&error, id), &error)
@@ -105,7 +106,7 @@ fn error_reply(reply: ErrorReply, error: &ApiError) -> Response {
     response
 }
 
-/// A reply whose body is a stream of events, all of which are there.
+/// Returns a reply whose body is a stream of events, all of which are there.
 pub(super) fn stream_response(body: Body) -> Response {
     let mut response = Response::new(body);
     let headers = response.headers_mut();
@@ -115,7 +116,7 @@ pub(super) fn stream_response(body: Body) -> Response {
     response
 }
 
-/// A reply whose body is a stream of events that ends with this error.
+/// Returns a reply whose body is a stream of events that ends with this error.
 pub(super) fn failed_stream(body: Body, error: &ApiError) -> Response {
     with_error(stream_response(body), error)
 }
@@ -125,13 +126,13 @@ fn with_error(mut response: Response, error: &ApiError) -> Response {
     response
 }
 
-/// The reply, whose body goes on recording what happens to the request, and its end.
+/// Returns the reply, whose body goes on recording what happens to the request, and its end.
 pub(super) fn recorded_in_body(mut response: Response) -> Response {
     response.extensions_mut().insert(Ending::InBody);
     response
 }
 
-/// The reply as it leaves, with the request's id: its status and its end are recorded.
+/// Returns the reply as it leaves, with the request's id: its status and its end are recorded.
 pub(super) fn finish_response(mut response: Response, record: &RequestRecord) -> Response {
     record.record_head(response.status().as_u16());
     if let Some(account) = &record.start().account {
@@ -159,7 +160,7 @@ fn reply_head(response: &Response) -> ReplyHead {
     }
 }
 
-/// The reply with a header that says what was taken out of the conversation.
+/// Returns the reply with a header that says what was taken out of the conversation.
 pub(super) fn with_trimmed(mut response: Response, progress: &RequestProgress) -> Response {
     if let Some(trimmed) = progress.trimmed_parts().and_then(|trimmed| HeaderValue::try_from(trimmed).ok()) {
         response.headers_mut().insert(TRIMMED, trimmed);
@@ -167,7 +168,7 @@ pub(super) fn with_trimmed(mut response: Response, progress: &RequestProgress) -
     response
 }
 
-/// The end of a stream that failed after its head had left: an honest error event, and the end.
+/// Returns the end of a stream that failed after its head had left: an honest error event, and the end.
 pub(super) fn failed_tail(error: &ApiError, record: &RequestRecord) -> Bytes {
     record_failure(error, record);
     let mut out = Vec::new();
@@ -182,7 +183,7 @@ pub(super) fn wrong_form() -> ApiError {
     ApiError::new(500, ErrorCode::WrongForm, what)
 }
 
-/// `/health`: this process is up.
+/// Answers `/health`: this process is up.
 pub(super) async fn answer_health() -> Response {
     let mut response = Response::new(Body::from(format!(
         r#"{{"status":"ok","name":"respool","version":"{}"}}"#,
@@ -192,7 +193,7 @@ pub(super) async fn answer_health() -> Response {
     response
 }
 
-/// `/metrics`: Prometheus's text format.
+/// Answers `/metrics` in Prometheus's text format.
 pub(super) async fn answer_metrics() -> Response {
     let mut response = Response::new(Body::from(recorded::render_page()));
     let kind = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -5,13 +5,14 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 /// The header that counts the respools that a request has come through.
 pub(super) static HOPS: HeaderName = HeaderName::from_static("x-respool-hops");
 
-/// How many respools a request has come through.
+/// Returns how many respools a request has come through.
 pub fn hop_count(headers: &HeaderMap) -> u32 {
     let hops = headers.get(&HOPS).and_then(|hops| hops.to_str().ok());
     hops.and_then(|hops| hops.parse().ok()).unwrap_or_default()
 }
 
-/// The number of respools that the request of these headers will have come through at the next server.
+/// Returns the number of respools that the request of these headers will have come through at the next
+/// server.
 pub(super) fn next_hop(headers: &HeaderMap) -> HeaderValue {
     match hop_count(headers) {
         0 => HeaderValue::from_static("1"),
@@ -19,8 +20,8 @@ pub(super) fn next_hop(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-/// The headers of a question of respool's own that a client's request leads to: nothing of the client's but
-/// its key, and the number of respools that the request has come through.
+/// Returns the headers of a question of respool's own that a client's request leads to: nothing of the
+/// client's but its key, and the number of respools that the request has come through.
 pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
     let kept = [header::AUTHORIZATION, HOPS.clone()];
     kept.into_iter().filter_map(|name| headers.get(&name).cloned().map(|value| (name, value))).collect()

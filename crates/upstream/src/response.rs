@@ -40,22 +40,22 @@ pub struct UpstreamResponse {
 }
 
 impl UpstreamResponse {
-    /// The upstream's name.
+    /// Returns the upstream's name.
     pub fn upstream(&self) -> &str {
         &self.upstream
     }
 
-    /// The status.
+    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// The headers.
+    /// Returns the headers.
     pub fn headers(&self) -> &HeaderMap {
         &self.headers
     }
 
-    /// The media type without parameters, in lower case; empty when missing.
+    /// Returns the media type without parameters, in lower case; empty when missing.
     pub fn media_type(&self) -> Cow<'static, str> {
         let value =
             self.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -89,7 +89,7 @@ impl UpstreamResponse {
         Ok(())
     }
 
-    /// The next piece of the body as it arrives; `None` at its end. Safe to cancel.
+    /// Returns the next piece of the body as it arrives; `None` at its end. Safe to cancel.
     pub async fn next_piece(&mut self) -> UpstreamResult<Option<Bytes>> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
@@ -107,12 +107,12 @@ impl UpstreamResponse {
         piece.map_err(|()| late())?.map_err(|fault| Box::new(fault.as_upstream_error(&self.upstream)))
     }
 
-    /// The piece that has arrived already; `None` when the next one has not.
+    /// Returns the piece that has arrived already; `None` when the next one has not.
     pub fn ready_piece(&mut self) -> Option<UpstreamResult<Option<Bytes>>> {
         self.next_piece().now_or_never()
     }
 
-    /// The beginning of an error's body, as text; waits no longer than a few seconds for it.
+    /// Returns the beginning of an error's body, as text; waits no longer than a few seconds for it.
     pub async fn read_excerpt(&mut self) -> String {
         let mut body = BytesMut::new();
         let read = async {
@@ -129,7 +129,7 @@ impl UpstreamResponse {
         String::from_utf8_lossy(&body).into_owned()
     }
 
-    /// The whole body, of at most `limit` bytes.
+    /// Returns the whole body, of at most `limit` bytes.
     ///
     /// # Errors
     /// When it breaks off, cannot be decoded, or is longer.
@@ -137,8 +137,8 @@ impl UpstreamResponse {
         self.gather_body(limit, false).await
     }
 
-    /// The same of a body that should be one JSON object: once that is complete, the end of the body is
-    /// waited for only `END_WITHIN`, and does not have to be clean. Some servers never send it.
+    /// Returns the same of a body that should be one JSON object: once that is complete, the end of the body
+    /// is waited for only `END_WITHIN`, and does not have to be clean. Some servers never send it.
     ///
     /// # Errors
     /// As [`UpstreamResponse::read_whole`].
@@ -178,7 +178,7 @@ impl UpstreamResponse {
         }
     }
 
-    /// The head, the body and its place, for passing on; hop-by-hop headers are left out.
+    /// Returns the head, the body and its place, for passing on; hop-by-hop headers are left out.
     pub fn into_parts(self) -> (StatusCode, HeaderMap, Incoming, Option<UpstreamPlace>) {
         let mut headers = self.headers;
         strip_hop_by_hop(&mut headers);
@@ -222,7 +222,7 @@ impl BodyBuffer {
     }
 }
 
-/// True when a body is one complete JSON object.
+/// Returns true when a body is one complete JSON object.
 fn is_object(body: &[u8]) -> bool {
     let text = body.trim_ascii_end();
     text.ends_with(b"}")

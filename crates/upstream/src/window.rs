@@ -43,7 +43,7 @@ const TOKENIZED: [&str; 8] = [
 ];
 
 impl Upstream {
-    /// The facts that are known about this model.
+    /// Returns the facts that are known about this model.
     pub fn model_facts(&self, model: &str) -> ModelFacts {
         let models = self.windows.models.read().unwrap_or_else(PoisonError::into_inner);
         let facts = models.get(model).copied().unwrap_or_default();
@@ -67,7 +67,7 @@ impl Upstream {
         is_new
     }
 
-    /// True when the server has listed this model, or answered a request for it.
+    /// Returns true when the server has listed this model, or answered a request for it.
     pub fn has_seen_model(&self, model: &str) -> bool {
         self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model)
     }
@@ -154,8 +154,8 @@ impl Upstream {
         }
     }
 
-    /// The tokens of a request's prompt as the server counts them; exact for models with a chat template.
-    /// `None` when it does not answer in time; it is then not asked for a while.
+    /// Returns the tokens of a request's prompt as the server counts them; exact for models with a chat
+    /// template. `None` when it does not answer in time; it is then not asked for a while.
     pub async fn count_tokens(&self, request: &Object<'_>, headers: &HeaderMap) -> Option<u64> {
         let failed = *self.windows.uncounted.read().unwrap_or_else(PoisonError::into_inner);
         if failed.is_some_and(|at| at.elapsed() < FRESH) {
@@ -179,7 +179,7 @@ impl Upstream {
     }
 }
 
-/// The question how many tokens a request's prompt has.
+/// Returns the question how many tokens a request's prompt has.
 fn tokenize_call(request: &Object<'_>, headers: &HeaderMap) -> Call {
     let mut asked = request.clone();
     for (key, _) in request.iter().filter(|(key, _)| !TOKENIZED.contains(key)) {
@@ -209,7 +209,7 @@ enum Server {
 }
 
 impl Server {
-    /// By the `owned_by` of its models.
+    /// Recognises the server by the `owned_by` of its models.
     fn from_owner(owner: &str) -> Option<Self> {
         match owner {
             "sglang" => Some(Self::SgLang),
@@ -253,7 +253,7 @@ struct Listed {
     is_ollama: bool,
 }
 
-/// The models in the list. A request without `model` goes to the first.
+/// Returns the models in the list. A request without `model` goes to the first.
 fn parse_model_list(body: &[u8]) -> Vec<Listed> {
     let Some(list) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
         return vec![];

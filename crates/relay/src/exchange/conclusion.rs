@@ -53,8 +53,8 @@ impl Exchange {
         }
     }
 
-    /// The token counts that the client gets when there was more than one attempt: those of all, except that
-    /// clients which read `prompt_tokens` as the size of the conversation get the last prompt's.
+    /// Returns the token counts that the client gets when there was more than one attempt: those of all,
+    /// except that clients which read `prompt_tokens` as the size of the conversation get the last prompt's.
     pub(super) fn total_usage(&self, last: Option<Usage>) -> Option<Usage> {
         let spent = self.history.spent_before_last();
         if spent == Usage::default() {
@@ -99,7 +99,7 @@ impl Exchange {
         error
     }
 
-    /// The most informative of the last round's errors.
+    /// Returns the most informative of the last round's errors.
     fn most_informative_error(&self) -> Box<UpstreamError> {
         let round = self.history.round;
         let last_round = self.history.attempts.iter().filter(|past| past.round == round);

@@ -12,8 +12,8 @@ use crate::fallback::{FallbackReason, Fallbacks};
 use crate::outcome::{Finding, History, Refusal};
 
 impl Exchange {
-    /// The reason to ask the next model instead of doing what was decided. `None` if no model is left, if
-    /// something of a reply has reached the client, or if the client's request is at fault.
+    /// Returns the reason to ask the next model instead of doing what was decided. `None` if no model is
+    /// left, if something of a reply has reached the client, or if the client's request is at fault.
     pub(super) fn fallback_reason(&self, decision: &Decision) -> Option<FallbackReason> {
         if self.has_spoken || self.fallbacks.as_deref().is_none_or(Fallbacks::is_empty) {
             return None;
@@ -53,12 +53,12 @@ impl Exchange {
         true
     }
 
-    /// How long the request waits for a place while another model is left.
+    /// Returns how long the request waits for a place while another model is left.
     pub(super) fn patience(&self) -> Option<Duration> {
         self.fallbacks.as_deref().and_then(Fallbacks::patience)
     }
 
-    /// The limits of recovery: while another model is left, the request waits no longer for this one.
+    /// Returns the limits of recovery: while another model is left, the request waits no longer for this one.
     pub(super) fn recovery_limits(&self) -> Cow<'_, RecoveryConfig> {
         let configured = &self.request.settings.recovery;
         match self.patience() {
