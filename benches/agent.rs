@@ -113,7 +113,7 @@ async fn agents(state: &std::path::Path) -> Arc<Agents> {
     let settings = resolve(Some(file), &BTreeMap::new(), &Flags::default()).unwrap().settings;
     let open = |_| -> BoxFuture<'_, _> { Box::pin(async { Ok(Arc::new(Instantly) as Arc<dyn Tools>) }) };
     let app = respool::cli::app_with(&settings, &CancellationToken::new(), &open).await.unwrap();
-    app.agents
+    Arc::clone(&app.agents)
 }
 
 /// The overhead per iteration of one run.
