@@ -14,8 +14,9 @@ use super::options::unread_notes;
 use super::runtime::new_runtime;
 use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
-use crate::agent::OPERATOR_KEY;
-use crate::chat::{self, SYSTEM_PROMPT, Setting, Sources};
+use super::usage::load_prices;
+use crate::agent::{OPERATOR_KEY, Tokens};
+use crate::chat::{self, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
@@ -23,6 +24,7 @@ use crate::relay_ports::RelayedModels;
 use crate::store::Store;
 use crate::units::{Secret, UnusableSetting};
 use crate::upstream::UpstreamConfig;
+use wire::turn::Usage;
 
 /// The file that replaces the system prompt.
 const SYSTEM_FILE: &str = "systematic_exploration_prompt.md";
@@ -63,6 +65,9 @@ pub(super) struct ChatArgs {
     /// Continue the last conversation of this directory
     #[arg(long)]
     r#continue: bool,
+    /// Choose an earlier conversation of this directory from a list and continue it
+    #[arg(long, conflicts_with_all = ["continue", "system", "prompt"])]
+    resume: bool,
     /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error;
     /// `-` reads the prompt from standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
@@ -156,7 +161,12 @@ fn begin_chat(
             .map_err(|error| format!("this directory cannot be used: {error}"))?,
         model,
         yes: arguments.yes,
-        resume: arguments.r#continue,
+        resume: match (arguments.r#continue, arguments.resume) {
+            (true, _) => Resume::Last,
+            (_, true) => Resume::Chosen,
+            _ => Resume::Nothing,
+        },
+        price_of: price_of(&loaded.settings).map_err(|found| loaded.problems(found))?,
         prompt,
     };
     let done = chat::run_chat(setting, &runtime);
@@ -165,6 +175,16 @@ fn begin_chat(
     runtime.shutdown_background();
     drop(flush);
     Ok(done?)
+}
+
+/// Prices tokens by `[prices]`.
+fn price_of(settings: &Settings) -> Result<PriceOf, Vec<UnusableSetting>> {
+    let (prices, currency) = (load_prices(settings)?, settings.usage.currency.clone());
+    Ok(Arc::new(move |model: &str, tokens: Tokens| {
+        let Tokens { prompt, completion, cached, .. } = tokens;
+        let usage = Usage { prompt, completion, cached: Some(cached), ..Usage::default() };
+        Some(prices.token_price(model)?.cost_of(usage).with_currency(&currency))
+    }))
 }
 
 /// Gives the preset's endpoint its key, unless the configuration has one.
@@ -254,6 +274,17 @@ mod tests {
         assert!(why.to_string().contains("DEEPINFRA_API_KEY"), "{why}");
         with_key(&mut settings, &DEEPINFRA, Some("k\n".into())).unwrap();
         assert_eq!(settings.upstreams[0].api_key, Some(Secret::new("k")));
+    }
+
+    #[test]
+    fn tokens_have_the_price_of_their_model() {
+        let mut settings = Settings::default();
+        settings.usage.currency = "EUR".into();
+        settings.prices = toml::from_str("[m]\ninput = 2.0\ncached_input = 1.0\noutput = 4.0").unwrap();
+        let price_of = price_of(&settings).unwrap();
+        let tokens = Tokens { prompt: 1_000_000, cached: 500_000, completion: 250_000, ..Tokens::default() };
+        assert_eq!(price_of("m", tokens).as_deref(), Some("2.50 EUR"));
+        assert_eq!(price_of("other", tokens), None);
     }
 
     #[test]

@@ -24,9 +24,9 @@ pub(super) struct UsageArgs {
     /// How far back to look: 24h, 7d, 30d
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_span)]
     since: Duration,
-    /// Group by these, separated by commas: model, key, agent, upstream, route, day
-    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_grouping)]
-    by: Grouping,
+    /// Group by these, separated by commas: model, key, agent, upstream, route, outcome, day, hour
+    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_by)]
+    by: By,
     /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated
     #[arg(long)]
     costs: bool,
@@ -84,7 +84,7 @@ fn open_usage_store(settings: &Settings) -> Option<Arc<UsageStore>> {
 ///
 /// # Errors
 /// When the list of public prices cannot be read.
-fn load_prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
+pub(super) fn load_prices(settings: &Settings) -> Result<Prices, Vec<UnusableSetting>> {
     let fault = |why: String| vec![UnusableSetting::new(&["usage", "price_list"], why)];
     let list = settings.usage.price_list.as_ref().map(|path| {
         std::fs::read_to_string(path)
@@ -103,8 +103,9 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let settings = &loaded.settings;
     let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
-    let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, key: None };
+    let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, only: Vec::new() };
     let store = UsageStore::open(&settings.store.state_dir)?;
+    let currency = &settings.usage.currency;
     let read = report_from_store(&store, query, &prices, &settings.usage.compare);
     let report = new_runtime()?.block_on(read)?;
     if arguments.json {
@@ -116,7 +117,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
             "No requests in this period. `respool serve` records them unless `[usage] keep` is 0s.",
         );
     } else {
-        table_lines(&report, arguments.costs).iter().for_each(|line| say(&flat_text(line)));
+        table_lines(&report, arguments.costs, currency).iter().for_each(|line| say(&flat_text(line)));
     }
     Ok(())
 }
@@ -169,7 +170,7 @@ fn csv_lines(report: &Report, costs: bool) -> Vec<String> {
 }
 
 /// Aligns names to the left and numbers to the right, with the sum at the bottom.
-fn table_lines(report: &Report, costs: bool) -> Vec<String> {
+fn table_lines(report: &Report, costs: bool, currency: &str) -> Vec<String> {
     let mut rows = report_cells(report, costs);
     let total = Report {
         lines: vec![ReportLine { names: vec!["-".into(); report.by.len()], ..report.total.clone() }],
@@ -197,15 +198,15 @@ fn table_lines(report: &Report, costs: bool) -> Vec<String> {
     };
     let mut lines: Vec<String> = rows.iter().map(aligned).collect();
     if costs {
-        lines.extend(describe_comparison(report));
+        lines.extend(describe_comparison(report, currency));
     }
     lines
 }
 
 /// Describes the cost elsewhere, and how each number was derived.
-fn describe_comparison(report: &Report) -> Vec<String> {
-    let mut lines =
-        vec![String::new(), format!("It cost {}. The same tokens elsewhere:", report.total.cost.total())];
+fn describe_comparison(report: &Report, currency: &str) -> Vec<String> {
+    let cost = report.total.cost.total().with_currency(currency);
+    let mut lines = vec![String::new(), format!("It cost {cost}. The same tokens elsewhere:")];
     for it in &report.total.compared {
         lines.push(match (it.cost, it.saved) {
             (Some(cost), Some(saved)) => {
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn columns_line_up_and_the_sum_stands_below() {
-        let lines = table_lines(&sample(), false);
+        let lines = table_lines(&sample(), false, "");
         assert_eq!(
             lines[0],
             "model  requests  failed  calls  repeats  prompt  cached  completion  reasoning"
@@ -243,7 +244,9 @@ mod tests {
             "all          23       0      0        0       0       0           0          0"
         );
         assert_eq!(lines.len(), 6);
-        assert!(table_lines(&sample(), true)[0].ends_with("paid   own  cost"));
+        let with_costs = table_lines(&sample(), true, "EUR");
+        assert!(with_costs[0].ends_with("paid   own  cost"));
+        assert!(with_costs.iter().any(|line| line.starts_with("It cost 0.00 EUR.")), "{with_costs:?}");
     }
 
     #[test]

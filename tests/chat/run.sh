@@ -135,7 +135,6 @@ await "└ stopped"
 for _ in $(seq 20); do pgrep -f "sleep 300; echo ended" >/dev/null || break; sleep 0.1; done
 pgrep -f "sleep 300; echo ended" >/dev/null && fail "the command still runs"
 say "Write a lot."
-await "thinking"
 await "three four"
 keys C-c
 await "stopped" 3
@@ -215,7 +214,7 @@ tmux resize-window -t chat -x 50 -y 40
 sleep 1.5
 keys C-c
 await "stopped" 2
-[ "$(screen | grep -c "thinking ·")" -le 1 ] || fail "a terminal that became narrower is full of spinners"
+[ "$(screen | grep -c "writing ·")" -le 1 ] || fail "a terminal that became narrower is full of spinners"
 keys C-d
 await "left with 0"
 ok "a question that is stopped, a terminal that becomes narrower"

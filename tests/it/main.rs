@@ -67,6 +67,7 @@ mod tools_mcp;
 mod tools_real;
 mod tools_route;
 mod traces;
+mod tutorial;
 mod upstreams;
 mod usage;
 mod wires;

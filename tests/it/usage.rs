@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use respool::store::StoredUsage;
+use respool::store::{RequestQuery, StoredUsage};
 use serde_json::{Value, json};
 
 use crate::agents::{READ, echoing};
@@ -46,7 +46,8 @@ async fn usage(respool: &Respool, key: &str, query: &str) -> Value {
 }
 
 async fn rows(respool: &Respool) -> Vec<StoredUsage> {
-    respool.usage.newest_requests(100).await.unwrap()
+    let query = RequestQuery { most: 100, ..RequestQuery::default() };
+    respool.usage.find_requests(query).await.unwrap()
 }
 
 #[tokio::test]

@@ -1,4 +1,5 @@
 """Fills the rows of what was used: 10,000 requests of the last thirty days, of several models, keys and agents."""
+import json
 import random
 import sqlite3
 import sys
@@ -20,12 +21,13 @@ for number in range(10_000):
         f"run-{number // 4:032x}" if agent else "", 1, 502 if fails else 200,
         None if fails else random.randint(500, 30_000), random.randint(0, 400), random.randint(0, 300),
         None if fails else random.randint(20, 2_000), random.randint(80, 4_000), random.randint(300, 40_000), 0, 2 if again else 1,
-        "hermes" if mended else "", "closed_json" if mended else "", "truncated,more_tokens" if again else "", "",
+        "hermes" if mended else "", "unclosed,coerced" if mended else "", "cut_call,more_tokens" if again else "", "",
         "error" if fails else "ok", random.choice(["upstream_timeout", "context_length_exceeded"]) if fails else "",
         "it did not answer" if fails else "",
+        json.dumps({"earlier_attempts": [{"upstream": "spare", "ended": 200, "why": "cut_call", "remedy": "more_tokens"}]}) if again else "",
     ))
 store = sqlite3.connect(sys.argv[1], timeout=60)
 columns = ("at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion, first_byte, "
-           "duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error")
-store.executemany(f"INSERT INTO requests ({columns}) VALUES ({', '.join('?' * 25)})", rows)
+           "duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error, details")
+store.executemany(f"INSERT INTO requests ({columns}) VALUES ({', '.join('?' * 26)})", rows)
 store.commit()

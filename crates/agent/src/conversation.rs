@@ -19,6 +19,7 @@ use super::event::EventKind;
 use super::journal::{Committed, Journal};
 use super::new_setup::new_setup;
 use super::outcome::Outcome;
+use super::report;
 use super::request::AgentRequest;
 use super::resume_error::ResumeError;
 use super::run::Run;
@@ -41,6 +42,17 @@ pub struct Conversation {
     held: Option<Held>,
     /// The model of the last turn; `None`: another process knows.
     asked: Option<String>,
+}
+
+/// A conversation that can be resumed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastConversation {
+    /// Its id.
+    pub id: String,
+    /// The first words that the person wrote.
+    pub title: String,
+    /// When something happened to it last, in milliseconds since 1970.
+    pub updated: u64,
 }
 
 /// The cost of replies.
@@ -98,13 +110,45 @@ impl Conversation {
             latest = latest.into_iter().chain(found).max_by_key(|stored| stored.row.updated);
         }
         let Some(stored) = latest else { return Ok(false) };
-        let id = stored.row.id.clone();
-        let (run, _) = restore(&stored).ok_or(ResumeError::OtherVersion)?;
-        let epoch = store.claim(&id, ClaimScope::IdleOrCancelled).await?;
-        let epoch = epoch.ok_or(ResumeError::OpenElsewhere)?;
-        let journal = Journal::new(&id, epoch, Some(store), stored.events.len() as u64);
-        self.held = Some(Held { run, journal });
+        self.resume_stored(store, &stored).await?;
         Ok(true)
+    }
+
+    /// Returns the latest conversations of its own place, the latest first.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn list_past(&self, most: usize) -> Result<Vec<PastConversation>, ResumeError> {
+        let store = self.store.clone().ok_or(ResumeError::NotStored)?;
+        store.mark_orphans().await?;
+        let mut past = Vec::new();
+        for id in store.runs_of_work(&self.place).await?.iter().rev().take(most) {
+            let Some(stored) = store.run(id).await? else { continue };
+            let title = report::title(&stored).unwrap_or_default();
+            past.push(PastConversation { id: id.clone(), title, updated: stored.row.updated });
+        }
+        past.sort_by_key(|conversation| std::cmp::Reverse(conversation.updated));
+        Ok(past)
+    }
+
+    /// Resumes the conversation of this id.
+    ///
+    /// # Errors
+    /// The reason why it cannot be resumed.
+    pub async fn resume(&mut self, id: &str) -> Result<(), ResumeError> {
+        let store = self.store.clone().ok_or(ResumeError::NotStored)?;
+        let stored = store.run(id).await?.ok_or(ResumeError::OtherVersion)?;
+        self.resume_stored(store, &stored).await
+    }
+
+    async fn resume_stored(&mut self, store: Arc<Store>, stored: &StoredRun) -> Result<(), ResumeError> {
+        let id = &stored.row.id;
+        let (run, _) = restore(stored).ok_or(ResumeError::OtherVersion)?;
+        let epoch = store.claim(id, ClaimScope::IdleOrCancelled).await?;
+        let epoch = epoch.ok_or(ResumeError::OpenElsewhere)?;
+        let journal = Journal::new(id, epoch, Some(store), stored.events.len() as u64);
+        self.held = Some(Held { run, journal });
+        Ok(())
     }
 
     /// Clears what is too old or too much from the store, while the conversation begins. An error shows again

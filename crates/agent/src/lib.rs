@@ -52,7 +52,7 @@ pub use budget::Tokens;
 pub use call::{CallOutcome, RequestedCall, ToolEnd};
 pub use chat_model::{ChatModel, ModelAnswer, ModelFacts, ModelRequest};
 pub use config::{AgentConfig, OnDisconnect, Parser, Progress, ReadFirst};
-pub use conversation::{Conversation, Spent};
+pub use conversation::{Conversation, PastConversation, Spent};
 pub use definition::{Agent, ChildRuns, Notice, Notices, Supervision};
 pub use driver::WorkEnd;
 pub use event::{ChildEnd, Event, EventKind, ModelReply};

@@ -7,9 +7,13 @@ use super::call::RequestedCall;
 use super::event::EventKind;
 use super::facts::RunFacts;
 use super::run::Run;
+use super::setup::Setup;
 use super::stored::restore;
 use super::transcript::Iteration;
 use store::{ApprovalRow, RunRow, StoredEvent, StoredRun};
+
+/// The most characters of a title.
+const TITLE: usize = 60;
 
 /// A run in a list. Times are seconds since 1970.
 pub fn summary(row: &RunRow) -> Value {
@@ -17,6 +21,31 @@ pub fn summary(row: &RunRow) -> Value {
         "id": row.id, "object": "run", "agent": row.agent, "status": row.status.as_str(),
         "created": row.created / 1_000, "updated": row.updated / 1_000, "bytes": row.bytes, "parent": row.parent,
     })
+}
+
+/// The first words that a person wrote in a run, on one line; `None` if it is private or nobody wrote any.
+pub fn title(stored: &StoredRun) -> Option<String> {
+    let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+    let of_person = |message: &&Value| message["role"] == "user";
+    let turn = |event: &StoredEvent| match serde_json::from_str(&event.body).ok()? {
+        EventKind::TurnStarted(message) => Some(message),
+        _ => None,
+    };
+    let message = match setup.messages.iter().rev().find(of_person) {
+        Some(message) => message.clone(),
+        None => stored.events.iter().find_map(turn)?,
+    };
+    let text = message_text(&message["content"]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let end = words.char_indices().nth(TITLE).map_or(words.len(), |(end, _)| end);
+    (!setup.is_private && end > 0)
+        .then(|| words[..end].to_owned() + if end < words.len() { "…" } else { "" })
+}
+
+/// The text of a message: a string, or parts of which some are text.
+fn message_text(content: &Value) -> String {
+    let parts = content.as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
+    content.as_str().map_or_else(|| parts.collect::<Vec<_>>().join(" "), str::to_owned)
 }
 
 /// A run with its iterations, tokens, limit, and the answer once there is one.

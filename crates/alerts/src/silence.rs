@@ -52,6 +52,18 @@ impl Silences {
         all.push(silence);
         write_atomically(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
     }
+
+    /// Ends the silences that cover an alert.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn end(state_dir: &Path, rule: Rule, subject: &str, now: u64) -> io::Result<()> {
+        let mut all = Self::read(state_dir).0;
+        let covers =
+            |it: &Silence| it.rule == rule.as_str() && (it.subject.is_empty() || it.subject == subject);
+        all.retain(|it| it.until > now && !covers(it));
+        write_atomically(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
+    }
 }
 
 /// Writes the open alerts, for the command line.
@@ -90,5 +102,7 @@ mod tests {
         assert!(covers(Rule::UpstreamDown, "other", 49));
         Silences::add(dir.path(), silence("box", 3), 2).unwrap();
         assert!(!covers(Rule::UpstreamDown, "box", 60), "the newer one holds");
+        Silences::end(dir.path(), Rule::UpstreamDown, "other", 4).unwrap();
+        assert!(!covers(Rule::UpstreamDown, "other", 49), "the one for all subjects has ended");
     }
 }

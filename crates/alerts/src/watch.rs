@@ -241,6 +241,14 @@ impl Alerts {
         Silences::add(&self.state_dir, silence, now)
     }
 
+    /// Sends an alert again from now on.
+    ///
+    /// # Errors
+    /// When the silences cannot be written.
+    pub fn end_silence(&self, rule: Rule, subject: &str) -> std::io::Result<()> {
+        Silences::end(&self.state_dir, rule, subject, clock::now())
+    }
+
     /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how
     /// each went.
     pub async fn test_sinks(config: &AlertsConfig) -> Vec<(String, Result<(), SinkError>)> {

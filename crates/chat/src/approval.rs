@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, stays_inside};
 use super::screen::Shown;
-use tools::{Approver, Question, QuestionKind, Target, and_list, parse_pipeline};
+use tools::{Approver, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
 
 /// The calls that need no further question in this session.
 #[derive(Debug, Default)]
@@ -197,6 +197,13 @@ impl Person {
 }
 
 impl Approver for Person {
+    fn output_watcher(&self) -> Option<OutputWatcher> {
+        let screen = self.screen.clone();
+        Some(Arc::new(move |bytes: &[u8]| {
+            drop(screen.send(Shown::Output(String::from_utf8_lossy(bytes).into_owned())));
+        }))
+    }
+
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
         Box::pin(async move {
             let Question { kind, tool, arguments, target, preview, .. } = question;

@@ -24,7 +24,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
     ("/tools", "", "what the assistant can do, and what it has to ask for"),
-    ("/cost", "", "tokens of this conversation"),
+    ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
     ("/undo", "", "restore the files that the last turn with changes changed"),

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 
-use tools::{Approver, Invocation, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
+use tools::{Approver, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Larger files are not remembered.
 const LARGEST: u64 = 16 << 20;
@@ -214,6 +214,10 @@ struct Watch<'a> {
 }
 
 impl Approver for Watch<'_> {
+    fn output_watcher(&self) -> Option<OutputWatcher> {
+        self.approver.and_then(Approver::output_watcher)
+    }
+
     fn is_present(&self) -> bool {
         self.approver.is_some_and(Approver::is_present)
     }

@@ -32,7 +32,7 @@ use agent::{Agent, AgentConfig, ChatModel, Conversation, Supervision};
 use approvals::Approvals;
 pub use greeting::Sources;
 use journal::Journal;
-pub use models::{ListedModel, ModelDirectory};
+pub use models::{ListedModel, ModelDirectory, PriceOf};
 use paint::Paint;
 use screen::Screen;
 use session::Session;
@@ -51,6 +51,18 @@ pub const NAME: &str = "respool chat";
 const WINDOW: u64 = 128 * 1024;
 /// The most tokens of one reply; never more than a quarter of the window.
 const REPLY: u64 = 16 * 1024;
+
+/// Which earlier conversation of the directory goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resume {
+    /// None: a new one begins.
+    #[default]
+    Nothing,
+    /// The last one.
+    Last,
+    /// The one that the person chooses from a list.
+    Chosen,
+}
 
 /// Everything that a chat needs.
 pub struct Setting {
@@ -78,8 +90,10 @@ pub struct Setting {
     pub model: Option<String>,
     /// Whether to run calls without asking.
     pub yes: bool,
-    /// Whether to resume the last conversation of this directory.
-    pub resume: bool,
+    /// The earlier conversation to resume.
+    pub resume: Resume,
+    /// Prices tokens.
+    pub price_of: PriceOf,
     /// The operator's key with which the person decides requests of agents and experts.
     pub operator_key: Option<String>,
     /// A prompt to answer before the process ends.
@@ -140,8 +154,11 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     session.greeting = greeting::greeting_lines(&setting.sources, &setting.tools.policy, setting.yes);
     session.yes = setting.yes;
     session.is_attended = terminal;
-    if setting.resume {
-        session.take_up(&others).await?;
+    session.price_of = setting.price_of;
+    match setting.resume {
+        Resume::Nothing => {}
+        Resume::Last => session.take_up(&others).await?,
+        Resume::Chosen => session.resume_chosen().await?,
     }
     // Not earlier: the resumed conversation may be old.
     session.clear_old();

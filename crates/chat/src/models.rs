@@ -6,6 +6,8 @@ use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
+use agent::Tokens;
+
 /// A model as an endpoint lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedModel {
@@ -30,6 +32,9 @@ pub trait ModelDirectory: Send + Sync {
     /// Returns the window that the configuration gives to the model of this id.
     fn configured_window(&self, id: &str) -> Option<u64>;
 }
+
+/// Returns the cost of tokens of a model, for people; `None` without a price.
+pub type PriceOf = Arc<dyn Fn(&str, Tokens) -> Option<String> + Send + Sync>;
 
 /// Finds the model of this id, or the first that the endpoint names; false: no endpoint lists it.
 ///

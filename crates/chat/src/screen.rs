@@ -22,6 +22,9 @@ use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 const MOST_ROWS: usize = 40;
 /// The most lines of a command's output that are shown.
 const OUTPUT_LINES: usize = 6;
+/// How much of the reasoning, and of a running command's output, is kept for the bottom of the screen.
+const THOUGHT: usize = 400;
+const OUTPUT: usize = 8 << 10;
 /// Rows of an earlier answer that are shown when its conversation is resumed.
 const PAST_ROWS: usize = 12;
 /// Fewer are rare in any language.
@@ -50,6 +53,8 @@ pub(super) enum Shown {
         arguments: Map<String, Value>,
         again: bool,
     },
+    /// A running command wrote this.
+    Output(String),
     Ended {
         tool: String,
         ended: ToolEnd,
@@ -117,6 +122,8 @@ pub(super) struct Screen {
     bytes: usize,
     /// The last words of the reasoning.
     thought: String,
+    /// The end of what the running command wrote.
+    output: String,
     /// Whether a part of the reply is on the screen.
     is_begun: bool,
     /// Line breaks at the end of the written part: they wait for more text.
@@ -147,6 +154,7 @@ impl Screen {
             pieces: 0,
             bytes: 0,
             thought: String::new(),
+            output: String::new(),
             is_begun: false,
             breaks: String::new(),
             is_open: false,
@@ -222,13 +230,16 @@ impl Screen {
                 (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
                 self.thought.clear();
                 self.breaks.clear();
-                self.set_status(if summary { "summarising what came before" } else { "thinking" });
+                self.set_status(if summary { "waiting for a summary" } else { "waiting for the model" });
             }
             Shown::Reasoning(text) => {
                 self.count_piece(&text);
-                self.thought.push_str(&text);
-                let kept = self.thought.ceil_char_boundary(self.thought.len().saturating_sub(400));
-                self.thought.drain(..kept);
+                self.name_activity("thinking");
+                keep_end(&mut self.thought, &text, THOUGHT);
+            }
+            Shown::Output(text) => {
+                keep_end(&mut self.output, &text, OUTPUT);
+                self.draw();
             }
             Shown::Content(text) => self.show_content(&text),
             Shown::Replied { content, calls } => self.end_reply(&content, calls),
@@ -259,9 +270,7 @@ impl Screen {
         if !self.speaks {
             return;
         }
-        if let Some(status) = &mut self.status {
-            "writing".clone_into(&mut status.what);
-        }
+        self.name_activity("writing");
         let lines = self.markdown.push(text);
         if !lines.is_empty() {
             self.write_answer(&lines);
@@ -319,6 +328,7 @@ impl Screen {
         self.write_line(&format!("\n{head}"));
         (self.pieces, self.bytes) = (0, 0);
         self.thought.clear();
+        self.output.clear();
         self.set_status(&format!("{tool} runs"));
     }
 
@@ -386,6 +396,13 @@ impl Screen {
         }
     }
 
+    /// Changes what the status line says, and not since when.
+    fn name_activity(&mut self, what: &str) {
+        if let Some(status) = self.status.as_mut().filter(|status| status.what != what) {
+            what.clone_into(&mut status.what);
+        }
+    }
+
     fn set_status(&mut self, what: &str) {
         self.status = Some(Status { what: what.to_owned(), since: Instant::now(), frame: 0 });
         self.tick();
@@ -403,14 +420,33 @@ impl Screen {
     /// Draws the text that is not complete and the status line below it.
     fn draw(&mut self) {
         let Some(status) = self.status.as_ref().filter(|_| self.moves) else { return };
-        let preview = if self.speaks { self.markdown.preview() } else { String::new() };
+        let preview = match self.is_open {
+            true => self.output_preview(),
+            false if self.speaks => self.markdown.preview(),
+            false => String::new(),
+        };
         let preview = last_rows(preview.trim_end_matches('\n'), self.width, terminal_height() - 2);
-        let breaks = if self.is_begun { self.breaks.as_str() } else { "\n" };
+        let breaks = if self.is_begun || self.is_open { self.breaks.as_str() } else { "\n" };
         let above = if preview.is_empty() { String::new() } else { format!("{breaks}{preview}\n") };
         let line = self.paint.dim(&self.status_line(status, preview.is_empty()));
         let drawn = format!("{}{above}{line}", self.erase_live_rows());
         self.live_rows = above.lines().map(|line| rows_of(line, self.width)).sum::<usize>() + 1;
         let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    /// The last lines that the running command wrote.
+    fn output_preview(&self) -> String {
+        // A progress bar writes over its own line.
+        let last =
+            |line: &str| line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().to_owned();
+        let lines: Vec<String> =
+            self.output.lines().map(last).filter(|line| !line.trim().is_empty()).collect();
+        let shown = &lines[lines.len().saturating_sub(OUTPUT_LINES)..];
+        let row = |line: &String| {
+            let line = cut_line(&make_visible(line), self.width.saturating_sub(4));
+            self.paint.dim(&format!("    {line}\n"))
+        };
+        shown.iter().map(row).collect()
     }
 
     /// The status line: the current activity, its duration, the reply's tokens, and the end of the reasoning.
@@ -495,6 +531,13 @@ fn refusal_text(text: &str) -> String {
 /// Returns true for a line that the shell tool adds itself.
 fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
+}
+
+/// Adds to a text of which only the last `most` bytes are kept.
+fn keep_end(text: &mut String, more: &str, most: usize) {
+    text.push_str(more);
+    let surplus = text.ceil_char_boundary(text.len().saturating_sub(most));
+    text.drain(..surplus);
 }
 
 /// The last lines of `text` that fit into `rows` rows of a terminal.

@@ -16,7 +16,7 @@ use super::approvals::Approvals;
 use super::command::{self, Command};
 use super::editor::{Input, Lines};
 use super::journal::Journal;
-use super::models::{self, ModelDirectory};
+use super::models::{self, ModelDirectory, PriceOf};
 use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
 use super::terminal::{Quiet, SavedTerminal};
 use super::transcript;
@@ -28,6 +28,8 @@ use wire::visible::one_line;
 const TICK: Duration = Duration::from_millis(100);
 /// How many questions and answers of a resumed conversation are shown.
 const SHOWN_EXCHANGES: usize = 2;
+/// How many earlier conversations are listed.
+const SHOWN_PAST: usize = 20;
 /// How long a turn may take to stop when the process is to end.
 const END_WITHIN: Duration = Duration::from_millis(500);
 
@@ -46,6 +48,8 @@ pub(super) struct Session {
     pub(super) greeting: Vec<String>,
     /// Whether a person can be asked.
     pub(super) is_attended: bool,
+    /// Prices tokens.
+    pub(super) price_of: PriceOf,
     /// Cancelled when the process should end.
     pub(super) ending: CancellationToken,
 }
@@ -70,6 +74,7 @@ impl Session {
             yes: false,
             greeting: Vec::new(),
             is_attended: false,
+            price_of: Arc::new(|_, _| None),
             ending: CancellationToken::new(),
         }
     }
@@ -77,6 +82,36 @@ impl Session {
     /// Deletes conversations that are older than the configuration allows.
     pub(super) fn clear_old(&self) {
         self.conversation.clear_old();
+    }
+
+    /// Lists the conversations of this directory, and resumes the one that the person chooses. Without a
+    /// choice a new one begins.
+    pub(super) async fn resume_chosen(&mut self) -> Result<(), String> {
+        let past = self.conversation.list_past(SHOWN_PAST).await;
+        let past = past.map_err(|why| format!("the conversations of this directory: {why}"))?;
+        if past.is_empty() {
+            self.show_note("there is no earlier conversation in this directory; this is a new one");
+            return Ok(());
+        }
+        let now = clock::now();
+        for (index, conversation) in past.iter().enumerate() {
+            let age = format_age(now.saturating_sub(conversation.updated));
+            self.screen.write_line(&format!(
+                "{:>3}  {age:>8}  {}",
+                index + 1,
+                one_line(&conversation.title, 60)
+            ));
+        }
+        self.screen.write_text("Number (Enter begins a new conversation): ");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).map_err(|error| format!("no number could be read: {error}"))?;
+        let Some(chosen) = chosen_index(&line, past.len())? else { return Ok(()) };
+        self.conversation
+            .resume(&past[chosen].id)
+            .await
+            .map_err(|why| format!("this conversation: {why}"))?;
+        self.show_last_exchanges();
+        Ok(())
     }
 
     /// Resumes the last conversation of this directory.
@@ -92,6 +127,11 @@ impl Session {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
         self.show_note(&text);
+        self.show_last_exchanges();
+        Ok(())
+    }
+
+    fn show_last_exchanges(&mut self) {
         for (question, answer) in transcript::last_exchanges(
             self.conversation.entries(),
             self.conversation.open_outcome(),
@@ -99,7 +139,6 @@ impl Session {
         ) {
             self.screen.show_exchange(&question, &answer);
         }
-        Ok(())
     }
 
     fn show_note(&mut self, text: &str) {
@@ -297,8 +336,13 @@ impl Session {
             0 => String::new(),
             some => format!("; the server reported no tokens for {}", format_count(some, "call")),
         };
+        let model = self.conversation.agent_mut().config.model.clone();
+        let cost = match (self.price_of)(&model, tokens) {
+            Some(cost) => format!("{cost} at the prices of {model}"),
+            None => format!("no price of {model} is known: add it to [prices]"),
+        };
         self.show_note(&format!(
-            "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; no prices known",
+            "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; {cost}",
             format_count(calls, "model call"),
             format_thousands(tokens.prompt),
             format_thousands(tokens.cached),
@@ -374,6 +418,26 @@ async fn show_activity(
     }
     // A turn that was stopped in the meantime does not wait for it.
     let _ = reply.send(matches!(answer, Answer::Yes | Answer::Always));
+}
+
+/// Reads the number of a list that a person wrote; `None` for an empty line.
+fn chosen_index(line: &str, count: usize) -> Result<Option<usize>, String> {
+    let line = line.trim();
+    if line.is_empty() {
+        return Ok(None);
+    }
+    let number = line.parse::<usize>().ok().filter(|number| (1..=count).contains(number));
+    let wrong = || format!("`{line}` is not a number from 1 to {count}; start again with --resume");
+    number.map(|number| Some(number - 1)).ok_or_else(wrong)
+}
+
+/// Formats how long ago something was.
+fn format_age(millis: u64) -> String {
+    match millis / 60_000 {
+        minutes @ ..60 => format!("{minutes} min"),
+        minutes @ 60..2_880 => format!("{} h", minutes / 60),
+        minutes => format!("{} days", minutes / 1_440),
+    }
 }
 
 /// Returns the reason why a turn has no complete answer; `None` when it has one.
@@ -464,6 +528,17 @@ mod tests {
         ] {
             assert_eq!(cost_summary(&Spent { tokens, calls, uncounted }), expected);
         }
+    }
+
+    #[test]
+    fn a_number_of_the_list_is_chosen() {
+        assert_eq!(chosen_index("\n", 3), Ok(None));
+        assert_eq!(chosen_index(" 3\n", 3), Ok(Some(2)));
+        for wrong in ["0", "4", "x"] {
+            assert!(chosen_index(wrong, 3).unwrap_err().contains("from 1 to 3"));
+        }
+        let ages = [0, 59, 60, 47 * 60, 48 * 60].map(|minutes| format_age(minutes * 60_000));
+        assert_eq!(ages, ["0 min", "59 min", "1 h", "47 h", "2 days"]);
     }
 
     #[test]

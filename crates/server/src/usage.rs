@@ -13,7 +13,7 @@ use super::app::App;
 use super::metered_request::MeteredRequest;
 use super::own_route::{begin_own_record, finish_response, store_failed};
 use ::usage::parse_dimensions;
-use store::UsageQuery;
+use store::{Dimension, UsageQuery};
 use wire::units::parse_duration;
 use wire::{ApiError, ErrorCode};
 
@@ -63,13 +63,13 @@ fn read_query(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), Ap
         }
     }
     let by = parse_dimensions(&by).map_err(|why| wrong("by", why))?;
-    Ok((UsageQuery { since: clock::time_ago(since), until: u64::MAX, by, key }, costs))
+    let only = key.map(|key| (Dimension::Key, key)).into_iter().collect();
+    Ok((UsageQuery { since: clock::time_ago(since), until: u64::MAX, by, only }, costs))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::Dimension;
 
     #[test]
     fn what_a_question_says() {

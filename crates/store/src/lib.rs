@@ -34,7 +34,7 @@ pub use queue::{
 pub use responses::{ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse};
 pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
 pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
-pub use sqlite::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
+pub use sqlite::{Dimension, RequestOrder, RequestQuery, StoredUsage, UsageQuery, UsageStore, UsageSum};
 pub use status::Status;
 pub use store::Store;
 

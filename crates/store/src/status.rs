@@ -22,7 +22,8 @@ pub enum Status {
 }
 
 impl Status {
-    const ALL: [Self; 8] = [
+    /// All states.
+    pub const ALL: [Self; 8] = [
         Self::Running,
         Self::Suspended,
         Self::AwaitingApproval,

@@ -8,8 +8,8 @@ use super::metrics;
 use super::record::RequestStart;
 use super::trace::{AttemptEnd, Attributes, RequestTrace};
 use super::usage::{EndedRequest, LiveRequest, RowFacts, UsageSink};
-use wire::UsageRow;
 use wire::turn::{Note, Turn, Usage};
+use wire::{EarlierAttempt, RequestDetails, UsageRow};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,6 +97,8 @@ pub(super) struct RequestLine {
     pub(super) calls: usize,
     /// The faults of replies that were requested again, each with its remedy.
     pub(super) recovery: Vec<&'static str>,
+    /// The attempts that another one followed.
+    earlier_attempts: Vec<EarlierAttempt>,
     /// Token counts of the reply that left.
     pub(super) usage: Option<Usage>,
     /// Token counts of replies that were requested again.
@@ -146,6 +148,7 @@ impl RequestLine {
             dropped: vec![],
             calls: 0,
             recovery: vec![],
+            earlier_attempts: vec![],
             usage: None,
             discarded: Usage::default(),
             outcome: Outcome::default(),
@@ -253,6 +256,7 @@ impl RequestLine {
     /// Counts another attempt.
     pub(super) fn count_retry(&mut self, reason: &'static str) {
         self.retries += 1;
+        self.note_earlier_attempt(reason, "");
         self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
@@ -270,12 +274,22 @@ impl RequestLine {
 
     /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
     pub(super) fn count_second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
+        self.note_earlier_attempt(fault, remedy);
         self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
         // It belonged to the discarded reply.
         self.usage = None;
         ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
+    }
+
+    fn note_earlier_attempt(&mut self, why: &str, remedy: &str) {
+        self.earlier_attempts.push(EarlierAttempt {
+            upstream: self.upstream.clone(),
+            ended: clock::to_millis(self.time_since_arrival()),
+            why: why.to_owned(),
+            remedy: remedy.to_owned(),
+        });
     }
 
     /// Returns the token counts of all attempts.
@@ -345,6 +359,12 @@ impl RequestLine {
             outcome: self.outcome.as_str().into(),
             error_code: self.error_code.unwrap_or_default().to_owned(),
             error: self.error.take().unwrap_or_default(),
+            details: RequestDetails {
+                earlier_attempts: std::mem::take(&mut self.earlier_attempts),
+                dropped: each_once(&self.dropped),
+                trimmed: self.trimmed.take().unwrap_or_default(),
+                prefix_lost: self.prefix_lost.take().unwrap_or_default(),
+            },
         }
     }
 
@@ -497,6 +517,18 @@ mod tests {
         line.fall_back("big", "overflow", "small");
         assert_eq!(line.fallbacks, ["big:overflow"]);
         assert_eq!(line.take_row(Duration::ZERO, None).model, "small");
+    }
+
+    #[test]
+    fn the_row_lists_earlier_attempts() {
+        let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+        line.upstream = "one".into();
+        line.count_retry("failover");
+        line.upstream = "two".into();
+        line.count_second_attempt("empty_reply", "repeat", Usage::default());
+        let found = line.take_row(Duration::ZERO, None).details.earlier_attempts;
+        let found: Vec<_> = found.iter().map(|it| [&*it.upstream, &it.why, &it.remedy]).collect();
+        assert_eq!(found, [["one", "failover", ""], ["two", "empty_reply", "repeat"]]);
     }
 
     /// Three Hermes calls of one reply were counted as one of Hermes and two native ones.

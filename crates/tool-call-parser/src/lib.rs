@@ -47,6 +47,7 @@ pub use engine::Engine;
 pub use event::{Dropped, Event, Note, Parsed, ToolCall};
 pub use input::{End, Field, NativeCall, Options};
 pub use preferred_dialects::PreferredDialects;
+pub use repairs::describe_repair;
 pub use tools::{Resolved, Tool, Tools, ToolsError};
 
 /// Reads a whole reply that nothing cut, with [`Options::for_whole_reply`].

@@ -198,6 +198,11 @@ impl Repair {
     }
 }
 
+/// Says in a sentence what the repair of this name does.
+pub fn describe_repair(name: &str) -> Option<&'static str> {
+    TABLE.iter().find(|row| row.name == name).map(|row| row.change)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

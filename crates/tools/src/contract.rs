@@ -4,6 +4,7 @@
 //! and traits.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -155,6 +156,9 @@ pub struct Question<'a> {
     pub is_by_default: bool,
 }
 
+/// Receives pieces of what a command writes, as they come.
+pub type OutputWatcher = Arc<dyn Fn(&[u8]) + Send + Sync>;
+
 /// The person who can be asked when the policy says `ask`, and who watches the calls.
 pub trait Approver: Send + Sync {
     /// Returns false if no person would see a question.
@@ -179,6 +183,11 @@ pub trait Approver: Send + Sync {
 
     /// Asks whether the call may run.
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
+
+    /// Returns the receiver of what a command writes while it runs; `None` if nobody watches.
+    fn output_watcher(&self) -> Option<OutputWatcher> {
+        None
+    }
 
     /// Learns that the call is permitted, by the policy or by [`Approver::approve`]. It runs once this
     /// returns.

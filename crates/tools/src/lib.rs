@@ -29,7 +29,8 @@ pub use config::{
     GatewayConfig, LocalConfig, McpConfig, PolicyConfig, Rule, SandboxMode, ToolsConfig, Verdict,
 };
 pub use contract::{
-    Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
+    Approver, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec,
+    Tools,
 };
 pub use local::named_subject;
 pub use mcp::{Availability, ServerProblem};

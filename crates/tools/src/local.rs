@@ -255,12 +255,14 @@ impl Source for Local {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
                 self.with_sandbox(Sandbox::find_protected).await?;
+                let watcher = approver.and_then(Approver::output_watcher);
                 let order = Order {
                     plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
                     directory: self.command_directory(workdir)?,
                     limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
                     passing: &self.passing,
                     sandbox: &self.sandbox,
+                    watcher: watcher.as_ref(),
                 };
                 return self.run_command(&order, command, invocation, approver).await;
             }

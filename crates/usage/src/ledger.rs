@@ -6,7 +6,7 @@
 //! apart from the rows, so that their limits hold after a restart, and in several processes that share a
 //! store.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
 use super::report::{HardwareUse, Report, make_report};
-use store::{Dimension, Store, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+use store::{Dimension, RequestQuery, Store, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
 use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
 /// The most rows that wait. Further rows are lost, and counted.
@@ -78,6 +78,17 @@ struct State {
     are_keys_unsaved: bool,
     problems: VecDeque<Problem>,
     minutes: Minutes,
+}
+
+/// What the model calls of a run used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RunUsage {
+    /// The names of the keys that it was for.
+    pub keys: Vec<String>,
+    /// The tokens that it read and wrote.
+    pub tokens: u64,
+    /// Its cost, if any price is known.
+    pub cost: Option<Money>,
 }
 
 /// Something that went wrong, and when.
@@ -146,7 +157,7 @@ impl Ledger {
             since: now - now % DAY,
             until: u64::MAX,
             by: vec![Dimension::Key, Dimension::Agent],
-            key: None,
+            only: Vec::new(),
         };
         let sums = match store.sums(query).await {
             Ok(sums) => sums,
@@ -340,15 +351,29 @@ impl Ledger {
 
     /// Returns the cost of the model calls of a run, if the price of any of them is known.
     pub async fn run_cost(&self, run: &str) -> Option<Money> {
-        let (store, settings) = (self.store.as_ref()?, self.current_settings());
+        self.usage_of_runs(vec![run.to_owned()]).await.remove(run)?.cost
+    }
+
+    /// Returns what the model calls of these runs used, by run. Runs without model calls are left out.
+    pub async fn usage_of_runs(&self, runs: Vec<String>) -> BTreeMap<String, RunUsage> {
+        let Some(store) = &self.store else { return BTreeMap::new() };
         self.flush().await;
-        let sums = store.of_run(run).await.ok()?;
-        let is_known = settings.prices.own_hardware().is_some()
-            || sums.iter().any(|sum| settings.prices.token_price(&sum.model).is_some());
-        let cost = |sum: &UsageSum| {
-            settings.prices.request_cost(&sum.model, sum.usage, Duration::from_millis(sum.busy).as_secs_f64())
-        };
-        is_known.then(|| sums.iter().map(cost).sum())
+        let prices = &self.current_settings().prices;
+        let mut all: BTreeMap<String, RunUsage> = BTreeMap::new();
+        for sum in store.of_runs(runs).await.unwrap_or_default() {
+            let [run, key] = &sum.names[..] else { continue };
+            let used = all.entry(run.clone()).or_default();
+            used.tokens += sum.usage.total_tokens();
+            if !key.is_empty() && !used.keys.contains(key) {
+                used.keys.push(key.clone());
+            }
+            if prices.own_hardware().is_some() || prices.token_price(&sum.model).is_some() {
+                let seconds = Duration::from_millis(sum.busy).as_secs_f64();
+                let cost = prices.request_cost(&sum.model, sum.usage, seconds);
+                used.cost = Some(used.cost.unwrap_or_default() + cost);
+            }
+        }
+        all
     }
 
     /// Returns the model calls of a run and the request that began it, the oldest first.
@@ -361,14 +386,62 @@ impl Ledger {
         store.requests_of_run(run, most).await
     }
 
-    /// Returns the newest requests.
+    /// Returns the requests that a query selects.
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn newest_requests(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+    pub async fn find_requests(&self, query: RequestQuery) -> Result<Vec<StoredUsage>, StoreError> {
         let Some(store) = &self.store else { return Ok(Vec::new()) };
         self.flush().await;
-        store.newest(most).await
+        store.find(query).await
+    }
+
+    /// Returns the newest request of this id; with a time, the one that arrived then.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn find_request(&self, id: &str, at: Option<u64>) -> Result<Option<StoredUsage>, StoreError> {
+        let Some(store) = &self.store else { return Ok(None) };
+        self.flush().await;
+        store.find_one(id, at).await
+    }
+
+    /// Returns the values that each of these columns has in recent rows.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn recent_values<const N: usize>(
+        &self,
+        columns: [Dimension; N],
+    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
+        match &self.store {
+            Some(store) => store.recent_values(columns).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// Writes an amount with the currency of the prices.
+    pub fn with_currency(&self, amount: Money) -> String {
+        amount.with_currency(&self.current_settings().config.currency)
+    }
+
+    /// Returns true when one's own hardware costs something while it is idle.
+    pub fn has_machine_share(&self) -> bool {
+        self.current_settings().prices.own_hardware().is_some_and(|own| own.monthly > 0.0)
+    }
+
+    /// Returns the currency of the prices; empty if it is not set.
+    pub fn currency(&self) -> String {
+        self.current_settings().config.currency.clone()
+    }
+
+    /// Returns the cost of one request at today's prices: its tokens, or the electricity of one's own
+    /// hardware. `None` when no price is known.
+    pub fn request_cost(&self, row: &StoredUsage) -> Option<Money> {
+        let settings = self.current_settings();
+        let is_known = settings.prices.own_hardware().is_some() || !self.is_free(&row.model);
+        let usage = row.usage.filter(|_| is_known)?;
+        Some(settings.prices.request_cost(&row.model, usage, row.duration.as_secs_f64()))
     }
 }
 
@@ -384,7 +457,7 @@ pub async fn report_from_store(
 ) -> Result<Report, StoreError> {
     let (span, by) = ((query.since, query.until.min(clock::now())), query.by.clone());
     // All keys share the hardware, so a report on one key needs the usage of all.
-    let everybody = UsageQuery { by: Vec::new(), key: None, ..query.clone() };
+    let everybody = UsageQuery { by: Vec::new(), only: Vec::new(), ..query.clone() };
     let all = store.sums(everybody).await?;
     let sums = store.sums(query).await?;
     let (paid, own): (Vec<&UsageSum>, Vec<&UsageSum>) =
@@ -460,8 +533,6 @@ fn warn_about_budget(warning: &Warning) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use store::StoreConfig;
     use testing::stores::refuse_usage;
@@ -497,7 +568,8 @@ mod tests {
         refuse_usage(dir.path(), false);
         ledger.flush().await;
         assert!(!ledger.is_broken());
-        let kept = ledger.newest_requests(usize::MAX).await.unwrap();
+        let query = RequestQuery { most: usize::MAX, ..RequestQuery::default() };
+        let kept = ledger.find_requests(query).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
     }
 
@@ -534,9 +606,9 @@ mod tests {
         ];
         rows.into_iter().for_each(|row| record(&ledger, row));
         let report = async |key: Option<&str>| {
-            let key = key.map(str::to_owned);
+            let only = key.map(|key| (Dimension::Key, key.to_owned())).into_iter().collect();
             ledger
-                .report_usage(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], key })
+                .report_usage(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], only })
                 .await
                 .unwrap()
         };

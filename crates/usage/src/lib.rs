@@ -15,7 +15,7 @@ mod report;
 
 pub use budget::{Exhausted, Owner, Scope, Warning};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
-pub use ledger::{Ledger, LedgerSettings, Problem, report_from_store};
+pub use ledger::{Ledger, LedgerSettings, Problem, RunUsage, report_from_store};
 pub use minutes::{Counts, Minutes, RequestOutcome};
 pub use money::Money;
 pub use prices::{OwnHardware, Price, PriceSource, Prices};

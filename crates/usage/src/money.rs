@@ -19,6 +19,11 @@ impl Money {
         Self((amount * 1_000_000.0).round() as i64)
     }
 
+    /// Writes the amount with its currency, if one is known.
+    pub fn with_currency(self, currency: &str) -> String {
+        if currency.is_empty() { self.to_string() } else { format!("{self} {currency}") }
+    }
+
     /// Returns the amount in whole units of the currency.
     pub fn units(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "amounts are far below 2^53 millionths")]
@@ -72,6 +77,8 @@ mod tests {
         {
             assert_eq!(Money::from_units(amount).to_string(), expected);
         }
+        assert_eq!(Money::from_units(1.5).with_currency("EUR"), "1.50 EUR");
+        assert_eq!(Money::from_units(1.5).with_currency(""), "1.50");
         let sum: Money = std::iter::repeat_n(Money::from_units(0.000_001), 1_000_000).sum();
         assert_eq!(sum, Money::from_units(1.0));
     }

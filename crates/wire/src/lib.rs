@@ -42,4 +42,4 @@ pub use reply::{Choice, Completion, NativeToolCall, REPLY, content_text, parse_u
 pub use request::{BadRequest, ChatRequest, DeclaredTool, Message, ToolChoice};
 pub use scan::{Malformed, Scanner, string_between};
 pub use target::ServerTraits;
-pub use usage_row::UsageRow;
+pub use usage_row::{EarlierAttempt, RequestDetails, UsageRow};

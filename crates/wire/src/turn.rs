@@ -6,7 +6,7 @@
 //! parser's own.
 
 use tool_call_parser::Event;
-pub use tool_call_parser::{Dropped, Note, ToolCall};
+pub use tool_call_parser::{Dropped, Note, ToolCall, describe_repair};
 
 /// Why the model stopped. Only values that OpenAI's API defines exist here, so nothing else can leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

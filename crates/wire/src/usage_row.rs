@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::turn::Usage;
 
 /// One request, or one model call of an agent's run.
@@ -53,4 +55,39 @@ pub struct UsageRow {
     pub error_code: String,
     /// The error as it stands in the log.
     pub error: String,
+    /// Rare facts, for the page of one request.
+    pub details: RequestDetails,
+}
+
+/// What happened to a request beyond one attempt at one upstream. It is empty for most requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RequestDetails {
+    /// The attempts that ended before the last one, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub earlier_attempts: Vec<EarlierAttempt>,
+    /// Calls that did not leave, by reason, between commas.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub dropped: String,
+    /// The parts of the conversation that were cut to make it fit.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub trimmed: String,
+    /// Where the prompt first differs from that of the conversation's last request.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub prefix_lost: String,
+}
+
+/// An attempt that another one followed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EarlierAttempt {
+    /// The upstream that was asked.
+    pub upstream: String,
+    /// When it ended, in milliseconds after the request arrived.
+    pub ended: u64,
+    /// Why another attempt followed, in one word.
+    pub why: String,
+    /// What the next attempt changed, in one word; empty when nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub remedy: String,
 }

@@ -93,6 +93,37 @@ fn a_call_that_was_stopped_is_not_left_open() {
 }
 
 #[test]
+fn a_running_command_shows_the_end_of_its_output() {
+    let paper = Paper::default();
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    screen.begin_turn();
+    screen.show(begins("shell_command", &json!({"command": "make"})));
+    let lines: String = (0..20).map(|number| format!("line {number}\n")).collect();
+    screen.show(Shown::Output(lines));
+    screen.show(Shown::Output("\u{1b}[2Jdone 1 %\rdone 50 %\r".into()));
+    let preview = screen.output_preview();
+    let found: Vec<&str> = preview.lines().map(str::trim).collect();
+    assert_eq!(found, ["line 15", "line 16", "line 17", "line 18", "line 19", "done 50 %"]);
+    screen.show(ended("shell_command", CallOutcome::Ok, "all\n", None));
+    let drawn = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    assert!(drawn.contains("    line 19\n") && !drawn.contains("line 13"), "{drawn}");
+    assert!(drawn.ends_with("    all\n"), "{drawn}");
+}
+
+#[test]
+fn the_status_says_what_is_waited_for() {
+    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), true, true);
+    screen.begin_turn();
+    let said = |screen: &Screen| screen.status.as_ref().map(|status| status.what.clone()).unwrap();
+    screen.show(Shown::Asks { summary: false });
+    assert_eq!(said(&screen), "waiting for the model");
+    screen.show(Shown::Reasoning("Hm.".into()));
+    assert_eq!(said(&screen), "thinking");
+    screen.show(content("Yes."));
+    assert_eq!(said(&screen), "writing");
+}
+
+#[test]
 fn outcomes_are_short() {
     let check = |tool: &str, how: CallOutcome, text: &str, display: Option<&str>, expected: &str| {
         let out = shown(true, vec![ended(tool, how, text, display)]);

@@ -1,5 +1,6 @@
-//! The open alerts, and the button that silences one.
+//! The open alerts, one line for each rule, and the buttons that silence one or end a silence.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -11,48 +12,140 @@ use super::response::redirect_response;
 use super::session::Viewer;
 use super::{format, layout};
 use crate::app::App;
-use alerts::{OpenAlert, Rule};
+use alerts::{OpenAlert, Rule, Severity};
 
 /// The time for which the button silences an alert.
 const SILENCE: Duration = Duration::from_hours(8);
 
-/// Lists the open alerts, if there are any.
+/// Lists the open alerts, one line for each rule, the urgent ones first.
 pub(super) fn alert_list(viewer: &Viewer, open: &[OpenAlert], now: u64) -> Markup {
+    let mut groups: BTreeMap<_, Vec<&OpenAlert>> = BTreeMap::new();
+    for alert in open {
+        let severity = Rule::from_name(&alert.rule).map(Rule::severity);
+        groups.entry((std::cmp::Reverse(severity), &*alert.rule)).or_default().push(alert);
+    }
     html! {
-        @if !open.is_empty() {
-            section aria-labelledby="alerts" {
-                h2 id="alerts" { "Alerts" }
-                ul class="problems" { @for alert in open { (alert_item(viewer, alert, now)) } }
+        @if groups.is_empty() { (layout::empty_note("No alert is open.")) }
+        @else { div class="lines" { @for group in groups.values() { (alert_group(viewer, group, now)) } } }
+    }
+}
+
+/// Writes the line of a rule, and below it what it means, what to do, and each alert.
+fn alert_group(viewer: &Viewer, group: &[&OpenAlert], now: u64) -> Markup {
+    let [first, ..] = group else { return html! {} };
+    let rule = Rule::from_name(&first.rule);
+    let is_urgent = rule.is_some_and(|rule| rule.severity() == Severity::Critical);
+    let since = group.iter().map(|alert| alert.since).min().unwrap_or(now);
+    html! {
+        details {
+            summary {
+                (layout::colour_badge(if is_urgent { "bad" } else { "middling" }, &first.rule.replace('_', " ")))
+                span class="what" { (format::with_code(&headline(group))) }
+                span class="dim" { @if group.iter().all(|alert| alert.is_silenced) { "silenced, " } (format::format_age(since, now)) }
             }
+            @if let Some(rule) = rule { p { (rule.meaning()) " " (format::with_code(rule.todo())) } }
+            ul class="items" { @for alert in group { (alert_item(viewer, alert, group.len() > 1, now)) } }
         }
     }
 }
 
-fn alert_item(viewer: &Viewer, alert: &OpenAlert, now: u64) -> Markup {
-    let rule = Rule::from_name(&alert.rule);
+fn headline(group: &[&OpenAlert]) -> String {
+    match (group, Rule::from_name(group.first().map_or("", |alert| &alert.rule))) {
+        ([alert], _) => alert.what.clone(),
+        (_, Some(Rule::RunFailed)) => format!("{} runs have failed.", group.len()),
+        (_, Some(Rule::DeadLetter)) => format!("{} tasks of experts failed for good.", group.len()),
+        (_, Some(Rule::ApprovalWaiting)) => format!("{} requests wait for your approval.", group.len()),
+        (_, Some(Rule::BudgetReached)) => format!("{} budgets are nearly used up.", group.len()),
+        _ => format!("{} upstreams.", group.len()),
+    }
+}
+
+fn alert_item(viewer: &Viewer, alert: &OpenAlert, with_text: bool, now: u64) -> Markup {
     let fields = [("rule", alert.rule.as_str()), ("subject", alert.subject.as_str())];
+    let link = Rule::from_name(&alert.rule).and_then(|rule| alert_link(rule, &alert.subject));
     html! {
         li {
-            p { (layout::colour_badge("bad", &alert.rule.replace('_', " "))) " " strong { (format::with_code(&alert.what)) } " since " (format::format_time(alert.since)) ", " (format::format_age(alert.since, now)) }
-            @if let Some(rule) = rule { p class="cause" { (rule.meaning()) } p class="todo" { (format::with_code(rule.todo())) @if rule == Rule::RunFailed { " " a href={ "/ui/runs/" (alert.subject) } { "Show the run" } } } }
-            @if alert.is_silenced { p class="dim" { "Silenced." } }
+            @if with_text { (format::with_code(&alert.what)) " " }
+            span class="dim" { "Since " (format::format_short_time(alert.since, now)) ". " }
+            @if let Some((address, name)) = link { a href=(address) { (name) } " " }
+            @if alert.is_silenced { (layout::button_form(viewer, "/ui/alerts", "End the silence", &alert.what, &[fields[0], fields[1], ("until", "now")])) }
             @else { (layout::button_form(viewer, "/ui/alerts", "Silence for 8 h", &alert.what, &fields)) }
         }
     }
 }
 
+/// Returns the page that shows more about an alert, and the name of the link.
+fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
+    let encode = |text: &str| {
+        percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+    };
+    let requests = |query: &str| Some((format!("/ui/requests?{query}"), "Show the requests"));
+    match rule {
+        Rule::RunFailed => Some((format!("/ui/runs/{}", encode(subject)), "Show the run")),
+        Rule::ApprovalWaiting | Rule::DeadLetter => Some(("/ui/approvals".to_owned(), "Show it")),
+        Rule::UpstreamDown | Rule::CircuitOpen | Rule::KeyRefused | Rule::CertificateRefused => {
+            requests(&format!("outcome=error&upstream={}", encode(subject)))
+        }
+        Rule::ErrorRate => requests("outcome=error&period=1h"),
+        Rule::LoopsStopped => requests("outcome=loop_guard&period=1h"),
+        Rule::Overflows => requests("text=context_length_exceeded&period=1h"),
+        Rule::SecondAttempts => requests("period=1h"),
+        Rule::QueueWaits | Rule::FirstByteSlow => requests("period=1h&order=first_byte"),
+        Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
+        Rule::StateNotWritable | Rule::StateRemoved | Rule::ReloadFailed => None,
+    }
+}
+
+/// Silences an alert, or ends its silence.
 pub(super) async fn silence_alert(State(app): State<App>, request: Request) -> Response {
     let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
     if let Some(rule) = Rule::from_name(form.get("rule")) {
-        if let Err(error) = app.alerts.silence_alert(rule, form.get("subject"), SILENCE) {
-            tracing::error!(target: "respool::server", %error, "a silence cannot be saved");
+        let (subject, ends) = (form.get("subject"), form.get("until") == "now");
+        let changed = if ends {
+            app.alerts.end_silence(rule, subject)
         } else {
-            let rule = rule.as_str();
-            tracing::info!(target: "respool::server", rule, by = viewer.name, "an alert was silenced on the page");
+            app.alerts.silence_alert(rule, subject, SILENCE)
+        };
+        let rule = rule.as_str();
+        match changed {
+            Ok(()) => {
+                tracing::info!(target: "respool::server", rule, subject, ends, by = viewer.name, "a silence was changed on the page");
+            }
+            Err(error) => tracing::error!(target: "respool::server", %error, "a silence cannot be saved"),
         }
     }
-    redirect_response("/")
+    redirect_response("/#alerts")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn alert(rule: Rule, subject: &str) -> OpenAlert {
+        let what = format!("About `{subject}`.");
+        OpenAlert { rule: rule.as_str().into(), subject: subject.into(), what, since: 1, is_silenced: false }
+    }
+
+    #[test]
+    fn alerts_are_one_line_for_each_rule() {
+        let viewer = Viewer { name: String::new(), csrf: String::new() };
+        let failed = ["a", "b", "c"].map(|run| alert(Rule::RunFailed, run));
+        let open = [&failed[..], &[alert(Rule::UpstreamDown, "x&y")]].concat();
+        let shown = alert_list(&viewer, &open, 9).into_string();
+        assert_eq!(shown.matches("<summary>").count(), 2, "{shown}");
+        assert!(shown.find("upstream down").unwrap() < shown.find("3 runs have failed.").unwrap());
+        assert!(shown.contains("About <code>x&amp;y</code>.") && shown.contains("upstream=x%26y"), "{shown}");
+        assert!(shown.contains("/ui/runs/b") && shown.matches("Silence for 8 h</button>").count() == 4);
+    }
+
+    #[test]
+    fn a_silence_can_be_ended() {
+        let viewer = Viewer { name: String::new(), csrf: String::new() };
+        let silenced = OpenAlert { is_silenced: true, ..alert(Rule::ErrorRate, "") };
+        let shown = alert_list(&viewer, &[silenced], 9).into_string();
+        assert!(shown.contains("silenced, ") && shown.contains("End the silence</button>"), "{shown}");
+    }
 }

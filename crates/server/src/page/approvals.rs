@@ -10,14 +10,17 @@ use maud::{Markup, html};
 use super::guard::{authorize_post, require_viewer};
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
-use super::{format, layout};
+use super::waterfall::Bar;
+use super::{format, layout, runs};
 use crate::app::App;
-use agent::{ApprovalRequest, Decision};
+use agent::{ApprovalRequest, Decision, RequestedCall, report};
 use store::{ApprovalRow, EntryRow, EntryState};
 use wire::visible::make_visible;
 
 /// The most of each that are listed.
 const MOST: usize = 200;
+/// How many earlier steps are shown beside a request.
+const STEPS: usize = 6;
 
 pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
@@ -36,10 +39,14 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         Some(store) => store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default(),
         None => Vec::new(),
     };
+    let mut items = Vec::new();
+    for (row, asked) in &approvals {
+        items.push(approval_item(&viewer, row, asked, &earlier_steps(&app, &row.run).await));
+    }
     let main = html! {
         h1 { "Approvals" }
         @if approvals.is_empty() { (layout::empty_note("No call is waiting for approval.")) }
-        @for (row, asked) in &approvals { (approval_item(&viewer, row, asked)) }
+        @for item in &items { (item) }
         section { h2 { "Dead letters" }
             @if letters.is_empty() { (layout::empty_note("No task of an expert has failed for good.")) }
             @for letter in &letters { (dead_letter_item(&viewer, letter)) } }
@@ -69,20 +76,52 @@ fn how_to_decide(has_operators: bool) -> Markup {
     }
 }
 
-/// Shows a request. The person who decides must see what will run: these inputs are shown whatever `[log]
-/// content` is.
-fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest) -> Markup {
-    let (action, about) = (format!("/ui/approvals/{}", row.id), format!("the calls of {}", row.agent));
+/// Returns the last steps of a run before it asked.
+async fn earlier_steps(app: &App, run: &str) -> Vec<Bar> {
+    let stored = match app.agents.store() {
+        Some(store) => store.run(run).await.ok().flatten(),
+        None => None,
+    };
+    let bars = stored.map(|stored| runs::step_bars(&report::breakdown(&stored))).unwrap_or_default();
+    bars[bars.len().saturating_sub(STEPS)..].to_vec()
+}
+
+/// Shows a request with the run's last steps beside it. The person who decides must see what will run: these
+/// inputs are shown whatever `[log] content` is.
+fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, steps: &[Bar]) -> Markup {
+    let about = format!("the calls of {}", row.agent);
     html! {
-        section class="card" {
-            h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::format_age(row.requested, clock::now())) }
-            @for call in &asked.calls { p { code { (make_visible(&call.name)) } } pre { (make_visible(&call.arguments)) } }
-            @if !asked.reason.is_empty() { p { "The model's reason: " (make_visible(&asked.reason)) } }
-            @if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
-            p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
-            (layout::button_form(viewer, &action, "Approve", &about, &[("approve", "yes")]))
-            (layout::button_form(viewer, &action, "Reject", &about, &[("approve", "no")]))
+        section class="card decision" {
+            form method="post" action={ "/ui/approvals/" (row.id) } {
+                h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::format_age(row.requested, clock::now())) }
+                (layout::csrf_field(viewer))
+                @for call in &asked.calls { (call_item(call, asked.calls.len() > 1)) }
+                label { "Comment for the model (optional)" textarea name="comment" rows="2" maxlength="2000" {} }
+                button type="submit" name="approve" value="yes" aria-label={ "Approve " (about) } { (if asked.calls.len() > 1 { "Approve the marked calls" } else { "Approve" }) }
+                " "
+                button class="refuse" type="submit" name="approve" value="no" aria-label={ "Reject " (about) } { "Reject" }
+            }
+            div class="evidence" {
+                h3 { "Why it asks" }
+                @if asked.reason.is_empty() { p class="dim" { "The model gave no reason." } } @else { p { (make_visible(&asked.reason)) } }
+                @if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
+                h3 { "Its last steps" }
+                @if steps.is_empty() { p class="dim" { "None: this is its first step." } }
+                ol { @for step in steps { li { (step.label) ": " (step.text) } } }
+                p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
+            }
         }
+    }
+}
+
+/// Shows a call with its inputs. Where there are others, each can be left out.
+fn call_item(call: &RequestedCall, has_others: bool) -> Markup {
+    html! {
+        p {
+            @if has_others { label class="choice" { input type="checkbox" name="call" value=(call.id) checked; " " code { (make_visible(&call.name)) } } }
+            @else { input type="hidden" name="call" value=(call.id); code { (make_visible(&call.name)) } }
+        }
+        pre { (make_visible(&call.arguments)) }
     }
 }
 
@@ -120,12 +159,18 @@ pub(super) async fn decide_approval(
     let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
     let decided = match asked {
         Some(asked) => {
-            let calls = asked.calls.into_iter().filter(|_| form.get("approve") == "yes");
-            let approved = calls.map(|call| call.id).collect();
-            app.agents
-                .decide_approval(&Decision { request: asked.id, approved, by: viewer.name, comment: None })
-                .await
-                .is_ok()
+            let is_approved = |call: &RequestedCall| {
+                form.get("approve") == "yes" && form.all("call").any(|chosen| chosen == call.id)
+            };
+            let approved = asked.calls.iter().filter(|call| is_approved(call)).map(|call| call.id.clone());
+            let comment = Some(form.get("comment").trim().to_owned()).filter(|comment| !comment.is_empty());
+            let decision = Decision {
+                request: asked.id.clone(),
+                approved: approved.collect(),
+                by: viewer.name,
+                comment,
+            };
+            app.agents.decide_approval(&decision).await.is_ok()
         }
         None => false,
     };

@@ -4,9 +4,17 @@ use std::time::Duration;
 
 use maud::{Markup, html};
 
+use usage::Money;
+
 /// Formats a time in UTC, to the second.
 pub(super) fn format_time(millis: u64) -> String {
     clock::format_time(millis).replace('T', " ").trim_end_matches('Z').to_owned()
+}
+
+/// Formats a time in UTC in a list: without its day if that is today's.
+pub(super) fn format_short_time(millis: u64, now: u64) -> String {
+    let (text, today) = (format_time(millis), format_time(now));
+    if text[..10] == today[..10] { text[11..].to_owned() } else { text[5..16].to_owned() }
 }
 
 /// Formats a duration with two significant digits.
@@ -51,6 +59,29 @@ pub(super) fn format_short_count(count: u64) -> String {
     }
 }
 
+/// A column of amounts, all of which have the same number of decimal places.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MoneyColumn {
+    places: usize,
+}
+
+impl MoneyColumn {
+    /// Chooses the places by the largest amount, so that two of its digits can be read.
+    pub(super) fn new(amounts: impl Iterator<Item = Money>) -> Self {
+        let largest = amounts.map(|amount| amount.units().abs()).fold(0.0, f64::max);
+        let places = match largest {
+            0.0 | 1.0.. => 2,
+            0.01.. => 4,
+            _ => 6,
+        };
+        Self { places }
+    }
+
+    pub(super) fn format(self, amount: Money) -> String {
+        format!("{:.*}", self.places, amount.units())
+    }
+}
+
 /// Shows the parts of a text between backticks as code.
 pub(super) fn with_code(text: &str) -> Markup {
     let is_paired = text.matches('`').count().is_multiple_of(2);
@@ -77,8 +108,23 @@ mod tests {
     }
 
     #[test]
+    fn amounts_of_a_column_are_aligned() {
+        let shown = |amounts: &[f64]| {
+            let amounts = amounts.iter().copied().map(Money::from_units);
+            let column = MoneyColumn::new(amounts.clone());
+            amounts.map(|amount| column.format(amount)).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&[12.5, 0.013]), ["12.50", "0.01"]);
+        assert_eq!(shown(&[0.013, 0.000_029, 0.0]), ["0.0130", "0.0000", "0.0000"]);
+        assert_eq!(shown(&[0.000_029]), ["0.000029"]);
+    }
+
+    #[test]
     fn numbers_for_people() {
-        assert_eq!(format_time(1_795_223_698_123), "2026-11-21 01:14:58");
+        let at = 1_795_223_698_123;
+        assert_eq!(format_time(at), "2026-11-21 01:14:58");
+        assert_eq!(format_short_time(at, at + 1), "01:14:58");
+        assert_eq!(format_short_time(at, at + 86_400_000), "11-21 01:14");
         for (millis, expected) in [
             (0, "0 ms"),
             (999, "999 ms"),

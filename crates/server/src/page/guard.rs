@@ -42,6 +42,11 @@ impl Form {
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
+
+    /// Returns the values of a field that may stand there more than once.
+    pub(super) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| &**value)
+    }
 }
 
 pub(super) async fn read_form(body: Body) -> Result<Form, Box<Response>> {

@@ -2,6 +2,8 @@
 
 use maud::{DOCTYPE, Markup, html};
 
+use super::format;
+use super::query::{PERIODS, PageQuery};
 use super::session::Viewer;
 
 /// The pages in the navigation, by path.
@@ -53,7 +55,7 @@ pub(super) fn plain_document(title: &str, navigation: &Markup, main: &Markup) ->
             }
             body {
                 a class="skip" href="#main" { "Skip to the content" }
-                header { a class="brand" href="/" { "respool" } (navigation) }
+                header { div class="top" { a class="brand" href="/" { "respool" } (navigation) } }
                 main id="main" tabindex="-1" { (main) }
                 footer { "respool " (env!("CARGO_PKG_VERSION")) " · times are UTC" }
             }
@@ -78,27 +80,55 @@ pub(super) fn button_form(
         form class="inline" method="post" action=(action) {
             (csrf_field(viewer))
             @for (name, value) in fields { input type="hidden" name=(name) value=(value); }
-            button type="submit" aria-label={ (label) " " (about) } { (label) }
+            button class="quiet" type="submit" aria-label={ (label) " " (about) } { (label) }
         }
     }
 }
 
-/// A table that can be scrolled on a narrow screen, by keyboard too.
-pub(super) fn scrolling_table(caption: &str, heads: &[(&str, bool)], rows: &Markup) -> Markup {
+/// A table that can be scrolled on a narrow screen, by keyboard too. `heads`: the name of each column and its
+/// classes.
+pub(super) fn scrolling_table(caption: &str, heads: &[(&str, &str)], rows: &Markup) -> Markup {
     html! {
         div class="scroll" role="region" aria-label=(caption) tabindex="0" {
             table {
                 caption class="unseen" { (caption) }
-                thead { tr { @for (name, is_number) in heads { th scope="col" class=[is_number.then_some("number")] { (name) } } } }
+                thead { tr { @for (name, classes) in heads { th scope="col" class=[(!classes.is_empty()).then_some(classes)] { (name) } } } }
                 tbody { (rows) }
             }
         }
     }
 }
 
+/// Writes the links to the neighbours of a page of a list, which has at most `size` rows.
+pub(super) fn page_links(query: &PageQuery, path: &str, size: usize, shown: usize, has_more: bool) -> Markup {
+    let page = query.page();
+    let first = (page - 1) * size + 1;
+    let to = |page: usize| {
+        query.link(path, &[("page", &if page == 1 { String::new() } else { page.to_string() })])
+    };
+    html! {
+        nav class="paging" aria-label="Pages of the list" {
+            @if page > 1 { a href=(to(page - 1)) rel="prev" { "Previous" } }
+            span class="dim" { (format::format_count(first as u64)) " to " (format::format_count((first + shown - 1) as u64)) }
+            @if has_more { a href=(to(page + 1)) rel="next" { "Next" } }
+        }
+    }
+}
+
+/// Writes the field in which a period is chosen; all of it when nothing is.
+pub(super) fn period_choice(query: &PageQuery) -> Markup {
+    html! {
+        label { "Period" select name="period" {
+            @for (value, name, _) in PERIODS.iter().rev() {
+                option value=(if *value == "all" { "" } else { value }) selected[query.get("period") == *value] { (name) }
+            }
+        } }
+    }
+}
+
 /// Writes the text that stands where there is nothing to show.
 pub(super) fn empty_note(text: &str) -> Markup {
-    html! { p class="empty" { (text) } }
+    html! { p class="empty" { (format::with_code(text)) } }
 }
 
 /// A word with a colour, which also a reader of the screen gets as a word.

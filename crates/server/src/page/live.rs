@@ -1,5 +1,5 @@
-//! The parts of the first page that are kept live: the day in numbers, the running requests, the upstreams
-//! and the last problems.
+//! The parts of the first page that are kept live: the day in numbers, the running requests, the upstreams,
+//! the alerts and the last problems.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,9 +30,10 @@ const LASTS: Duration = Duration::from_secs(15);
 
 /// Sends each part that changed as HTML, until the session ends.
 pub(super) async fn stream_live_parts(State(app): State<App>, headers: HeaderMap) -> Response {
-    if let Err(response) = require_viewer(&app, &headers) {
-        return *response;
-    }
+    let viewer = match require_viewer(&app, &headers) {
+        Ok(viewer) => viewer,
+        Err(response) => return *response,
+    };
     let events = stream! {
         let (mut sent, began) = (BTreeMap::new(), Instant::now());
         let (mut today, mut reported) = (overview::report_today(&app).await, Instant::now());
@@ -41,7 +42,7 @@ pub(super) async fn stream_live_parts(State(app): State<App>, headers: HeaderMap
             if reported.elapsed() >= REPORT_EVERY {
                 (today, reported) = (overview::report_today(&app).await, Instant::now());
             }
-            let parts = overview::live_parts(&app, &today, clock::now());
+            let parts = overview::live_parts(&app, &viewer, &today, clock::now());
             let changed = changed_events(&mut sent, parts);
             yield Ok(if changed.is_empty() { Bytes::from_static(b": nothing new\n\n") } else { Bytes::from(changed) });
             tokio::select! { () = sleep(EVERY) => {}, () = app.abort.cancelled() => break }
@@ -57,7 +58,7 @@ pub(super) async fn stream_live_parts(State(app): State<App>, headers: HeaderMap
 }
 
 /// Writes an event for each part that differs from the one that was sent last.
-fn changed_events(sent: &mut BTreeMap<&'static str, String>, parts: [LivePart; 4]) -> String {
+fn changed_events(sent: &mut BTreeMap<&'static str, String>, parts: [LivePart; 5]) -> String {
     let mut events = String::new();
     for LivePart { name, markup } in parts {
         let html = markup.into_string().replace('\n', " ");

@@ -31,25 +31,25 @@ pub(super) fn running_requests(app: &App) -> Markup {
         @for request in requests.iter().take(MOST) {
             tr {
                 td { (request.phase) }
-                td { (request.model) @if !request.agent.is_empty() && request.agent != request.model { " for " (request.agent) } }
-                td { @if request.run.is_empty() { (request.route) } @else { a href={ "/ui/runs/" (request.run) } { "run" } } }
-                td { (request.upstream) }
-                td { (request.key) }
+                td class="cut" { (request.model) @if !request.agent.is_empty() && request.agent != request.model { " for " (request.agent) } }
+                td { @if request.run.is_empty() { (request.route.replace('_', " ")) } @else { a href={ "/ui/runs/" (request.run) } { "run" } } }
+                td class="cut wide" { (request.upstream) }
+                td class="cut wide" { (request.key) }
                 td class="number" { (format::format_duration(request.elapsed)) }
-                td class="number" { (request.attempts) }
-                td class="number" { @if let Some(tokens) = request.tokens { (format::format_count(tokens)) } @else { "–" } }
+                td class="number wide" { (request.attempts) }
+                td class="number wide" { @if let Some(tokens) = request.tokens { (format::format_count(tokens)) } @else { "–" } }
             }
         }
     };
     let heads = [
-        ("Phase", false),
-        ("Model", false),
-        ("Route", false),
-        ("Upstream", false),
-        ("Key", false),
-        ("Elapsed", true),
-        ("Attempts", true),
-        ("Tokens", true),
+        ("Phase", ""),
+        ("Model", ""),
+        ("Route", ""),
+        ("Upstream", "wide"),
+        ("Key", "wide"),
+        ("Elapsed", "number"),
+        ("Attempts", "number wide"),
+        ("Tokens", "number wide"),
     ];
     html! {
         (layout::scrolling_table("Requests in progress", &heads, &rows))

@@ -1,8 +1,7 @@
 //! The page at `/`, for owners and their teams: what runs, what was repaired, what it cost, what went wrong
 //! and what to do.
 //!
-//! Pages are written on the server and work without scripts; one small script keeps the list of running
-//! requests live. Nothing is loaded from elsewhere. Content of messages is shown only with `[log] content`.
+//! Pages are written on the server and work without scripts; one small script keeps them live. Nothing is loaded from elsewhere. Content of messages is shown only with `[log] content`.
 //! Where clients have keys, an operator's key opens the page (`session`); elsewhere the checks of `pages`
 //! hold. Every button carries a mark of the session (`Viewer::csrf`).
 
@@ -16,12 +15,16 @@ mod live;
 mod live_parts;
 mod login;
 mod overview;
+mod query;
 mod remedy;
+mod request;
 mod requests;
 mod response;
 mod runs;
 pub(super) mod session;
 mod usage;
+mod waterfall;
+mod words;
 
 use axum::Router;
 use axum::response::Response;
@@ -37,6 +40,7 @@ pub(super) fn page_routes() -> Router<App> {
         .route("/", get(overview::show_overview))
         .route("/ui/live", get(live::stream_live_parts))
         .route("/ui/requests", get(requests::show_requests))
+        .route("/ui/requests/{id}", get(request::show_request))
         .route("/ui/runs", get(runs::show_runs))
         .route("/ui/runs/{id}", get(runs::show_run))
         .route("/ui/runs/{id}/end", post(runs::end_run))

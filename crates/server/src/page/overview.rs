@@ -1,8 +1,6 @@
 //! The first page: what runs now, the upstreams, the day in numbers, and the last problems with what to do
 //! about each.
 
-use std::borrow::Cow;
-
 use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
@@ -10,13 +8,13 @@ use maud::{Markup, html};
 
 use super::guard::require_viewer;
 use super::live_parts::{LivePart, running_requests};
+use super::query::PageQuery;
 use super::response::page_response;
 use super::session::Viewer;
-use super::{alerts, format, layout, remedy};
+use super::{alerts, format, layout, remedy, requests, words};
 use crate::app::App;
 use ::usage::{Problem, Report};
 use store::UsageQuery;
-use wire::ErrorCode;
 
 /// How many problems are shown.
 const PROBLEMS: usize = 8;
@@ -28,15 +26,15 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     };
     let now = clock::now();
     let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
-    let [tiles, running, upstreams, problems] =
-        live_parts(&app, &report_today(&app).await, now).map(|part| part.element());
+    let [tiles, running, upstreams, open_alerts, problems] =
+        live_parts(&app, &viewer, &report_today(&app).await, now).map(|part| part.element());
     let main = html! {
         h1 class="unseen" { "Now" }
-        (alerts::alert_list(&viewer, &app.alerts.open(), now))
         (notice_list(&app, waiting))
         (tiles)
         section aria-labelledby="now" { h2 id="now" { "Running now" } (running) }
         section aria-labelledby="upstreams" { h2 id="upstreams" { "Upstreams" } (upstreams) }
+        section aria-labelledby="alerts" { h2 id="alerts" { "Alerts" } (open_alerts) }
         section aria-labelledby="problems" { h2 id="problems" { "Last problems" } (problems) }
     };
     page_response(StatusCode::OK, overview_markup(&viewer, &main))
@@ -45,16 +43,18 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
 /// Reports the usage of this UTC day.
 pub(super) async fn report_today(app: &App) -> Report {
     let now = clock::now();
-    let query = UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), key: None };
+    let query =
+        UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), only: Vec::new() };
     app.usage.report_usage(query).await.unwrap_or_default()
 }
 
 /// Writes the parts that are kept live.
-pub(super) fn live_parts(app: &App, today: &Report, now: u64) -> [LivePart; 4] {
+pub(super) fn live_parts(app: &App, viewer: &Viewer, today: &Report, now: u64) -> [LivePart; 5] {
     [
         LivePart { name: "tiles", markup: usage_tiles(app, today) },
         LivePart { name: "now", markup: running_requests(app) },
         LivePart { name: "upstreams", markup: upstream_table(app) },
+        LivePart { name: "alerts", markup: alerts::alert_list(viewer, &app.alerts.open(), now) },
         LivePart { name: "problems", markup: problem_list(app, now) },
     ]
 }
@@ -93,15 +93,20 @@ fn notice_list(app: &App, waiting: usize) -> Markup {
 fn usage_tiles(app: &App, today: &Report) -> Markup {
     let total = &today.total;
     let (repeats, costs) = (total.repeats, total.cost.total());
-    let tile = |value: String, name: &str| html! { div class="tile" { dd { (value) } dt { (name) } } };
+    let tile = |value: String, name: &str, link: &str| {
+        html! { div class="tile" { dd { (value) } dt { @if link.is_empty() { (name) } @else { a href=(link) { (name) } } } } }
+    };
+    let cost_name =
+        if app.usage.has_machine_share() { "cost today, with the machine's share" } else { "cost today" };
     html! {
         dl class="tiles" aria-label="Today" {
-            (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now"))
-            (tile(format::format_count(total.requests), "requests today"))
-            (tile(format::format_count(total.failed), "failed today"))
-            (tile(format::format_count(repeats), "repeated attempts today"))
-            (tile(format::format_short_count(total.usage.total_tokens()), "tokens today"))
-            (tile(costs.to_string(), "cost today"))
+            (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now", ""))
+            (tile(format::format_count(app.alerts.open().len() as u64), "open alerts", "#alerts"))
+            (tile(format::format_count(total.requests), "requests today", "/ui/requests"))
+            (tile(format::format_count(total.failed), "failed today", "/ui/requests?outcome=error"))
+            (tile(format::format_count(repeats), "repeated attempts today", ""))
+            (tile(format::format_short_count(total.usage.total_tokens()), "tokens today", "/ui/usage?period=24h"))
+            (tile(app.usage.with_currency(costs), cost_name, "/ui/usage?period=24h"))
         }
     }
 }
@@ -111,7 +116,7 @@ fn upstream_table(app: &App) -> Markup {
         @for upstream in app.relay.upstreams() {
             @let (circuit, at_work, waiting) = upstream.state.circuit_report();
             tr {
-                th scope="row" { (upstream.name) }
+                th scope="row" { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &upstream.name)])) { (upstream.name) } }
                 td {
                     @match circuit {
                         _ if app.alerts.is_unreachable(&upstream.name) => (layout::colour_badge("bad", "does not answer")),
@@ -122,18 +127,18 @@ fn upstream_table(app: &App) -> Markup {
                 }
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
-                td class="number" { @if let Some(mean) = upstream.state.mean_latency() { (format::format_duration(mean)) } @else { "–" } }
-                td { @if let Some(models) = upstream.state.models() { (models.join(", ")) } @else { "not known yet" } }
+                td class="number wide" { @if let Some(mean) = upstream.state.mean_latency() { (format::format_duration(mean)) } @else { "–" } }
+                td class="wide" { @if let Some(models) = upstream.state.models() { (models.join(", ")) } @else { "not listed by the server yet" } }
             }
         }
     };
     let heads = [
-        ("Upstream", false),
-        ("State", false),
-        ("In progress", true),
-        ("Waiting", true),
-        ("Mean time", true),
-        ("Models", false),
+        ("Upstream", ""),
+        ("State", ""),
+        ("In progress", "number"),
+        ("Waiting", "number"),
+        ("Mean time of recent replies", "number wide"),
+        ("Models", "wide"),
     ];
     layout::scrolling_table("Upstreams", &heads, &rows)
 }
@@ -143,35 +148,77 @@ fn problem_list(app: &App, now: u64) -> Markup {
     if problems.is_empty() {
         return layout::empty_note("No request has failed since respool started.");
     }
-    html! { ul class="problems" { @for problem in problems.iter().take(PROBLEMS) { (problem_item(app, problem, now)) } } }
+    let groups = group_problems(&problems);
+    html! { div class="lines" { @for group in groups.iter().take(PROBLEMS) { (problem_group(app, group, now)) } } }
 }
 
-fn problem_item(app: &App, problem: &Problem, now: u64) -> Markup {
+/// The same problem, as often as it happened; the newest first.
+struct ProblemGroup<'a> {
+    newest: &'a Problem,
+    count: usize,
+}
+
+/// Puts problems with the same code, model and upstream together. `problems`: the newest first.
+fn group_problems(problems: &[Problem]) -> Vec<ProblemGroup<'_>> {
+    let mut groups: Vec<ProblemGroup<'_>> = Vec::new();
+    let kind = |problem: &Problem| [problem.code.clone(), problem.model.clone(), problem.upstream.clone()];
+    for problem in problems {
+        match groups.iter_mut().find(|group| kind(group.newest) == kind(problem)) {
+            Some(group) => group.count += 1,
+            None => groups.push(ProblemGroup { newest: problem, count: 1 }),
+        }
+    }
+    groups
+}
+
+fn problem_group(app: &App, group: &ProblemGroup<'_>, now: u64) -> Markup {
+    let problem = group.newest;
     let code = if problem.code.is_empty() { "error" } else { &problem.code };
-    let todo = problem_advice(app, problem);
+    let todo = remedy::advice(app, &problem.code, &problem.key, &problem.model);
+    let all = [
+        ("outcome", "error"),
+        ("text", &*problem.code),
+        ("model", &problem.model),
+        ("upstream", &problem.upstream),
+    ];
     html! {
-        li {
-            p { (layout::colour_badge("bad", code)) " "
-                @if !problem.model.is_empty() { strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) } ", " }
-                time datetime=(format::format_time(problem.at)) { (format::format_age(problem.at, now)) } }
+        details {
+            summary {
+                (layout::colour_badge("bad", &words::outcome(code)))
+                span class="what" {
+                    @if !problem.model.is_empty() { strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) } }
+                    @else if !problem.upstream.is_empty() { (problem.upstream) }
+                    @if group.count > 1 { " × " (group.count) }
+                }
+                time class="dim" datetime=(clock::format_time(problem.at)) { (format::format_age(problem.at, now)) }
+            }
             p class="cause" { (format::with_code(&problem.cause)) }
-            p class="todo" { (format::with_code(&todo)) " " span class="dim" { "Request " code { (problem.request) } } }
+            p { (format::with_code(&todo)) }
+            p { a href=(requests::request_link(&problem.request, problem.at)) { "Show the last of these requests" }
+                @if group.count > 1 { ", " a href=(PageQuery::default().link("/ui/requests", &all)) { "or all of them" } } }
         }
     }
 }
 
-/// Says what to do about a problem.
-fn problem_advice(app: &App, problem: &Problem) -> Cow<'static, str> {
-    let is_model_missing = ErrorCode::from_name(&problem.code) == Some(ErrorCode::ModelNotFound);
-    if is_model_missing
-        && app.access.is_refused_to(&problem.key, &problem.model, app.is_agent(&problem.model))
-    {
-        return format!(
-            "The key `{}` may not use this model. If it should, add the model to `models` of the key, or the agent to its `agents`, in \
-             `client_keys_file`; otherwise tell the client which models it may use.",
-            problem.key
-        )
-        .into();
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_problems_are_one() {
+        let problem = |at, code: &str, model: &str| Problem {
+            at,
+            request: "r".into(),
+            key: String::new(),
+            model: model.into(),
+            upstream: "box".into(),
+            code: code.into(),
+            cause: String::new(),
+        };
+        let problems =
+            [problem(3, "upstream_dns", "m"), problem(2, "not_found", "m"), problem(1, "upstream_dns", "m")];
+        let found: Vec<_> =
+            group_problems(&problems).iter().map(|group| (group.newest.at, group.count)).collect();
+        assert_eq!(found, [(3, 2), (2, 1)]);
     }
-    remedy::remedy(&problem.code).into()
 }

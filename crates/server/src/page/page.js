@@ -1,20 +1,49 @@
-// Keeps parts of the first page live, and remembers nothing. Without it the page shows what was when it was loaded.
+// Keeps what is shown live, and remembers nothing. Without it a page shows what was when it was loaded.
 "use strict";
+
+// A part is left alone while it is being read or used.
+const isInUse = (part) => {
+    const selection = window.getSelection();
+    const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
+    return isSelected || part.contains(document.activeElement) || part.querySelector("details[open]") !== null;
+};
+
+// The server has escaped the text, and the page's policy lets no script in it run.
+const fill = (part, html) => {
+    if (!isInUse(part) && part.innerHTML !== html) {
+        part.innerHTML = html;
+    }
+};
+
+// The parts of the first page come as events.
 const parts = document.querySelectorAll("[data-live]");
 if (parts.length > 0 && window.EventSource) {
     const events = new EventSource("/ui/live");
-    const isInUse = (part) => {
-        const selection = window.getSelection();
-        const isSelected = !selection.isCollapsed && part.contains(selection.anchorNode);
-        return isSelected || part.contains(document.activeElement);
-    };
     for (const part of parts) {
-        events.addEventListener(part.dataset.live, (event) => {
-            if (!isInUse(part)) {
-                // The server has escaped it, and the page's policy lets no script in it run.
-                part.innerHTML = event.data;
-            }
-        });
+        events.addEventListener(part.dataset.live, (event) => fill(part, event.data));
     }
     window.addEventListener("pagehide", () => events.close());
+}
+
+// A part of another page is taken from the same page, which is asked for again after some seconds.
+for (const part of document.querySelectorAll("[data-refresh]")) {
+    window.setInterval(async () => {
+        if (document.hidden || isInUse(part)) {
+            return;
+        }
+        const response = await fetch(window.location.href).catch(() => null);
+        if (response === null || !response.ok) {
+            return;
+        }
+        const page = new DOMParser().parseFromString(await response.text(), "text/html");
+        const now = page.getElementById(part.id);
+        if (now !== null) {
+            fill(part, now.innerHTML);
+        }
+    }, 1000 * Number(part.dataset.refresh));
+}
+
+// Filters apply as soon as they are chosen.
+for (const form of document.querySelectorAll("[data-submits-itself]")) {
+    form.addEventListener("change", () => form.requestSubmit());
 }

@@ -1,6 +1,23 @@
-//! Explains an error to the owner by its code, and says what to do. Pure.
+//! Explains an error to the owner by its code, and says what to do.
+
+use std::borrow::Cow;
 
 use wire::ErrorCode;
+
+use crate::app::App;
+
+/// Says what to do about the failure of a request of this key for this model.
+pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'static, str> {
+    let is_model_missing = ErrorCode::from_name(code) == Some(ErrorCode::ModelNotFound);
+    if is_model_missing && app.access.is_refused_to(key, model, app.is_agent(model)) {
+        return format!(
+            "The key `{key}` may not use this model. If it should, add the model to `models` of the key, or the agent to its `agents`, in \
+             `client_keys_file`; otherwise tell the client which models it may use."
+        )
+        .into();
+    }
+    remedy(code).into()
+}
 
 /// The code's meaning and remedy, in a sentence or two.
 pub(super) fn remedy(code: &str) -> &'static str {

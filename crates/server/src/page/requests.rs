@@ -1,116 +1,194 @@
-//! The last requests, and what was repaired in each.
+//! The list of recorded requests: filters, order and pages. `request` shows one of them.
 
 use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
-use url::form_urlencoded;
 
 use super::guard::require_viewer;
+use super::query::PageQuery;
 use super::response::page_response;
-use super::{format, layout};
+use super::{format, layout, words};
 use crate::app::App;
-use store::StoredUsage;
+use store::{Dimension, RequestOrder, RequestQuery, StoreError, StoredUsage};
 
-/// How many are shown by default,
-const FEW: usize = 100;
-/// and at most.
-const MOST: usize = 10_000;
+const PATH: &str = "/ui/requests";
+/// How many requests a page of the list has.
+const PAGE: usize = 100;
+/// The columns that can be filtered, and how the form calls them.
+const FILTERS: [(Dimension, &str); 6] = [
+    (Dimension::Outcome, "Outcome"),
+    (Dimension::Model, "Model"),
+    (Dimension::Key, "Key"),
+    (Dimension::Upstream, "Upstream"),
+    (Dimension::Agent, "Agent"),
+    (Dimension::Route, "Route"),
+];
 
 pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
-    let most = parse_filter(uri.query().unwrap_or_default());
-    let main = match app.usage.newest_requests(most).await {
-        Ok(rows) => requests_markup(&rows, most),
+    let query = PageQuery::parse(&uri);
+    let main = match requests_markup(&app, &query).await {
+        Ok(main) => main,
         Err(error) => html! { h1 { "Requests" } p class="problem" { (error) } },
     };
-    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/requests", "Requests", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, PATH, "Requests", &main))
 }
 
-fn parse_filter(query: &str) -> usize {
-    let named = form_urlencoded::parse(query.as_bytes()).find(|(name, _)| name == "most");
-    named.and_then(|(_, value)| value.parse().ok()).unwrap_or(FEW).clamp(1, MOST)
-}
-
-fn requests_markup(rows: &[StoredUsage], most: usize) -> Markup {
-    html! {
+async fn requests_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError> {
+    let mut rows = app.usage.find_requests(request_query(query, clock::now())).await?;
+    let has_more = rows.len() > PAGE;
+    rows.truncate(PAGE);
+    let values = app.usage.recent_values(FILTERS.map(|(dimension, _)| dimension)).await?;
+    let is_filtered = !query.link("", &[("page", "")]).is_empty();
+    // Older pages and other orders would move under the reader.
+    let is_live = query.page() == 1 && query.get("order").is_empty();
+    Ok(html! {
         h1 { "Requests" }
-        @if rows.is_empty() {
-            (layout::empty_note("No requests are recorded yet. Each request appears here shortly after it ends, unless `[usage] keep` is 0s."))
-        } @else {
-            p class="dim" {
-                "The last " (format::format_count(rows.len() as u64)) ", newest first. Show "
-                @for choice in [100, 1_000, 10_000] {
-                    a href={ "/ui/requests?most=" (choice) } aria-current=[(choice == most).then_some("true")] { (format::format_count(choice as u64)) } " "
+        (filter_form(query, &values))
+        div id="list" data-refresh=[is_live.then_some("5")] {
+            @if rows.is_empty() && is_filtered { (layout::empty_note("No recorded request fits these filters.")) }
+            @else if rows.is_empty() {
+                (layout::empty_note("No requests are recorded yet. Each request appears here shortly after it ends, unless `[usage] keep` is 0s."))
+            } @else {
+                (request_table(app, "Requests", &rows))
+                (layout::page_links(query, PATH, PAGE, rows.len(), has_more))
+            }
+        }
+    })
+}
+
+fn request_query(query: &PageQuery, now: u64) -> RequestQuery {
+    let chosen = FILTERS.iter().map(|(dimension, _)| (*dimension, query.get(dimension.as_str()).to_owned()));
+    let order = RequestOrder::ALL.into_iter().find(|order| order.as_str() == query.get("order"));
+    RequestQuery {
+        since: query.since("all", now),
+        only: chosen.filter(|(_, value)| !value.is_empty()).collect(),
+        text: query.get("text").to_owned(),
+        order: order.unwrap_or_default(),
+        skip: (query.page() - 1) * PAGE,
+        most: PAGE + 1,
+    }
+}
+
+fn filter_form(query: &PageQuery, values: &[(Dimension, Vec<String>)]) -> Markup {
+    let known = |dimension: Dimension| {
+        values.iter().find(|(known, _)| *known == dimension).map_or(&[][..], |(_, values)| values)
+    };
+    html! {
+        form class="filters" method="get" action=(PATH) data-submits-itself {
+            label { "Search" input type="search" name="text" value=(query.get("text")) placeholder="id, error, repair …"; }
+            (layout::period_choice(query))
+            @for (dimension, name) in FILTERS {
+                @let chosen = query.get(dimension.as_str());
+                @if known(dimension).len() > 1 || !chosen.is_empty() {
+                    label { (name) select name=(dimension.as_str()) {
+                        option value="" { "any" }
+                        @if !chosen.is_empty() && !known(dimension).iter().any(|value| value == chosen) { option selected { (chosen) } }
+                        @for value in known(dimension) {
+                            option value=(value) selected[chosen == value] { (words::outcome(value)) }
+                        }
+                    } }
                 }
             }
-            (layout::scrolling_table("The last requests", &HEADS, &html! { @for row in rows { (request_row(row)) } }))
+            label { "Order" select name="order" {
+                @for order in RequestOrder::ALL {
+                    @let value = if order == RequestOrder::Newest { "" } else { order.as_str() };
+                    option value=(value) selected[query.get("order") == order.as_str()] { (order_name(order)) }
+                }
+            } }
+            button type="submit" class="quiet" { "Show" }
+            @if !query.link("", &[]).is_empty() { a href=(PATH) { "Show all" } }
         }
     }
 }
 
-const HEADS: [(&str, bool); 9] = [
-    ("Time", false),
-    ("Outcome", false),
-    ("Model", false),
-    ("Key", false),
-    ("Repaired", false),
-    ("Tokens in", true),
-    ("Tokens out", true),
-    ("First byte", true),
-    ("Duration", true),
+fn order_name(order: RequestOrder) -> &'static str {
+    match order {
+        RequestOrder::Newest => "newest first",
+        RequestOrder::Oldest => "oldest first",
+        RequestOrder::Longest => "longest first",
+        RequestOrder::LatestFirstByte => "latest first byte",
+        RequestOrder::MostTokens => "most tokens first",
+    }
+}
+
+const HEADS: [(&str, &str); 10] = [
+    ("Time", ""),
+    ("Outcome", ""),
+    ("Model", ""),
+    ("Key", "wide"),
+    ("Upstream", "wide"),
+    ("Repaired", "wide"),
+    ("In", "number wide"),
+    ("Out", "number wide"),
+    ("Duration", "number"),
+    ("Cost", "number wide"),
 ];
 
-/// Shows the requests of one run.
-pub(super) fn table_of_run(rows: &[StoredUsage]) -> Markup {
+/// Shows requests as a table with one line for each.
+pub(super) fn request_table(app: &App, caption: &str, rows: &[StoredUsage]) -> Markup {
+    let now = clock::now();
+    let costs: Vec<_> = rows.iter().map(|row| app.usage.request_cost(row)).collect();
+    let money = format::MoneyColumn::new(costs.iter().flatten().copied());
+    let rows = html! {
+        @for (row, cost) in rows.iter().zip(&costs) {
+            (request_row(row, now, &cost.map_or_else(|| "–".to_owned(), |cost| money.format(cost))))
+        }
+    };
+    layout::scrolling_table(caption, &HEADS, &rows)
+}
+
+fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
     html! {
-        @if !rows.is_empty() {
-            h2 { "Requests" }
-            (layout::scrolling_table("The requests of this run", &HEADS, &html! { @for row in rows { (request_row(row)) } }))
+        tr class="opens" {
+            td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
+            td { (outcome_badge(row)) }
+            td class="cut" { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
+            td class="cut wide" { (row.key) }
+            td class="cut wide" { (row.upstream) }
+            td class="cut wide" { (describe_repairs(row)) }
+            @if let Some(usage) = row.usage {
+                td class="number wide" { (format::format_count(usage.prompt)) }
+                td class="number wide" { (format::format_count(usage.completion)) }
+            } @else { td class="number wide" { "–" } td class="number wide" { "–" } }
+            td class="number" { (format::format_duration(row.duration)) }
+            td class="number wide" { (cost) }
         }
     }
 }
 
-fn request_row(row: &StoredUsage) -> Markup {
+/// Returns the address of the page of a request.
+pub(super) fn request_link(id: &str, at: u64) -> String {
+    let id = percent_encoding::utf8_percent_encode(id, percent_encoding::NON_ALPHANUMERIC);
+    format!("{PATH}/{id}?at={at}")
+}
+
+pub(super) fn outcome_badge(row: &StoredUsage) -> Markup {
     let kind = match &*row.outcome {
         "ok" => "good",
         "error" => "bad",
         _ => "middling",
     };
-    let outcome =
-        if row.error_code.is_empty() { row.outcome.replace('_', " ") } else { row.error_code.clone() };
-    html! {
-        tr {
-            td class="time" { (format::format_time(row.at)) }
-            td { (layout::colour_badge(kind, &outcome)) @if !row.error.is_empty() { p class="cause" { (format::with_code(&row.error)) } } }
-            td { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
-            td { (row.key) }
-            td { (describe_repairs(row)) @if !row.run.is_empty() { " " a href={ "/ui/runs/" (row.run) } { "run" } } }
-            @if let Some(usage) = row.usage {
-                td class="number" { (format::format_count(usage.prompt)) }
-                td class="number" { (format::format_count(usage.completion)) }
-            } @else { td class="number" { "–" } td class="number" { "–" } }
-            td class="number" { @if let Some(first) = row.first_byte { (format::format_duration(first)) } @else { "–" } }
-            td class="number" { (format::format_duration(row.duration)) }
-        }
-    }
+    let text = if row.error_code.is_empty() { &row.outcome } else { row.error_code.as_str() };
+    layout::colour_badge(kind, &words::outcome(text))
 }
 
-/// Describes the repairs of a reply.
+/// Describes in a few words what was repaired in a request.
 fn describe_repairs(row: &StoredUsage) -> String {
     let mut done = Vec::new();
-    let native_only = |names: &str| names.split(',').all(|name| name.is_empty() || name == "native");
-    if !native_only(&row.dialects) {
-        done.push(format!("call read from text ({})", row.dialects.replace(',', ", ")));
+    let listed = |names: &str| names.replace(',', ", ").replace('_', " ");
+    if row.dialects.split(',').any(|name| !name.is_empty() && name != "native") {
+        done.push(format!("read from text ({})", listed(&row.dialects)));
     }
     if !row.repairs.is_empty() {
-        done.push(format!("mended: {}", row.repairs.replace(',', ", ")));
+        done.push(format!("mended: {}", listed(&row.repairs)));
     }
     if !row.recovery.is_empty() {
-        done.push(format!("asked again: {}", row.recovery.replace(',', ", ")));
+        done.push(format!("asked again: {}", listed(&row.recovery)));
     } else if row.attempts > 1 {
         done.push(format!("sent {} times", row.attempts));
     }
@@ -134,29 +212,31 @@ mod tests {
                 repairs: "renamed,closed".into(),
                 ..StoredUsage::default()
             },
-            "call read from text (hermes); mended: renamed, closed",
+            "read from text (hermes); mended: renamed, closed",
         );
         check(
-            StoredUsage { recovery: "truncated,longer".into(), attempts: 2, ..StoredUsage::default() },
-            "asked again: truncated, longer",
+            StoredUsage { recovery: "cut_call,more_tokens".into(), attempts: 2, ..StoredUsage::default() },
+            "asked again: cut call, more tokens",
         );
         check(
             StoredUsage { attempts: 3, loop_stopped: "calls".into(), ..StoredUsage::default() },
             "sent 3 times; loop stopped (calls)",
         );
-        assert_eq!(
-            [parse_filter(""), parse_filter("most=7"), parse_filter("most=999999"), parse_filter("most=x")],
-            [100, 7, 10_000, 100]
-        );
     }
 
-    /// The limit: 50 ms on the server, of which the database has the larger part. Here: 10,000 rows
-    /// become a page at all, and what others wrote is text.
     #[test]
-    fn ten_thousand_rows_are_one_page() {
+    fn the_address_selects_requests() {
+        let uri = "/ui/requests?model=m&outcome=error&text=refused&order=longest&page=3&period=1h";
+        let found = request_query(&PageQuery::parse(&uri.parse().unwrap()), 7_200_000);
+        let only = vec![(Dimension::Outcome, "error".to_owned()), (Dimension::Model, "m".to_owned())];
+        assert_eq!((found.only, found.since, found.skip), (only, 3_600_000, 200));
+        assert_eq!((found.order, &*found.text), (RequestOrder::Longest, "refused"));
+    }
+
+    #[test]
+    fn addresses_of_requests_are_encoded() {
+        assert_eq!(request_link("a/b?c", 7), "/ui/requests/a%2Fb%3Fc?at=7");
         let row = StoredUsage { model: "<script>alert(1)</script>".into(), ..StoredUsage::default() };
-        let page = requests_markup(&vec![row; 10_000], 10_000).into_string();
-        assert_eq!(page.matches("<tr>").count(), 10_001);
-        assert!(!page.contains("<script>"));
+        assert!(!request_row(&row, 1, "–").into_string().contains("<script>"));
     }
 }

@@ -1,40 +1,126 @@
 //! Agents' runs with their steps, and the way to end one.
 
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 use serde_json::Value;
 
 use super::guard::{authorize_post, require_viewer};
+use super::query::PageQuery;
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
+use super::waterfall::{Bar, waterfall};
 use super::{format, layout, remedy, requests};
 use crate::app::App;
 use ::agent::report;
+use ::usage::Money;
 use store::{RunFilter, RunRow, Status};
 
-/// How many runs are listed.
-const MOST: usize = 200;
+const PATH: &str = "/ui/runs";
+/// How many of the newest runs are looked at,
+const MOST: usize = 2_000;
+/// how many of them a page lists, and how many requests of a run it shows.
+const PAGE: usize = 100;
 
-pub(super) async fn show_runs(State(app): State<App>, headers: HeaderMap) -> Response {
+pub(super) async fn show_runs(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
-    let rows = match app.agents.store() {
+    let query = PageQuery::parse(&uri);
+    let newest = match app.agents.store() {
         Some(store) => store.newest(visible_runs(&viewer), MOST).await.unwrap_or_default(),
         None => Vec::new(),
     };
+    let agents: BTreeSet<String> = newest.iter().map(|row| row.agent.clone()).collect();
+    let since = query.since("all", clock::now());
+    let is_chosen = |row: &RunRow| {
+        let is = |name: &str, value: &str| query.get(name).is_empty() || query.get(name) == value;
+        is("agent", &row.agent) && is("state", row.status.as_str()) && row.created >= since
+    };
+    let chosen = newest.into_iter().filter(is_chosen);
+    let mut rows: Vec<RunRow> = chosen.skip((query.page() - 1) * PAGE).take(PAGE + 1).collect();
+    let has_more = rows.len() > PAGE;
+    rows.truncate(PAGE);
+    let runs = listed_runs(&app, rows).await;
     let main = html! {
         h1 { "Runs of agents" }
-        @if rows.is_empty() { (layout::empty_note("No runs yet. A request to an agent starts one.")) }
-        @else {
-            @let heads = [("Run", false), ("Agent", false), ("Status", false), ("Started", false), ("Last step", false), ("", false)];
-            (layout::scrolling_table("Runs", &heads, &html! { @for row in &rows { (run_row(&viewer, row)) } }))
+        (filter_form(&query, &agents))
+        div id="list" data-refresh=[(query.page() == 1).then_some("5")] {
+            @if runs.is_empty() && agents.is_empty() { (layout::empty_note("No runs yet. A request to an agent starts one.")) }
+            @else if runs.is_empty() { (layout::empty_note("No run fits these filters.")) }
+            @else {
+                (run_table(&runs))
+                (layout::page_links(&query, PATH, PAGE, runs.len(), has_more))
+            }
         }
     };
-    page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/runs", "Runs", &main))
+    page_response(StatusCode::OK, layout::page_layout(&viewer, PATH, "Runs", &main))
+}
+
+fn filter_form(query: &PageQuery, agents: &BTreeSet<String>) -> Markup {
+    html! {
+        form class="filters" method="get" action=(PATH) data-submits-itself {
+            label { "Agent" select name="agent" {
+                option value="" { "any" }
+                @for agent in agents { option value=(agent) selected[query.get("agent") == agent] { (agent) } }
+            } }
+            label { "State" select name="state" {
+                option value="" { "any" }
+                @for state in Status::ALL { option value=(state.as_str()) selected[query.get("state") == state.as_str()] { (state.as_str().replace('_', " ")) } }
+            } }
+            (layout::period_choice(query))
+            button type="submit" class="quiet" { "Show" }
+            @if !query.link("", &[]).is_empty() { a href=(PATH) { "Show all" } }
+        }
+    }
+}
+
+/// A run of the list with what its requests say.
+struct ListedRun {
+    row: RunRow,
+    title: Option<String>,
+    keys: String,
+    tokens: u64,
+    cost: Option<Money>,
+}
+
+async fn listed_runs(app: &App, rows: Vec<RunRow>) -> Vec<ListedRun> {
+    let ids = rows.iter().map(|row| row.id.clone()).collect();
+    let mut sums = app.usage.usage_of_runs(ids).await;
+    let mut runs = Vec::new();
+    for row in rows {
+        let used = sums.remove(&row.id).unwrap_or_default();
+        let title = run_title(app, &row.id).await;
+        runs.push(ListedRun { row, title, keys: used.keys.join(", "), tokens: used.tokens, cost: used.cost });
+    }
+    runs
+}
+
+/// Returns the first words of a run, where text of messages may be shown.
+async fn run_title(app: &App, id: &str) -> Option<String> {
+    let store = app.agents.store().filter(|_| app.recording.content)?;
+    report::title(&store.run(id).await.ok()??)
+}
+
+fn run_table(runs: &[ListedRun]) -> Markup {
+    let heads = [
+        ("Started", ""),
+        ("Run", ""),
+        ("Agent", "wide"),
+        ("State", ""),
+        ("Key", "wide"),
+        ("Lasted", "number wide"),
+        ("Tokens", "number"),
+        ("Cost", "number wide"),
+    ];
+    let money = format::MoneyColumn::new(runs.iter().filter_map(|run| run.cost));
+    let now = clock::now();
+    layout::scrolling_table("Runs", &heads, &html! { @for run in runs { (run_row(run, money, now)) } })
 }
 
 /// Returns the runs that a viewer may see and end. The runs of experts' work need an operator's key, as their
@@ -43,15 +129,19 @@ fn visible_runs(viewer: &Viewer) -> RunFilter {
     if viewer.name.is_empty() { RunFilter::Clients } else { RunFilter::Served }
 }
 
-fn run_row(viewer: &Viewer, row: &RunRow) -> Markup {
+fn run_row(run: &ListedRun, money: format::MoneyColumn, now: u64) -> Markup {
+    let row = &run.row;
+    let lasted = Duration::from_millis(row.updated.saturating_sub(row.created));
     html! {
-        tr {
-            th scope="row" { a href={ "/ui/runs/" (row.id) } { (row.id) } }
-            td { (row.agent) }
+        tr class="opens" {
+            td class="time" { a href={ (PATH) "/" (row.id) } { (format::format_short_time(row.created, now)) } }
+            td class="cut" { @if let Some(title) = &run.title { (title) } @else { (row.agent) " " span class="dim" { (&row.id[..row.id.floor_char_boundary(8)]) } } }
+            td class="cut wide" { (row.agent) }
             td { (status_badge(row.status)) }
-            td class="time" { (format::format_time(row.created)) }
-            td class="time" { (format::format_time(row.updated)) }
-            td { @if can_end(row.status) { (end_button(viewer, &row.id)) } }
+            td class="cut wide" { (run.keys) }
+            td class="number wide" { (format::format_duration(lasted)) }
+            td class="number" { (format::format_short_count(run.tokens)) }
+            td class="number wide" { (run.cost.map_or_else(|| "–".to_owned(), |cost| money.format(cost))) }
         }
     }
 }
@@ -90,26 +180,39 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
         return page_response(StatusCode::NOT_FOUND, layout::page_layout(&viewer, "/ui/runs", "Run", &main));
     };
     let cost = app.usage.run_cost(&id).await;
-    let requests = app.usage.requests_of_run(&id, MOST).await.unwrap_or_default();
+    let requests = app.usage.requests_of_run(&id, PAGE).await.unwrap_or_default();
     let body = report::breakdown(&stored);
+    let title = report::title(&stored).filter(|_| app.recording.content);
     let main = html! {
-        h1 { "Run of " (stored.row.agent) }
-        div class="facts-line" { (status_badge(stored.row.status)) " started " (format::format_time(stored.row.created)) ", last step " (format::format_time(stored.row.updated))
-            @if can_end(stored.row.status) { " " (end_button(&viewer, &id)) } }
-        dl class="facts" {
-            dt { "Run" } dd { code { (id) } }
-            dt { "Tokens" } dd { (format_number(&body["usage"]["prompt_tokens"])) " in, " (format_number(&body["usage"]["completion_tokens"])) " out" }
-            @if let Some(cost) = cost { dt { "Cost" } dd { (cost) } }
-            dt { "Working time" } dd { (format::format_duration(std::time::Duration::from_millis(body["duration_ms"].as_u64().unwrap_or_default()))) }
-            @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
-            @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }
+        h1 { "Run of " (stored.row.agent) @if let Some(title) = title { ": " (title) } }
+        p { (status_badge(stored.row.status)) " started " (format::format_time(stored.row.created)) ", last step " (format::format_time(stored.row.updated)) " "
+            @if can_end(stored.row.status) { (end_button(&viewer, &id)) } }
+        div id="steps" data-refresh=[can_end(stored.row.status).then_some("5")] {
+            (run_facts(&app, &id, &body, cost))
+            (step_list(&body))
+            @if !requests.is_empty() { section { h2 { "Requests" } (requests::request_table(&app, "The requests of this run", &requests)) } }
         }
-        (step_list(&body))
-        (requests::table_of_run(&requests))
         @if !app.recording.content { p class="dim" { "Message text is shown only with " code { "[log] content = true" } "." } }
         @else if let Some(answer) = body["answer"].as_str() { h2 { "Answer" } pre { (answer) } }
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/runs", "Run", &main))
+}
+
+fn run_facts(app: &App, id: &str, body: &Value, cost: Option<Money>) -> Markup {
+    html! {
+        dl class="facts" {
+            dt { "Run" } dd { code { (id) } }
+            dt { "Tokens" } dd { (format_number(&body["usage"]["prompt_tokens"])) " in, " (format_number(&body["usage"]["completion_tokens"])) " out" }
+            @if let Some(cost) = cost { dt { "Cost" } dd { (app.usage.with_currency(cost)) } }
+            dt { "Working time" } dd { (format::format_duration(as_millis(&body["duration_ms"]))) }
+            @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
+            @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }
+        }
+    }
+}
+
+fn as_millis(value: &Value) -> Duration {
+    Duration::from_millis(value.as_u64().unwrap_or_default())
 }
 
 fn format_number(value: &Value) -> String {
@@ -125,25 +228,45 @@ fn no_steps(body: &Value) -> &'static str {
     }
 }
 
-/// The steps: each model call, and the tools that it called.
+/// The steps on one time line: each model call, and the tools that it called.
 fn step_list(body: &Value) -> Markup {
-    let iterations = body["iterations"].as_array().cloned().unwrap_or_default();
+    let bars = step_bars(body);
+    let total = bars.last().map_or(Duration::ZERO, |bar| bar.span.1);
     html! {
-        h2 { "Steps" }
-        @if iterations.is_empty() { (layout::empty_note(no_steps(body))) }
-        ol class="steps" {
-            @for iteration in &iterations {
-                li {
-                    p { strong { "Model call" } ", " (iteration["why"].as_str().unwrap_or_default()) ": "
-                        (format_number(&iteration["prompt_tokens"])) " tokens in, " (format_number(&iteration["completion_tokens"])) " out, "
-                        (format::format_duration(std::time::Duration::from_millis(iteration["model_ms"].as_u64().unwrap_or_default()))) }
-                    @for tool in iteration["tools"].as_array().into_iter().flatten() {
-                        p class="tool" { "Tool " code { (tool["tool"].as_str().unwrap_or_default()) } ": " (tool["outcome"].as_str().unwrap_or_default().replace('_', " ")) ", " (format::format_duration(std::time::Duration::from_millis(tool["took_ms"].as_u64().unwrap_or_default()))) }
-                                            }
-                }
-            }
+        section {
+            h2 { "Steps" }
+            @if bars.is_empty() { (layout::empty_note(no_steps(body))) }
+            @else { (waterfall("Steps", &bars, total)) }
         }
     }
+}
+
+/// Makes the bars of the steps: each begins where the one before ended. The time in which a run waits is left
+/// out.
+pub(super) fn step_bars(body: &Value) -> Vec<Bar> {
+    let mut bars: Vec<Bar> = Vec::new();
+    let mut add = |label: String, text: String, took: Duration, kind: &'static str| {
+        let began = bars.last().map_or(Duration::ZERO, |bar| bar.span.1);
+        bars.push(Bar { label, text, span: (began, began + took), kind });
+    };
+    for iteration in body["iterations"].as_array().into_iter().flatten() {
+        let purpose = iteration["why"].as_str().unwrap_or_default();
+        let label =
+            if purpose == "iteration" { "Model call".to_owned() } else { format!("Model call ({purpose})") };
+        let tokens = format!(
+            "{} in, {} out",
+            format_number(&iteration["prompt_tokens"]),
+            format_number(&iteration["completion_tokens"])
+        );
+        add(label, tokens, as_millis(&iteration["model_ms"]), "model");
+        for tool in iteration["tools"].as_array().into_iter().flatten() {
+            let outcome = tool["outcome"].as_str().unwrap_or_default();
+            let kind = if outcome == "ok" { "good" } else { "middling" };
+            let name = format!("Tool {}", tool["tool"].as_str().unwrap_or_default());
+            add(name, outcome.replace('_', " "), as_millis(&tool["took_ms"]), kind);
+        }
+    }
+    bars
 }
 
 pub(super) async fn end_run(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
@@ -156,4 +279,27 @@ pub(super) async fn end_run(State(app): State<App>, Path(id): Path<String>, requ
         tracing::info!(target: "respool::server", run_id = id, by = viewer.name, "a run was ended on the page");
     }
     redirect_response(&format!("/ui/runs/{id}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn steps_follow_each_other() {
+        let body = json!({"iterations": [
+            {"why": "iteration", "model_ms": 100, "prompt_tokens": 1, "completion_tokens": 2,
+             "tools": [{"tool": "read", "outcome": "ok", "took_ms": 20}]},
+            {"why": "summary", "model_ms": 30, "tools": []},
+        ]});
+        let bars = step_bars(&body);
+        let found: Vec<_> =
+            bars.iter().map(|bar| (&*bar.label, bar.span.0.as_millis(), bar.span.1.as_millis())).collect();
+        assert_eq!(
+            found,
+            [("Model call", 0, 100), ("Tool read", 100, 120), ("Model call (summary)", 120, 150)]
+        );
+        assert_eq!(bars[0].text, "1 in, 2 out");
+    }
 }

@@ -15,6 +15,7 @@ mod operators;
 mod outbox;
 mod presence;
 mod queue;
+mod requests;
 mod responses;
 mod run_rows;
 mod runs;
@@ -24,6 +25,7 @@ mod store;
 mod usage;
 mod writer;
 
+pub use requests::{RequestOrder, RequestQuery};
 pub(crate) use store::SqliteStore;
 pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
 

@@ -1,23 +1,25 @@
 //! The rows of what was used, in a file of their own (`usage.db`): a full disk or a large history there does
 //! not touch the runs, and neither is in the other's limits. Called by `usage`.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
+use super::requests::{self, RequestQuery};
 use super::space;
 use super::statements::signed;
 use crate::error::StoreError;
-use wire::UsageRow;
 use wire::turn::Usage;
+use wire::{RequestDetails, UsageRow};
 
 const FILE: &str = "usage.db";
 /// The schema, as the steps from each version to the next.
-const STEPS: [&str; 1] = [include_str!("usage_schema.sql")];
+const STEPS: [&str; 2] = [include_str!("usage_schema.sql"), include_str!("usage_details.sql")];
 /// At most this many rows are deleted in one batch.
 const BATCH: u32 = 5_000;
 /// Longer texts of errors are cut, in bytes.
@@ -36,13 +38,26 @@ pub enum Dimension {
     Upstream,
     /// The route.
     Route,
+    /// How it ended.
+    Outcome,
     /// The UTC day.
     Day,
+    /// The hour, in UTC.
+    Hour,
 }
 
 impl Dimension {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Model, Self::Key, Self::Agent, Self::Upstream, Self::Route, Self::Day];
+    pub const ALL: [Self; 8] = [
+        Self::Model,
+        Self::Key,
+        Self::Agent,
+        Self::Upstream,
+        Self::Route,
+        Self::Outcome,
+        Self::Day,
+        Self::Hour,
+    ];
 
     /// Its name.
     pub fn as_str(self) -> &'static str {
@@ -52,7 +67,9 @@ impl Dimension {
             Self::Agent => "agent",
             Self::Upstream => "upstream",
             Self::Route => "route",
+            Self::Outcome => "outcome",
             Self::Day => "day",
+            Self::Hour => "hour",
         }
     }
 
@@ -61,9 +78,10 @@ impl Dimension {
         Self::ALL.into_iter().find(|dimension| dimension.as_str() == name)
     }
 
-    fn column(self) -> &'static str {
+    pub(super) fn column(self) -> &'static str {
         match self {
             Self::Day => "date(at / 1000, 'unixepoch')",
+            Self::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
             other => other.as_str(),
         }
     }
@@ -78,8 +96,8 @@ pub struct UsageQuery {
     pub until: u64,
     /// The columns by which they are grouped.
     pub by: Vec<Dimension>,
-    /// Those of this key alone.
-    pub key: Option<String>,
+    /// Only those with these values.
+    pub only: Vec<(Dimension, String)>,
 }
 
 /// The sum of some rows of one model.
@@ -192,21 +210,44 @@ impl UsageStore {
         self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
     }
 
-    /// The newest rows, the newest first.
+    /// Returns the rows that a query selects.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub async fn newest(&self, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
-        self.work(&self.reader, "read", move |connection| newest(connection, most)).await
+    pub async fn find(&self, query: RequestQuery) -> Result<Vec<StoredUsage>, StoreError> {
+        self.work(&self.reader, "read", move |connection| requests::find(connection, &query)).await
     }
 
-    /// The sums of the model calls of one run, by model.
+    /// Returns the newest request of this id; with a time, the one that arrived then.
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub async fn of_run(&self, run: &str) -> Result<Vec<UsageSum>, StoreError> {
-        let run = run.to_owned();
-        self.work(&self.reader, "read", move |connection| of_run(connection, &run)).await
+    pub async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<StoredUsage>, StoreError> {
+        let id = id.to_owned();
+        self.work(&self.reader, "read", move |connection| requests::find_one(connection, &id, at)).await
+    }
+
+    /// Returns the values that each of these columns has in recent rows.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn recent_values<const N: usize>(
+        &self,
+        columns: [Dimension; N],
+    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
+        let work = move |connection: &mut Connection| {
+            let values = |column| Ok((column, requests::recent_values(connection, column)?));
+            columns.into_iter().map(values).collect()
+        };
+        self.work(&self.reader, "read", work).await
+    }
+
+    /// Returns the sums of the model calls of some runs, by run, key and model.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
+        self.work(&self.reader, "read", move |connection| of_runs(connection, runs)).await
     }
 
     /// Returns the requests of one run, the oldest first.
@@ -215,7 +256,7 @@ impl UsageStore {
     /// When the file cannot be read.
     pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
         let run = run.to_owned();
-        self.work(&self.reader, "read", move |connection| requests_of_run(connection, &run, most)).await
+        self.work(&self.reader, "read", move |connection| requests::of_run(connection, &run, most)).await
     }
 
     async fn work<T: Send + 'static>(
@@ -236,12 +277,8 @@ impl UsageStore {
     }
 }
 
-/// As rows are read: see [`stored`].
-const COLUMNS: &str = "at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion,
-    first_byte, duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error";
-
 /// The columns of texts, and of numbers, in the order of [`texts`] and [`numbers`].
-const TEXTS: [&str; 14] = [
+const TEXTS: [&str; 15] = [
     "request",
     "route",
     "key",
@@ -256,6 +293,7 @@ const TEXTS: [&str; 14] = [
     "outcome",
     "error_code",
     "error",
+    "details",
 ];
 const NUMBERS: [&str; 11] = [
     "at",
@@ -271,7 +309,7 @@ const NUMBERS: [&str; 11] = [
     "attempts",
 ];
 
-fn texts(row: &UsageRow) -> [&str; 14] {
+fn texts<'a>(row: &'a UsageRow, details: &'a str) -> [&'a str; 15] {
     [
         &row.id,
         &row.route,
@@ -287,7 +325,16 @@ fn texts(row: &UsageRow) -> [&str; 14] {
         &row.outcome,
         &row.error_code,
         &row.error[..row.error.floor_char_boundary(LONGEST_ERROR)],
+        details,
     ]
+}
+
+/// Returns the details as they are stored. Most requests have none.
+fn stored_details(row: &UsageRow) -> Cow<'static, str> {
+    if row.details == RequestDetails::default() {
+        return Cow::Borrowed("");
+    }
+    serde_json::to_string(&row.details).unwrap_or_default().into()
 }
 
 fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
@@ -316,8 +363,9 @@ fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()
             change.prepare_cached(&format!("INSERT INTO requests ({columns}) VALUES ({places})"))?;
         // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
         let (mut last_texts, mut last_numbers) = ([None; TEXTS.len()], [None; NUMBERS.len()]);
-        for row in rows {
-            for (index, (text, last)) in texts(row).into_iter().zip(&mut last_texts).enumerate() {
+        let details: Vec<Cow<'_, str>> = rows.iter().map(stored_details).collect();
+        for (row, details) in rows.iter().zip(&details) {
+            for (index, (text, last)) in texts(row, details).into_iter().zip(&mut last_texts).enumerate() {
                 if last.replace(text) != Some(text) {
                     statement.raw_bind_parameter(1 + index, text)?;
                 }
@@ -364,25 +412,24 @@ const SUMS: &str = "model, sum(route <> 'agent_model'), sum(route <> 'agent_mode
 fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageSum>> {
     let by: Vec<&str> = query.by.iter().map(|dimension| dimension.column()).collect();
     let columns: String = by.iter().flat_map(|column| [*column, ", "]).collect();
+    let only = requests::equal_values(&query.only, 3);
     let statement = format!(
-        "SELECT {columns}{SUMS} FROM requests WHERE at >= ?1 AND at < ?2 AND (?3 IS NULL OR key = ?3) GROUP BY {columns}model"
+        "SELECT {columns}{SUMS} FROM requests WHERE at >= ?1 AND at < ?2{only} GROUP BY {columns}model"
     );
     let mut statement = connection.prepare_cached(&statement)?;
     let width = by.len();
-    statement
-        .query_map(params![signed(query.since), signed(query.until), query.key], |row| sum(row, width))?
-        .collect()
+    let span = [signed(query.since), signed(query.until)].map(rusqlite::types::Value::from);
+    let values = query.only.iter().map(|(_, value)| value.clone().into());
+    let parameters = params_from_iter(span.into_iter().chain(values));
+    statement.query_map(parameters, |row| sum(row, width))?.collect()
 }
 
-fn of_run(connection: &Connection, run: &str) -> rusqlite::Result<Vec<UsageSum>> {
-    let statement = format!("SELECT {SUMS} FROM requests WHERE run = ?1 GROUP BY model");
-    connection.prepare_cached(&statement)?.query_map(params![run], |row| sum(row, 0))?.collect()
-}
-
-fn requests_of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
-    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    connection.prepare_cached(&statement)?.query_map(params![run, most], stored)?.collect()
+fn of_runs(connection: &Connection, runs: Vec<String>) -> rusqlite::Result<Vec<UsageSum>> {
+    let statement = format!(
+        "SELECT run, key, {SUMS} FROM requests WHERE run <> '' AND run IN (SELECT value FROM json_each(?1)) GROUP BY run, key, model"
+    );
+    let runs = serde_json::Value::from(runs).to_string();
+    connection.prepare_cached(&statement)?.query_map(params![runs], |row| sum(row, 2))?.collect()
 }
 
 fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
@@ -435,50 +482,10 @@ fn busy(
     Ok(Duration::from_millis(sum.unsigned_abs()))
 }
 
-fn newest(connection: &Connection, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
-    let statement = format!("SELECT {COLUMNS} FROM requests ORDER BY at DESC, id DESC LIMIT ?1");
-    let most = i64::try_from(most).unwrap_or(i64::MAX);
-    connection.prepare_cached(&statement)?.query_map(params![most], stored)?.collect()
-}
-
-fn stored(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
-    let number = |index: usize| row.get::<_, i64>(index).map(i64::unsigned_abs);
-    let some = |index: usize| row.get::<_, Option<i64>>(index).map(|number| number.map(i64::unsigned_abs));
-    let usage = match (some(10)?, some(13)?) {
-        (Some(prompt), Some(completion)) => {
-            Some(Usage { prompt, completion, cached: some(11)?, reasoning: some(12)?, ..Usage::default() })
-        }
-        _ => None,
-    };
-    Ok(UsageRow {
-        at: number(0)?,
-        id: row.get(1)?,
-        route: row.get::<_, String>(2)?.into(),
-        key: row.get(3)?,
-        model: row.get(4)?,
-        upstream: row.get(5)?,
-        agent: row.get(6)?,
-        run: row.get(7)?,
-        stream: row.get(8)?,
-        status: row.get(9)?,
-        usage,
-        first_byte: some(14)?.map(Duration::from_millis),
-        duration: Duration::from_millis(number(15)?),
-        waited: Duration::from_millis(number(16)?),
-        attempts: row.get(17)?,
-        dialects: row.get(18)?,
-        repairs: row.get(19)?,
-        recovery: row.get(20)?,
-        loop_stopped: row.get(21)?,
-        outcome: row.get::<_, String>(22)?.into(),
-        error_code: row.get(23)?,
-        error: row.get(24)?,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sqlite::requests::RequestOrder;
 
     fn row(at: u64, key: &str, model: &str, tokens: u64) -> UsageRow {
         UsageRow {
@@ -497,7 +504,70 @@ mod tests {
     }
 
     fn query(by: &[Dimension]) -> UsageQuery {
-        UsageQuery { since: 0, until: u64::MAX, by: by.to_vec(), key: None }
+        UsageQuery { since: 0, until: u64::MAX, by: by.to_vec(), only: Vec::new() }
+    }
+
+    fn newest(most: usize) -> RequestQuery {
+        RequestQuery { most, ..RequestQuery::default() }
+    }
+
+    #[tokio::test]
+    async fn requests_are_selected_and_ordered() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = UsageStore::open(dir.path()).unwrap();
+        let attempt = wire::EarlierAttempt {
+            upstream: "old".into(),
+            ended: 7,
+            why: "failover".into(),
+            remedy: String::new(),
+        };
+        let details = RequestDetails { earlier_attempts: vec![attempt], ..RequestDetails::default() };
+        let failed = UsageRow {
+            outcome: "error".into(),
+            error: "Connection refused".into(),
+            details: details.clone(),
+            ..row(3, "bob", "m", 1)
+        };
+        let long = UsageRow { duration: Duration::from_secs(9), ..row(2, "bob", "n", 900) };
+        store.append(vec![row(1, "alice", "m", 10), long, failed]).await.unwrap();
+        let found = async |query: RequestQuery| {
+            let rows = store.find(RequestQuery { most: 9, ..query }).await.unwrap();
+            rows.iter().map(|row| row.at).collect::<Vec<_>>()
+        };
+        let all = RequestQuery::default;
+        assert_eq!(found(all()).await, [3, 2, 1]);
+        assert_eq!(found(RequestQuery { since: 2, order: RequestOrder::Oldest, ..all() }).await, [2, 3]);
+        assert_eq!(found(RequestQuery { order: RequestOrder::Longest, skip: 1, ..all() }).await, [3, 1]);
+        assert_eq!(found(RequestQuery { order: RequestOrder::MostTokens, ..all() }).await, [2, 1, 3]);
+        assert_eq!(found(RequestQuery { text: "connection REFUSED".into(), ..all() }).await, [3]);
+        let only = vec![(Dimension::Key, "bob".into()), (Dimension::Model, "n".into())];
+        assert_eq!(found(RequestQuery { only, ..all() }).await, [2]);
+        let only = vec![(Dimension::Outcome, "error".into())];
+        assert_eq!(found(RequestQuery { only, ..all() }).await, [3]);
+        let one = store.find_one("r3", None).await.unwrap().unwrap();
+        assert_eq!((one.at, one.details), (3, details));
+        assert!(store.find_one("r3", Some(4)).await.unwrap().is_none());
+        let values = store.recent_values([Dimension::Key, Dimension::Model]).await.unwrap();
+        assert_eq!(values[0].1, ["alice", "bob"]);
+        assert_eq!(values[1].1, ["m", "n"]);
+        let hours = store.sums(query(&[Dimension::Hour])).await.unwrap();
+        assert_eq!(hours[0].names, ["1970-01-01T00"]);
+    }
+
+    /// The file of an earlier respool has no column for details.
+    #[tokio::test]
+    async fn rows_of_an_earlier_version_are_read() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(open::open_other(&dir.path().join(FILE), &STEPS[..1]).unwrap());
+        let old = Connection::open(dir.path().join(FILE)).unwrap();
+        let columns = [&TEXTS[..TEXTS.len() - 1], &NUMBERS].concat().join(", ");
+        let values = vec!["'1'"; TEXTS.len() - 1 + NUMBERS.len()].join(", ");
+        old.execute(&format!("INSERT INTO requests ({columns}) VALUES ({values})"), []).unwrap();
+        drop(old);
+        let store = UsageStore::open(dir.path()).unwrap();
+        store.append(vec![row(9, "alice", "m", 1)]).await.unwrap();
+        let found = store.find(newest(9)).await.unwrap();
+        assert_eq!((found.len(), &*found[1].id, &found[1].details), (2, "1", &RequestDetails::default()));
     }
 
     #[tokio::test]
@@ -513,7 +583,7 @@ mod tests {
         };
         let rows = vec![row(1, "alice", "m", 10), row(500, "alice", "n", 20), error, row(day, "bob", "m", 5)];
         store.append(rows.clone()).await.unwrap();
-        let newest = store.newest(10).await.unwrap();
+        let newest = store.find(newest(10)).await.unwrap();
         assert_eq!(newest[3], rows[0]);
         assert!(newest[0].error.len() <= LONGEST_ERROR && newest[0].usage.is_none());
         let sums = store.sums(query(&[Dimension::Key, Dimension::Day])).await.unwrap();
@@ -529,7 +599,7 @@ mod tests {
                 ("bob 1970-01-02".to_owned(), "m", 2, 1, 5),
             ]
         );
-        let of_alice = UsageQuery { key: Some("alice".into()), ..query(&[]) };
+        let of_alice = UsageQuery { only: vec![(Dimension::Key, "alice".into())], ..query(&[]) };
         assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.requests).sum::<u64>(), 2);
         // 1 to 1,500 together, then the two of the second day, which overlap but for 5 ms.
         assert_eq!(
@@ -554,8 +624,9 @@ mod tests {
         };
         let asked = UsageRow { usage: Some(Usage::default()), upstream: String::new(), ..of_run("agent", 0) };
         store.append(vec![of_run("agent_model", 10), of_run("agent_model", 20), asked]).await.unwrap();
-        let sums = store.of_run("run-1").await.unwrap();
+        let sums = store.of_runs(vec!["run-1".into(), "run-2".into()]).await.unwrap();
         assert_eq!((sums.len(), sums[0].requests, sums[0].model_calls, sums[0].usage.prompt), (1, 1, 2, 30));
+        assert_eq!(sums[0].names[0], "run-1");
     }
 
     #[tokio::test]
@@ -567,7 +638,7 @@ mod tests {
         let count = |sums: Vec<UsageSum>| sums.iter().map(|sum| sum.requests).sum::<u64>();
         assert_eq!(count(store.sums(query(&[])).await.unwrap()), 29_900);
         store.clear(0, 1 << 20).await.unwrap();
-        let left = store.newest(usize::MAX).await.unwrap();
+        let left = store.find(newest(usize::MAX)).await.unwrap();
         assert!(left.len() < 20_000 && left[0].at == 29_999, "{}", left.len());
         assert!(std::fs::metadata(store.path).unwrap().len() <= 3 << 20);
     }

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::super::contract::{ToolError, ToolOutput};
+use super::super::contract::{OutputWatcher, ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::{Group, new_command};
@@ -47,6 +47,8 @@ pub(super) struct Order<'a> {
     pub(super) limit: Duration,
     pub(super) passing: &'a Passing,
     pub(super) sandbox: &'a Sandbox,
+    /// Receives the output as it comes.
+    pub(super) watcher: Option<&'a OutputWatcher>,
 }
 
 /// The output of a command.
@@ -96,9 +98,9 @@ pub(super) async fn run_order(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran
     };
     // The caller may go away. In a task of its own the command is still ended.
     let (caller, gone) = oneshot::channel();
-    let limit = order.limit;
+    let (limit, captured) = (order.limit, Captured::watched_by(order.watcher.cloned()));
     let ran = tokio::spawn(async move {
-        let ended = wait_for_exit(running, limit, gone).await;
+        let ended = wait_for_exit(running, captured, limit, gone).await;
         with_notes(ended, &watched.iter().flat_map(WatchedSettings::restore).collect::<Vec<_>>())
     });
     let ran = ran.await;
@@ -126,11 +128,11 @@ fn start_error(error: &io::Error) -> ToolError {
 /// Waits for a command's end, for at most `limit` and as long as its caller waits.
 async fn wait_for_exit(
     mut running: Running,
+    mut captured: Captured,
     limit: Duration,
     mut gone: oneshot::Receiver<()>,
 ) -> Result<Ran, ToolError> {
     let deadline = Instant::now() + limit;
-    let mut captured = HeadAndTail::default();
     let ended = timeout_at(deadline, async {
         tokio::select! {
             status = running.child.wait() => Some(status),
@@ -151,12 +153,12 @@ async fn wait_for_exit(
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
         let _ = timeout(END, child.wait()).await;
-        return Err(timeout_error(limit, &captured.text()));
+        return Err(timeout_error(limit, &captured.output.text()));
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.
     drop(hold);
     let _ = timeout(GRACE, captured.take_all(&mut output)).await;
-    Ok(report_exit(&captured, status.map_err(|error| start_error(&error))?))
+    Ok(report_exit(&captured.output, status.map_err(|error| start_error(&error))?))
 }
 
 /// Returns the message of a shell for a missing command.
@@ -211,12 +213,25 @@ fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     Ran { text, failed: !status.success() }
 }
 
-impl HeadAndTail {
+/// The output of a command, which somebody may watch.
+struct Captured {
+    output: HeadAndTail,
+    watcher: Option<OutputWatcher>,
+}
+
+impl Captured {
+    fn watched_by(watcher: Option<OutputWatcher>) -> Self {
+        Self { output: HeadAndTail::default(), watcher }
+    }
+
     /// Reads the pipe to its end.
     async fn take_all(&mut self, pipe: &mut Receiver) {
         let mut buffer = vec![0; 16 << 10];
         while let Ok(count @ 1..) = pipe.read(&mut buffer).await {
-            self.push(&buffer[..count]);
+            self.output.push(&buffer[..count]);
+            if let Some(watcher) = &self.watcher {
+                watcher(&buffer[..count]);
+            }
         }
     }
 }

@@ -1,0 +1,202 @@
+//! One request: its attempts with their times and upstreams, what was repaired and how, its tokens and cost,
+//! and what to do when it failed.
+
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::{HeaderMap, StatusCode, Uri};
+use maud::{Markup, html};
+
+use super::guard::require_viewer;
+use super::query::PageQuery;
+use super::response::page_response;
+use super::waterfall::{Bar, waterfall};
+use super::{format, layout, remedy, requests, words};
+use crate::app::App;
+use store::StoredUsage;
+use wire::turn::describe_repair;
+
+pub(super) async fn show_request(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Response {
+    let viewer = match require_viewer(&app, &headers) {
+        Ok(viewer) => viewer,
+        Err(response) => return *response,
+    };
+    let at = PageQuery::parse(&uri).get("at").parse().ok();
+    let (status, main) = match app.usage.find_request(&id, at).await {
+        Ok(Some(row)) => (StatusCode::OK, request_markup(&app, &row)),
+        Ok(None) => {
+            let main = html! { h1 { "Request" } p { "There is no recorded request " code { (id) } ": it is still running, or its record was deleted (" code { "[usage] keep" } ")." } };
+            (StatusCode::NOT_FOUND, main)
+        }
+        Err(error) => (StatusCode::OK, html! { h1 { "Request" } p class="problem" { (error) } }),
+    };
+    page_response(status, layout::page_layout(&viewer, "/ui/requests", "Request", &main))
+}
+
+fn request_markup(app: &App, row: &StoredUsage) -> Markup {
+    html! {
+        h1 { "Request to " (if row.model.is_empty() { "no model" } else { &row.model }) }
+        p { (requests::outcome_badge(row)) " " (format::format_time(row.at)) ", " (format::format_duration(row.duration)) }
+        (failure_note(app, row))
+        (fact_list(app, row))
+        (attempt_section(row))
+        (repair_section(row))
+    }
+}
+
+fn failure_note(app: &App, row: &StoredUsage) -> Markup {
+    html! {
+        @if !row.error.is_empty() || !row.error_code.is_empty() {
+            section class="notice bad" {
+                @if !row.error.is_empty() { p { (format::with_code(&row.error)) } }
+                p { (format::with_code(&remedy::advice(app, &row.error_code, &row.key, &row.model))) }
+            }
+        }
+    }
+}
+
+fn fact_list(app: &App, row: &StoredUsage) -> Markup {
+    html! {
+        dl class="facts" {
+            dt { "Request" } dd { code { (row.id) } }
+            @if !row.key.is_empty() { dt { "Key" } dd { (row.key) } }
+            @if !row.agent.is_empty() { dt { "Agent" } dd { (row.agent) } }
+            @if !row.run.is_empty() { dt { "Run" } dd { a href={ "/ui/runs/" (row.run) } { "Show the run" } } }
+            dt { "Route" } dd { (row.route.replace('_', " ")) (if row.stream { ", streamed" } else { "" }) }
+            @if row.status != 0 { dt { "Status" } dd { (row.status) } }
+            @if let Some(usage) = row.usage {
+                dt { "Tokens in" } dd { (format::format_count(usage.prompt)) @if let Some(cached) = usage.cached { ", " (format::format_count(cached)) " of them cached" } }
+                dt { "Tokens out" } dd { (format::format_count(usage.completion)) @if let Some(reasoning) = usage.reasoning { ", " (format::format_count(reasoning)) " of them reasoning" } }
+            } @else { dt { "Tokens" } dd { "not stated by the model server" } }
+            @if let Some(cost) = app.usage.request_cost(row) { dt { "Cost" } dd { (app.usage.with_currency(cost)) @if app.usage.is_free(&row.model) { " of electricity" } } }
+            @if let Some(first) = row.first_byte { dt { "First byte" } dd { "after " (format::format_duration(first)) } }
+            @if !row.waited.is_zero() { dt { "Waited" } dd { (format::format_duration(row.waited)) " for a free place, or for the upstream to return" } }
+        }
+    }
+}
+
+/// Shows the attempts as bars on one time line.
+fn attempt_section(row: &StoredUsage) -> Markup {
+    if row.upstream.is_empty() {
+        return html! { section { h2 { "Attempts" } (layout::empty_note("No model server was asked.")) } };
+    }
+    html! {
+        section {
+            h2 { "Attempts" }
+            (waterfall("Attempts", &attempt_bars(row), row.duration))
+        }
+    }
+}
+
+fn attempt_bars(row: &StoredUsage) -> Vec<Bar> {
+    let mut began = Duration::ZERO;
+    let mut bars = Vec::new();
+    for (index, attempt) in row.details.earlier_attempts.iter().enumerate() {
+        let ended = Duration::from_millis(attempt.ended);
+        let change = if attempt.remedy.is_empty() {
+            String::new()
+        } else {
+            format!("; then {}", words::remedy(&attempt.remedy))
+        };
+        bars.push(Bar {
+            label: format!("{}. {}", index + 1, attempt.upstream),
+            text: format!("{}{change}", words::reason(&attempt.why)),
+            span: (began, ended),
+            kind: "bad",
+        });
+        began = ended;
+    }
+    let (text, kind) = if row.outcome == "ok" { ("answered", "good") } else { ("did not end well", "bad") };
+    bars.push(Bar {
+        label: format!("{}. {}", bars.len() + 1, row.upstream),
+        text: text.to_owned(),
+        span: (began, row.duration),
+        kind,
+    });
+    bars
+}
+
+/// Says in words how a reply was read and repaired, with an example of each repair.
+fn repair_section(row: &StoredUsage) -> Markup {
+    let names = |text: &str| -> Vec<String> {
+        text.split(',').filter(|name| !name.is_empty() && *name != "native").map(str::to_owned).collect()
+    };
+    let (dialects, repairs, dropped) =
+        (names(&row.dialects), names(&row.repairs), names(&row.details.dropped));
+    let details = &row.details;
+    let is_empty = dialects.is_empty()
+        && repairs.is_empty()
+        && dropped.is_empty()
+        && row.loop_stopped.is_empty()
+        && details.trimmed.is_empty()
+        && details.prefix_lost.is_empty();
+    if is_empty {
+        return html! {};
+    }
+    html! {
+        section {
+            h2 { "What respool did" }
+            ul class="notes" {
+                @for name in &dialects { li { "A tool call came as text in the form " code { (name) } " and was read." } }
+                @for name in &repairs { li { (repair_note(name)) } }
+                @for name in &dropped { li { "A call was not passed on: " (name.replace('_', " ")) "." } }
+                @if !row.loop_stopped.is_empty() { li { "The model repeated its " (row.loop_stopped) ", so respool answered in its place." } }
+                @if !details.trimmed.is_empty() { li { "The conversation did not fit the model's window. Left out: " (details.trimmed) "." } }
+                @if !details.prefix_lost.is_empty() { li { "The prompt differs from that of the conversation's last request, so the server reads it again: " (details.prefix_lost) "." } }
+            }
+        }
+    }
+}
+
+fn repair_note(name: &str) -> Markup {
+    html! {
+        code { (name) } @if let Some(change) = describe_repair(name) { ": " (format::with_code(change)) }
+        @if let Some([before, after]) = words::repair_example(name) { " Example: " code { (before) } " → " code { (after) } }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wire::{EarlierAttempt, RequestDetails};
+
+    #[test]
+    fn attempts_follow_each_other() {
+        let earlier = EarlierAttempt {
+            upstream: "one".into(),
+            ended: 700,
+            why: "cut_call".into(),
+            remedy: "more_tokens".into(),
+        };
+        let row = StoredUsage {
+            upstream: "two".into(),
+            outcome: "ok".into(),
+            duration: Duration::from_secs(2),
+            details: RequestDetails { earlier_attempts: vec![earlier], ..RequestDetails::default() },
+            ..StoredUsage::default()
+        };
+        let bars = attempt_bars(&row);
+        assert_eq!((&*bars[0].label, bars[0].span.1), ("1. one", Duration::from_millis(700)));
+        assert_eq!(bars[0].text, "the reply ended within a call; then it was given more tokens");
+        assert_eq!((&*bars[1].label, bars[1].span), ("2. two", (Duration::from_millis(700), row.duration)));
+    }
+
+    #[test]
+    fn repairs_have_words_and_examples() {
+        let row = StoredUsage {
+            dialects: "hermes".into(),
+            repairs: "unclosed,no_such".into(),
+            ..StoredUsage::default()
+        };
+        let shown = repair_section(&row).into_string();
+        assert!(shown.contains("<code>hermes</code>") && shown.contains("→ <code>"), "{shown}");
+        assert!(shown.contains("<code>no_such</code>"), "a repair of another version is named: {shown}");
+        assert_eq!(repair_section(&StoredUsage::default()).into_string(), "");
+    }
+}

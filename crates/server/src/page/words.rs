@@ -1,0 +1,88 @@
+//! Names of the log in words: outcomes, reasons for another attempt, and what was changed. Pure.
+
+use std::borrow::Cow;
+
+/// Returns an outcome or an error's code in words.
+pub(super) fn outcome(name: &str) -> Cow<'_, str> {
+    match name {
+        "client_gone" => "client left".into(),
+        "loop_guard" => "loop stopped".into(),
+        "shutdown" => "respool stopped".into(),
+        _ => name.replace('_', " ").into(),
+    }
+}
+
+/// Says why another attempt followed.
+pub(super) fn reason(name: &str) -> Cow<'_, str> {
+    match name {
+        "model_glitch" => "the server reported a glitch of the model".into(),
+        "lost_reply" => "the server lost the reply".into(),
+        "empty_reply" => "the reply was empty".into(),
+        "only_reasoning" => "the reply was reasoning without an answer".into(),
+        "cut_reasoning" => "the reply ended within its reasoning".into(),
+        "cut_call" => "the reply ended within a call".into(),
+        "bad_call" => "a call could not be used".into(),
+        "unknown_tool" => "the model called a tool that does not exist".into(),
+        "context" => "the conversation did not fit the model's window".into(),
+        "failover" => "the server failed, so another one was asked".into(),
+        "fallback" => "another model was asked in its place".into(),
+        "transient" => "the server failed for a moment".into(),
+        rule => format!("the server refused a part of the request ({})", rule.replace('_', " ")).into(),
+    }
+}
+
+/// Says what the next attempt changed.
+pub(super) fn remedy(name: &str) -> Cow<'_, str> {
+    match name {
+        "repeat" => "it was asked again".into(),
+        "raw" => "it was asked for the unparsed text".into(),
+        "correction" | "correction_brief" => "it was told what was wrong".into(),
+        "required" => "it was told to call a tool".into(),
+        "structured" => "it was bound to the tool's schema".into(),
+        "more_tokens" => "it was given more tokens".into(),
+        other => other.replace('_', " ").into(),
+    }
+}
+
+/// Returns an example of a repair: what a model may write, and what leaves. Without one the description says
+/// enough.
+pub(super) fn repair_example(name: &str) -> Option<[&'static str; 2]> {
+    Some(match name {
+        "alias" => [r#"{"file_path": "a.md"}"#, r#"{"path": "a.md"}"#],
+        "coerced" => [r#"{"limit": "10"}"#, r#"{"limit": 10}"#],
+        "comma" => [r#"{"a": 1 "b": 2,}"#, r#"{"a": 1, "b": 2}"#],
+        "comment" => [r#"{"a": 1 /* one */}"#, r#"{"a": 1}"#],
+        "double_encoded" => [r#""{\"a\": 1}""#, r#"{"a": 1}"#],
+        "empty_arguments" => ["null", "{}"],
+        "enum" => [r#"{"unit": "Celsius"}"#, r#"{"unit": "celsius"}"#],
+        "escape" => [r#"{"path": "C:\Users"}"#, r#"{"path": "C:\\Users"}"#],
+        "inner_quotes" => [r#"{"text": "say "yes" now"}"#, r#"{"text": "say \"yes\" now"}"#],
+        "junk" => [r#"{"a": 1}} done"#, r#"{"a": 1}"#],
+        "key" => [r#"{"Max-Lines": 3}"#, r#"{"max_lines": 3}"#],
+        "keyed_text" => ["path=a.md", r#"{"path": "a.md"}"#],
+        "literal" => [r#"{"all": True}"#, r#"{"all": true}"#],
+        "name" => ["functions.Read_File", "read_file"],
+        "null_dropped" => [r#"{"path": "a.md", "limit": null}"#, r#"{"path": "a.md"}"#],
+        "quotes" => ["{path: 'a.md'}", r#"{"path": "a.md"}"#],
+        "unclosed" => [r#"{"path": "a.md""#, r#"{"path": "a.md"}"#],
+        "unwrapped" => [r#"{"parameters": {"path": "a.md"}}"#, r#"{"path": "a.md"}"#],
+        "wrapped" => ["a.md", r#"{"path": "a.md"}"#],
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_words() {
+        assert_eq!(
+            (outcome("client_gone"), outcome("queue_full")),
+            ("client left".into(), "queue full".into())
+        );
+        assert_eq!(reason("stop_tokens"), "the server refused a part of the request (stop tokens)");
+        assert_eq!(remedy("more_tokens"), "it was given more tokens");
+        assert!(repair_example("unclosed").is_some() && repair_example("unchecked").is_none());
+    }
+}

@@ -1,0 +1,165 @@
+//! Lists of recorded requests: the selected ones in an order, and single ones. Used by `usage`.
+
+use rusqlite::{Connection, Row, params, params_from_iter};
+
+use super::statements::signed;
+use super::usage::{Dimension, StoredUsage};
+use std::time::Duration;
+use wire::UsageRow;
+use wire::turn::Usage;
+
+/// How many of the newest rows are looked at for the values of a column.
+const RECENT: u32 = 10_000;
+
+/// The order of a list of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestOrder {
+    /// The newest first.
+    #[default]
+    Newest,
+    /// The oldest first.
+    Oldest,
+    /// The longest first.
+    Longest,
+    /// Those whose first byte came last, first.
+    LatestFirstByte,
+    /// Those with the most tokens first.
+    MostTokens,
+}
+
+impl RequestOrder {
+    /// All orders.
+    pub const ALL: [Self; 5] =
+        [Self::Newest, Self::Oldest, Self::Longest, Self::LatestFirstByte, Self::MostTokens];
+
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Newest => "newest",
+            Self::Oldest => "oldest",
+            Self::Longest => "longest",
+            Self::LatestFirstByte => "first_byte",
+            Self::MostTokens => "tokens",
+        }
+    }
+
+    fn columns(self) -> &'static str {
+        match self {
+            Self::Newest => "at DESC, id DESC",
+            Self::Oldest => "at, id",
+            Self::Longest => "duration DESC, id DESC",
+            Self::LatestFirstByte => "first_byte DESC, id DESC",
+            Self::MostTokens => "coalesce(prompt, 0) + coalesce(completion, 0) DESC, id DESC",
+        }
+    }
+}
+
+/// Selects requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestQuery {
+    /// From this time on, in milliseconds since 1970.
+    pub since: u64,
+    /// Only those with these values.
+    pub only: Vec<(Dimension, String)>,
+    /// Only those that contain this text, in any case, in their id, error, repairs or names; empty: all.
+    pub text: String,
+    /// Their order.
+    pub order: RequestOrder,
+    /// How many are skipped.
+    pub skip: usize,
+    /// The most that are returned.
+    pub most: usize,
+}
+
+/// The columns as rows are read: see [`read_row`].
+const COLUMNS: &str = "at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion,
+    first_byte, duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error, details";
+
+/// The text that is searched.
+const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error))";
+
+/// Writes the conditions that rows have these values; their parameters begin with number `first`.
+pub(super) fn equal_values(only: &[(Dimension, String)], first: usize) -> String {
+    let condition = |(index, (dimension, _)): (usize, &(Dimension, String))| {
+        format!(" AND {} = ?{}", dimension.column(), first + index)
+    };
+    only.iter().enumerate().map(condition).collect()
+}
+
+pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<StoredUsage>> {
+    let statement = format!(
+        "SELECT {COLUMNS} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
+        equal_values(&query.only, 5),
+        query.order.columns()
+    );
+    let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX).into();
+    let fixed: [rusqlite::types::Value; 4] =
+        [signed(query.since).into(), query.text.clone().into(), count(query.most), count(query.skip)];
+    let values = query.only.iter().map(|(_, value)| value.clone().into());
+    let parameters = params_from_iter(fixed.into_iter().chain(values));
+    connection.prepare_cached(&statement)?.query_map(parameters, read_row)?.collect()
+}
+
+/// Returns the newest request of this id, or of this id and time.
+pub(super) fn find_one(
+    connection: &Connection,
+    id: &str,
+    at: Option<u64>,
+) -> rusqlite::Result<Option<StoredUsage>> {
+    let time = if at.is_some() { "at = ?2" } else { "?2 IS NULL" };
+    let statement =
+        format!("SELECT {COLUMNS} FROM requests WHERE request = ?1 AND {time} ORDER BY at DESC LIMIT 1");
+    let mut statement = connection.prepare_cached(&statement)?;
+    statement.query_map(params![id, at.map(signed)], read_row)?.next().transpose()
+}
+
+pub(super) fn of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
+    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
+    let most = i64::try_from(most).unwrap_or(i64::MAX);
+    connection.prepare_cached(&statement)?.query_map(params![run, most], read_row)?.collect()
+}
+
+/// Returns the values that a column of the newest rows has, in order.
+pub(super) fn recent_values(connection: &Connection, dimension: Dimension) -> rusqlite::Result<Vec<String>> {
+    let column = dimension.column();
+    let statement = format!(
+        "SELECT DISTINCT value FROM (SELECT {column} AS value FROM requests ORDER BY at DESC LIMIT {RECENT}) WHERE value <> '' ORDER BY value"
+    );
+    connection.prepare_cached(&statement)?.query_map([], |row| row.get(0))?.collect()
+}
+
+fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
+    let number = |index: usize| row.get::<_, i64>(index).map(i64::unsigned_abs);
+    let some = |index: usize| row.get::<_, Option<i64>>(index).map(|number| number.map(i64::unsigned_abs));
+    let usage = match (some(10)?, some(13)?) {
+        (Some(prompt), Some(completion)) => {
+            Some(Usage { prompt, completion, cached: some(11)?, reasoning: some(12)?, ..Usage::default() })
+        }
+        _ => None,
+    };
+    Ok(UsageRow {
+        at: number(0)?,
+        id: row.get(1)?,
+        route: row.get::<_, String>(2)?.into(),
+        key: row.get(3)?,
+        model: row.get(4)?,
+        upstream: row.get(5)?,
+        agent: row.get(6)?,
+        run: row.get(7)?,
+        stream: row.get(8)?,
+        status: row.get(9)?,
+        usage,
+        first_byte: some(14)?.map(Duration::from_millis),
+        duration: Duration::from_millis(number(15)?),
+        waited: Duration::from_millis(number(16)?),
+        attempts: row.get(17)?,
+        dialects: row.get(18)?,
+        repairs: row.get(19)?,
+        recovery: row.get(20)?,
+        loop_stopped: row.get(21)?,
+        outcome: row.get::<_, String>(22)?.into(),
+        error_code: row.get(23)?,
+        error: row.get(24)?,
+        details: serde_json::from_str(&row.get::<_, String>(25)?).unwrap_or_default(),
+    })
+}
