@@ -13,7 +13,7 @@ use crate::support::script::Script;
 
 const PAGE: &str = include_str!("../../docs/experts.md");
 
-/// What the script does before a command: it waits until there is something to see.
+/// The script waits with these until there is something to see.
 const HELPERS: &str = r#"
 set -eu
 first_id() { respool expert "$1" list --json | sed -n 's/^ *"id": "\(.*\)",\{0,1\}$/\1/p' | head -n 1; }
@@ -31,7 +31,8 @@ fn code_blocks(section: &str) -> Vec<(&str, &str, String)> {
     let mut last = "";
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
-            let text: String = lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
+            let text: String =
+                lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
             blocks.push((language, paragraph, text));
         } else if !line.is_empty() && last.is_empty() {
             paragraph = line;
@@ -59,7 +60,9 @@ fn script(section: &str, port: u16) -> String {
         script.push('\n');
         if line == "respool serve &" {
             let ready = format!("curl -fs -o /dev/null http://127.0.0.1:{port}/health");
-            script += &format!("trap \"kill $!\" EXIT\nfor _ in $(seq 300); do {ready} && break; sleep 0.1; done\n");
+            script += &format!(
+                "trap \"kill $!\" EXIT\nfor _ in $(seq 300); do {ready} && break; sleep 0.1; done\n"
+            );
         }
     }
     script

@@ -23,7 +23,7 @@ pub fn summary(row: &RunRow) -> Value {
     })
 }
 
-/// The first words that a person wrote in a run, on one line; `None` if it is private or nobody wrote any.
+/// The first words that a person wrote in a run, on one line; `None` if the run is private or has none.
 pub fn title(stored: &StoredRun) -> Option<String> {
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
     let of_person = |message: &&Value| message["role"] == "user";

@@ -78,8 +78,8 @@ mod tests {
         };
         let (found, costs) = check("since=1h&by=key%2Cday&costs=true").unwrap();
         assert_eq!(
-            (found.by, found.key, costs),
-            (vec![Dimension::Key, Dimension::Day], Some("alice".into()), true)
+            (found.by, found.only, costs),
+            (vec![Dimension::Key, Dimension::Day], vec![(Dimension::Key, "alice".to_owned())], true)
         );
         assert!(!check("").unwrap().1);
         assert_eq!(check("by=colour").unwrap_err(), (400, Some("by".into())));

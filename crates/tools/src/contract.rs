@@ -184,7 +184,7 @@ pub trait Approver: Send + Sync {
     /// Asks whether the call may run.
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
 
-    /// Returns the receiver of what a command writes while it runs; `None` if nobody watches.
+    /// Returns the receiver of what a command writes while it runs; `None` if it is not shown.
     fn output_watcher(&self) -> Option<OutputWatcher> {
         None
     }

@@ -80,7 +80,7 @@ struct State {
     minutes: Minutes,
 }
 
-/// What the model calls of a run used.
+/// The tokens and the cost of the model calls of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RunUsage {
     /// The names of the keys that it was for.
@@ -360,7 +360,7 @@ impl Ledger {
         self.flush().await;
         let prices = &self.current_settings().prices;
         let mut all: BTreeMap<String, RunUsage> = BTreeMap::new();
-        for sum in store.of_runs(runs).await.unwrap_or_default() {
+        for sum in store.sums_of_runs(runs).await.unwrap_or_default() {
             let [run, key] = &sum.names[..] else { continue };
             let used = all.entry(run.clone()).or_default();
             used.tokens += sum.usage.total_tokens();

@@ -59,7 +59,7 @@ pub struct UsageRow {
     pub details: RequestDetails,
 }
 
-/// What happened to a request beyond one attempt at one upstream. It is empty for most requests.
+/// The facts about a request beyond one attempt at one upstream. Most requests have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestDetails {
@@ -87,7 +87,7 @@ pub struct EarlierAttempt {
     pub ended: u64,
     /// Why another attempt followed, in one word.
     pub why: String,
-    /// What the next attempt changed, in one word; empty when nothing.
+    /// The change of the next attempt, in one word; empty without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
 }

@@ -19,7 +19,7 @@ use wire::visible::make_visible;
 
 /// The most of each that are listed.
 const MOST: usize = 200;
-/// How many earlier steps are shown beside a request.
+/// How many earlier steps are shown with a request.
 const STEPS: usize = 6;
 
 pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
@@ -86,7 +86,7 @@ async fn earlier_steps(app: &App, run: &str) -> Vec<Bar> {
     bars[bars.len().saturating_sub(STEPS)..].to_vec()
 }
 
-/// Shows a request with the run's last steps beside it. The person who decides must see what will run: these
+/// Shows a request and the run's last steps. The person who decides must see what will run: these
 /// inputs are shown whatever `[log] content` is.
 fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, steps: &[Bar]) -> Markup {
     let about = format!("the calls of {}", row.agent);

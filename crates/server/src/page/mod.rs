@@ -1,7 +1,8 @@
 //! The page at `/`, for owners and their teams: what runs, what was repaired, what it cost, what went wrong
 //! and what to do.
 //!
-//! Pages are written on the server and work without scripts; one small script keeps them live. Nothing is loaded from elsewhere. Content of messages is shown only with `[log] content`.
+//! Pages are written on the server and work without scripts; one small script keeps them live. Nothing is
+//! loaded from elsewhere. Content of messages is shown only with `[log] content`.
 //! Where clients have keys, an operator's key opens the page (`session`); elsewhere the checks of `pages`
 //! hold. Every button carries a mark of the session (`Viewer::csrf`).
 

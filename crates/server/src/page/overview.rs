@@ -13,6 +13,7 @@ use super::response::page_response;
 use super::session::Viewer;
 use super::{alerts, format, layout, remedy, requests, words};
 use crate::app::App;
+use ::alerts::Rule;
 use ::usage::{Problem, Report};
 use store::UsageQuery;
 
@@ -64,27 +65,30 @@ fn overview_markup(viewer: &Viewer, main: &Markup) -> Markup {
 }
 
 /// Lists what needs the owner now.
+/// Conditions with an open alert are listed there alone.
 fn notice_list(app: &App, waiting: usize) -> Markup {
+    let open = app.alerts.open();
+    let is_alert = |rule: Rule| open.iter().any(|alert| alert.rule == rule.as_str());
     let budgets = app.usage.reached_budgets();
     let reloaded = app.alerts.reload_result();
     html! {
-        @if let Some(problem) = &reloaded.problem {
+        @if let Some(problem) = reloaded.problem.as_ref().filter(|_| !is_alert(Rule::ReloadFailed)) {
             p class="notice bad" role="status" { "The changed configuration is wrong, so the old one stays in use: " (format::with_code(problem)) }
         }
         @if !reloaded.waiting.is_empty() {
             p class="notice" role="status" { "The configuration was changed. These changes take effect after a restart: " (reloaded.waiting.join(", ")) "." }
         }
-        @for reached in &budgets {
+        @for reached in budgets.iter().filter(|_| !is_alert(Rule::BudgetReached)) {
             p class="notice" role="status" {
                 "Budget: " (format::with_code(&reached.scope.describe())) " used " (reached.spent) " of " (reached.budget) " today. "
                 @if reached.spent >= reached.budget { "It is used up: requests are refused until the next UTC day." }
                 @else { "When it is used up, requests are refused until the next UTC day." }
             }
         }
-        @if app.usage.is_broken() {
+        @if app.usage.is_broken() && !is_alert(Rule::StateNotWritable) {
             p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered. Look for " code { "respool::usage" } " in the log: the disk may be full." }
         }
-        @if waiting > 0 {
+        @if waiting > 0 && !is_alert(Rule::ApprovalWaiting) {
             p class="notice" role="status" { a href="/ui/approvals" { (waiting) @if waiting == 1 { " request from an agent waits for your approval" } @else { " requests from agents wait for your approval" } } }
         }
     }

@@ -25,7 +25,7 @@ impl PageQuery {
         Self(pairs.filter(|(_, value)| !value.is_empty()).collect())
     }
 
-    /// Returns a choice; empty if there is none.
+    /// Returns a choice; an empty text when nothing was chosen.
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
@@ -36,7 +36,7 @@ impl PageQuery {
     }
 
     /// Returns the beginning of the chosen period. `default`: the period when none is chosen.
-    pub(super) fn since(&self, default: &str, now: u64) -> u64 {
+    pub(super) fn period_start(&self, default: &str, now: u64) -> u64 {
         let length = |name: &str| PERIODS.iter().find(|(known, _, _)| *known == name).map(|it| it.2);
         now.saturating_sub(length(self.get("period")).or_else(|| length(default)).unwrap_or(u64::MAX))
     }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn periods_begin_before_now() {
-        let chosen = |text: &str| PageQuery::parse(&text.parse().unwrap()).since("24h", 40 * DAY);
+        let chosen = |text: &str| PageQuery::parse(&text.parse().unwrap()).period_start("24h", 40 * DAY);
         assert_eq!(
             [chosen("/"), chosen("/?period=7d"), chosen("/?period=x")],
             [39 * DAY, 33 * DAY, 39 * DAY]

@@ -65,7 +65,7 @@ fn request_query(query: &PageQuery, now: u64) -> RequestQuery {
     let chosen = FILTERS.iter().map(|(dimension, _)| (*dimension, query.get(dimension.as_str()).to_owned()));
     let order = RequestOrder::ALL.into_iter().find(|order| order.as_str() == query.get("order"));
     RequestQuery {
-        since: query.since("all", now),
+        since: query.period_start("all", now),
         only: chosen.filter(|(_, value)| !value.is_empty()).collect(),
         text: query.get("text").to_owned(),
         order: order.unwrap_or_default(),

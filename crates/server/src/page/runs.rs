@@ -37,7 +37,7 @@ pub(super) async fn show_runs(State(app): State<App>, uri: Uri, headers: HeaderM
         None => Vec::new(),
     };
     let agents: BTreeSet<String> = newest.iter().map(|row| row.agent.clone()).collect();
-    let since = query.since("all", clock::now());
+    let since = query.period_start("all", clock::now());
     let is_chosen = |row: &RunRow| {
         let is = |name: &str, value: &str| query.get(name).is_empty() || query.get(name) == value;
         is("agent", &row.agent) && is("state", row.status.as_str()) && row.created >= since

@@ -47,7 +47,7 @@ pub(super) async fn show_usage(State(app): State<App>, uri: Uri, headers: Header
     page_response(StatusCode::OK, layout::page_layout(&viewer, PATH, "Usage", &main))
 }
 
-/// What is shown: a period in steps of a day or an hour.
+/// The shown period, in steps of a day or an hour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Period {
     name: &'static str,

@@ -12,7 +12,7 @@ use super::format;
 /// A row with its bar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bar {
-    /// What it is.
+    /// Its name.
     pub(super) label: String,
     /// How it ended.
     pub(super) text: String,

@@ -36,8 +36,8 @@ pub(super) fn remedy(name: &str) -> Cow<'_, str> {
     match name {
         "repeat" => "it was asked again".into(),
         "raw" => "it was asked for the unparsed text".into(),
-        "correction" | "correction_brief" => "it was told what was wrong".into(),
-        "required" => "it was told to call a tool".into(),
+        "correction" | "correction_brief" => "it got a note about the fault".into(),
+        "required" => "it had to call a tool".into(),
         "structured" => "it was bound to the tool's schema".into(),
         "more_tokens" => "it was given more tokens".into(),
         other => other.replace('_', " ").into(),

@@ -113,7 +113,11 @@ pub(super) fn find_one(
     statement.query_map(params![id, at.map(signed)], read_row)?.next().transpose()
 }
 
-pub(super) fn of_run(connection: &Connection, run: &str, most: usize) -> rusqlite::Result<Vec<StoredUsage>> {
+pub(super) fn find_of_run(
+    connection: &Connection,
+    run: &str,
+    most: usize,
+) -> rusqlite::Result<Vec<StoredUsage>> {
     let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection.prepare_cached(&statement)?.query_map(params![run, most], read_row)?.collect()

@@ -246,8 +246,8 @@ impl UsageStore {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub async fn of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
-        self.work(&self.reader, "read", move |connection| of_runs(connection, runs)).await
+    pub async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
+        self.work(&self.reader, "read", move |connection| sums_of_runs(connection, runs)).await
     }
 
     /// Returns the requests of one run, the oldest first.
@@ -256,7 +256,7 @@ impl UsageStore {
     /// When the file cannot be read.
     pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
         let run = run.to_owned();
-        self.work(&self.reader, "read", move |connection| requests::of_run(connection, &run, most)).await
+        self.work(&self.reader, "read", move |connection| requests::find_of_run(connection, &run, most)).await
     }
 
     async fn work<T: Send + 'static>(
@@ -424,7 +424,7 @@ fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<Usa
     statement.query_map(parameters, |row| sum(row, width))?.collect()
 }
 
-fn of_runs(connection: &Connection, runs: Vec<String>) -> rusqlite::Result<Vec<UsageSum>> {
+fn sums_of_runs(connection: &Connection, runs: Vec<String>) -> rusqlite::Result<Vec<UsageSum>> {
     let statement = format!(
         "SELECT run, key, {SUMS} FROM requests WHERE run <> '' AND run IN (SELECT value FROM json_each(?1)) GROUP BY run, key, model"
     );
@@ -624,7 +624,7 @@ mod tests {
         };
         let asked = UsageRow { usage: Some(Usage::default()), upstream: String::new(), ..of_run("agent", 0) };
         store.append(vec![of_run("agent_model", 10), of_run("agent_model", 20), asked]).await.unwrap();
-        let sums = store.of_runs(vec!["run-1".into(), "run-2".into()]).await.unwrap();
+        let sums = store.sums_of_runs(vec!["run-1".into(), "run-2".into()]).await.unwrap();
         assert_eq!((sums.len(), sums[0].requests, sums[0].model_calls, sums[0].usage.prompt), (1, 1, 2, 30));
         assert_eq!(sums[0].names[0], "run-1");
     }

@@ -98,7 +98,7 @@ pub(super) async fn run_order(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran
     };
     // The caller may go away. In a task of its own the command is still ended.
     let (caller, gone) = oneshot::channel();
-    let (limit, captured) = (order.limit, Captured::watched_by(order.watcher.cloned()));
+    let (limit, captured) = (order.limit, Captured::with_watcher(order.watcher.cloned()));
     let ran = tokio::spawn(async move {
         let ended = wait_for_exit(running, captured, limit, gone).await;
         with_notes(ended, &watched.iter().flat_map(WatchedSettings::restore).collect::<Vec<_>>())
@@ -213,14 +213,14 @@ fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     Ran { text, failed: !status.success() }
 }
 
-/// The output of a command, which somebody may watch.
+/// The output of a command, and the receiver of its pieces.
 struct Captured {
     output: HeadAndTail,
     watcher: Option<OutputWatcher>,
 }
 
 impl Captured {
-    fn watched_by(watcher: Option<OutputWatcher>) -> Self {
+    fn with_watcher(watcher: Option<OutputWatcher>) -> Self {
         Self { output: HeadAndTail::default(), watcher }
     }
 
