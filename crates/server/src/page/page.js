@@ -43,6 +43,11 @@ for (const part of document.querySelectorAll("[data-refresh]")) {
     }, 1000 * Number(part.dataset.refresh));
 }
 
+// A narrow screen shows filters when they are asked for.
+for (const details of document.querySelectorAll("[data-opens-when-wide]")) {
+    details.open ||= window.matchMedia("(min-width: 601px)").matches;
+}
+
 // Filters apply as soon as they are chosen.
 for (const form of document.querySelectorAll("[data-submits-itself]")) {
     form.addEventListener("change", () => form.requestSubmit());

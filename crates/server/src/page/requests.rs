@@ -79,6 +79,7 @@ fn filter_form(query: &PageQuery, values: &[(Dimension, Vec<String>)]) -> Markup
         values.iter().find(|(known, _)| *known == dimension).map_or(&[][..], |(_, values)| values)
     };
     html! {
+        details class="choices" open[!query.link("", &[("page", "")]).is_empty()] data-opens-when-wide { summary { "Filters" }
         form class="filters" method="get" action=(PATH) data-submits-itself {
             label { "Search" input type="search" name="text" value=(query.get("text")) placeholder="id, error, repair …"; }
             (layout::period_choice(query))
@@ -102,6 +103,7 @@ fn filter_form(query: &PageQuery, values: &[(Dimension, Vec<String>)]) -> Markup
             } }
             button type="submit" class="quiet" { "Show" }
             @if !query.link("", &[]).is_empty() { a href=(PATH) { "Show all" } }
+        }
         }
     }
 }
@@ -146,7 +148,7 @@ fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
     html! {
         tr class="opens" {
             td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
-            td { (outcome_badge(row)) }
+            td class="cut" { (outcome_badge(row)) }
             td class="cut" { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
             td class="cut wide" { (row.key) }
             td class="cut wide" { (row.upstream) }
