@@ -87,7 +87,10 @@ async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), Failure> {
         return Ok(());
     }
     let usage = store.usage().await?;
-    nest_runs(&rows).iter().for_each(|(row, depth)| say(&flat_text(&run_line(row, *depth))));
+    for (row, depth) in nest_runs(&rows) {
+        let title = store.run(&row.id).await?.and_then(|stored| report::title(&stored));
+        say(&flat_text(&run_line(row, depth, title.as_deref().unwrap_or_default())));
+    }
     say_on_stderr(&format!(
         "{} of {}, {} of at most {} in {}",
         rows.len(),
@@ -113,13 +116,14 @@ fn nest_runs(rows: &[RunRow]) -> Vec<(&RunRow, usize)> {
     all
 }
 
-fn run_line(row: &RunRow, depth: usize) -> String {
+fn run_line(row: &RunRow, depth: usize, title: &str) -> String {
     let begun = clock::format_time(row.created);
     let (size, status) = (round_size(row.bytes), row.status.as_str());
     let (indent, agent) = ("  ".repeat(depth), &row.agent);
     let parent = row.parent.as_ref().filter(|_| depth == 0);
     let parent = parent.map(|parent| format!("  (child of {parent})")).unwrap_or_default();
-    format!("{indent}{}  {begun}  {size:>9}  {status:<17}  {agent}{parent}", row.id)
+    let line = format!("{indent}{}  {begun}  {size:>9}  {status:<17}  {agent}{parent}  {title}", row.id);
+    line.trim_end().to_owned()
 }
 
 /// Returns a size, formatted for people.

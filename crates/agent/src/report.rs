@@ -35,11 +35,15 @@ pub fn title(stored: &StoredRun) -> Option<String> {
         Some(message) => message.clone(),
         None => stored.events.iter().find_map(turn)?,
     };
-    let text = message_text(&message["content"]);
+    if setup.is_private { None } else { first_words(&message["content"]) }
+}
+
+/// The first words of a message on one line; `None` if it has no text.
+fn first_words(content: &Value) -> Option<String> {
+    let text = message_text(content);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let end = words.char_indices().nth(TITLE).map_or(words.len(), |(end, _)| end);
-    (!setup.is_private && end > 0)
-        .then(|| words[..end].to_owned() + if end < words.len() { "…" } else { "" })
+    (end > 0).then(|| words[..end].to_owned() + if end < words.len() { "…" } else { "" })
 }
 
 /// The text of a message: a string, or parts of which some are text.
@@ -172,4 +176,24 @@ fn iteration(iteration: &Iteration) -> Value {
         "prompt_tokens": tokens.prompt, "completion_tokens": tokens.completion, "reasoning_tokens": tokens.reasoning,
         "injected_bytes": injected, "tools": tools,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn titles_are_one_short_line() {
+        let check = |content: Value, expected: Option<&str>| {
+            assert_eq!(first_words(&content).as_deref(), expected, "{content}");
+        };
+        check(json!("Fix\n  the parser "), Some("Fix the parser"));
+        check(
+            json!([{"type": "text", "text": "Look at"}, {"type": "image_url"}, {"text": "this"}]),
+            Some("Look at this"),
+        );
+        check(json!("ä".repeat(61)), Some(&format!("{}…", "ä".repeat(60))));
+        check(json!([{"type": "image_url"}]), None);
+        check(json!(" "), None);
+    }
 }
