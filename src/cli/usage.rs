@@ -25,8 +25,8 @@ pub(super) struct UsageArgs {
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_span)]
     since: Duration,
     /// Group by these, separated by commas: model, key, agent, upstream, route, outcome, day, hour
-    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_by)]
-    by: By,
+    #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_grouping)]
+    by: Grouping,
     /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated
     #[arg(long)]
     costs: bool,
