@@ -34,6 +34,7 @@ pub(super) const AT_ONCE: [&str; 18] = [
     "tools_mode",
     "upstream",
     "usage.compare",
+    "usage.currency",
 ];
 
 /// Keys among them of which a part may wait for a restart, with words that say when each takes effect.
@@ -91,6 +92,7 @@ fn apply_changes(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) ->
     settings.prices = new.prices.clone();
     settings.budgets = new.budgets.clone();
     settings.usage.compare.clone_from(&new.usage.compare);
+    settings.usage.currency.clone_from(&new.usage.currency);
     settings.tools.policy = new.tools.policy.clone();
     apply_keys(&mut settings, new, waiting);
     apply_upstreams(&mut settings, new, waiting);

@@ -50,7 +50,8 @@ fn file_name(paragraph: &str) -> Option<&str> {
 /// The commands as a script.
 fn script(section: &str, port: u16) -> String {
     let mut script = HELPERS.to_owned();
-    for line in section.lines().filter_map(|line| line.strip_prefix("    ")) {
+    let prose = section.split("```").step_by(2).flat_map(str::lines);
+    for line in prose.filter_map(|line| line.strip_prefix("    ")) {
         let line = line.replace("8003", &port.to_string());
         let kind = if line.contains("outbox") { "outbox" } else { "approvals" };
         if line.contains(&format!("expert {kind} list")) {

@@ -127,7 +127,7 @@ fn chosen_filters(query: &PageQuery, only: &[(Dimension, String)]) -> Markup {
             p {
                 @for (dimension, value) in only {
                     "Only the " (dimension.as_str()) " " strong { (value) } " ("
-                    a href=(query.link(PATH, &[(dimension.as_str(), "")])) aria-label={ "Show every " (dimension.as_str()) } { "show all" } "). "
+                    a href=(query.link(PATH, &[(dimension.as_str(), "")])) { "show every " (dimension.as_str()) } "). "
                 }
                 a href=(query.link("/ui/requests", &[])) { "Show the requests" }
             }
