@@ -107,7 +107,7 @@ fn usage_tiles(app: &App, today: &Report) -> Markup {
             (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now", ""))
             (tile(format::format_count(app.alerts.open().len() as u64), "open alerts", "#alerts"))
             (tile(format::format_count(total.requests), "requests today", "/ui/requests"))
-            (tile(format::format_count(total.failed), "failed today", "/ui/requests?outcome=error"))
+            (tile(format::format_count(total.failed), "failed today", "/ui/requests?outcome=error&period=24h"))
             (tile(format::format_count(repeats), "repeated attempts today", ""))
             (tile(format::format_short_count(total.usage.total_tokens()), "tokens today", "/ui/usage?period=24h"))
             (tile(app.usage.with_currency(costs), cost_name, "/ui/usage?period=24h"))

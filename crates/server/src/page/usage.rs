@@ -105,7 +105,7 @@ async fn usage_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError
             @for (dimension, title, names, report) in &tables {
                 section { h2 { (title) } (usage_table(query, *dimension, title, *names, &report.lines, &currency)) }
             }
-            section { h2 { "By " (step) } (usage_table(query, period.by, step, [step, ""], &by_step.lines, &currency)) }
+            section { h2 { "By " (step) } (usage_table(query, period.by, step, [if step == "hour" { "Hour" } else { "Day" }, ""], &by_step.lines, &currency)) }
         }
     })
 }
@@ -173,8 +173,8 @@ fn comparison_section(app: &App, report: &Report, step: &str) -> Markup {
                 th scope="row" { (it.model) }
                 @if let (Some(cost), Some(saved)) = (it.cost, it.saved) {
                     td class="number" { (money.format(cost)) } td class="number" { (money.format(saved)) }
-                    td { (it.source.as_ref().map(PriceSource::describe).unwrap_or_default()) }
-                } @else { td {} td {} td { "unknown: add it to " code { "[prices]" } } }
+                    td class="wide" { (it.source.as_ref().map(PriceSource::describe).unwrap_or_default()) }
+                } @else { td {} td {} td class="wide" { "unknown: add it to " code { "[prices]" } } }
             }
         }
     };
@@ -184,7 +184,7 @@ fn comparison_section(app: &App, report: &Report, step: &str) -> Markup {
             h2 { "What it cost, and what it would have cost" }
             p { "It cost " strong { (app.usage.with_currency(cost.total())) } ": " (cost.paid) " paid by the token, " (cost.own) " for your own hardware."
                 @if app.usage.has_machine_share() { " The share of your own machine's monthly cost grows with time, also while nothing runs." } }
-            (layout::scrolling_table("The same tokens elsewhere", &[("The same tokens at", ""), ("Cost", "number"), ("Difference", "number"), ("Price", "")], &rows))
+            (layout::scrolling_table("The same tokens elsewhere", &[("The same tokens at", ""), ("Cost", "number"), ("Difference", "number"), ("Price", "wide")], &rows))
             @if !known.is_empty() { (difference_table(report, &known, step)) }
             details { summary { "How these numbers are calculated" } ul { @for note in &report.notes { li { (format::with_code(note)) } } } }
         }
@@ -215,10 +215,13 @@ fn difference_table(report: &Report, known: &[&Comparison], step: &str) -> Marku
     }
 }
 
+/// The name of a day; of an hour, without its year.
 fn step_name(line: &ReportLine) -> String {
-    line.names
-        .first()
-        .map_or(String::new(), |name| name.replace('T', " ") + if name.contains('T') { ":00" } else { "" })
+    let name = line.names.first().map_or("", String::as_str);
+    match name.split_once('T') {
+        Some((day, hour)) => format!("{} {hour}:00", day.get(5..).unwrap_or_default()),
+        None => name.to_owned(),
+    }
 }
 
 /// A table whose rows lead to the same page for that row alone. `names`: of the first column, and of a row
@@ -246,7 +249,7 @@ fn usage_table(
     let rows = html! {
         @for line in lines.iter().take(MOST) {
             tr {
-                th scope="row" class="cut" {
+                th scope="row" class=(if is_time { "time" } else { "cut" }) {
                     @match line.names.first().map_or("", String::as_str) {
                         "" => (names[1]),
                         _ if is_time => (step_name(line)),
