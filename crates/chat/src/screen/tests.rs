@@ -98,7 +98,7 @@ fn a_running_command_shows_the_end_of_its_output() {
     let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
     screen.begin_turn();
     screen.show(begins("shell_command", &json!({"command": "make"})));
-    let lines: String = (0..20).map(|number| format!("line {number}\n")).collect();
+    let lines = (0..20).map(|number| format!("line {number}")).collect::<Vec<_>>().join("\n") + "\n";
     screen.show(Shown::Output(lines));
     screen.show(Shown::Output("\u{1b}[2Jdone 1 %\rdone 50 %\r".into()));
     let preview = screen.output_preview();
