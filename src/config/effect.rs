@@ -15,7 +15,7 @@ use crate::alerts::SinkConfig;
 use crate::upstream::{Address, UpstreamConfig};
 
 /// These keys, and all keys below them, take effect at once. All others need a restart.
-pub(super) const AT_ONCE: [&str; 18] = [
+pub(super) const AT_ONCE: [&str; 19] = [
     "adapt",
     "agents",
     "alerts",
