@@ -1,6 +1,7 @@
 //! The tutorial of docs/experts.md, played as it is written: its files, its configuration and its commands.
 //! Only the port differs, and the script waits where a person would read.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
@@ -31,9 +32,8 @@ fn code_blocks(section: &str) -> Vec<(&str, &str, String)> {
     let mut last = "";
     while let Some(line) = lines.next() {
         if let Some(language) = line.strip_prefix("```") {
-            let text: String =
-                lines.by_ref().take_while(|line| *line != "```").map(|line| format!("{line}\n")).collect();
-            blocks.push((language, paragraph, text));
+            let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+            blocks.push((language, paragraph, text.join("\n") + "\n"));
         } else if !line.is_empty() && last.is_empty() {
             paragraph = line;
         }
@@ -55,15 +55,14 @@ fn script(section: &str, port: u16) -> String {
         let line = line.replace("8003", &port.to_string());
         let kind = if line.contains("outbox") { "outbox" } else { "approvals" };
         if line.contains(&format!("expert {kind} list")) {
-            script += &format!("await_id {kind}\n");
+            writeln!(script, "await_id {kind}").unwrap();
         }
         script += &line.replace(" ID", &format!(" \"$(first_id {kind})\""));
         script.push('\n');
         if line == "respool serve &" {
             let ready = format!("curl -fs -o /dev/null http://127.0.0.1:{port}/health");
-            script += &format!(
-                "trap \"kill $!\" EXIT\nfor _ in $(seq 300); do {ready} && break; sleep 0.1; done\n"
-            );
+            script.push_str("trap \"kill $!\" EXIT\n");
+            writeln!(script, "for _ in $(seq 300); do {ready} && break; sleep 0.1; done").unwrap();
         }
     }
     script
@@ -95,7 +94,7 @@ async fn the_tutorial_works_as_written() {
             _ => panic!("a block without a name: {paragraph}"),
         }
     }
-    config += &format!("[[upstream]]\nname = \"box\"\nurl = \"{}\"\n", fake.url());
+    write!(config, "[[upstream]]\nname = \"box\"\nurl = \"{}\"\n", fake.url()).unwrap();
     write(&home.path().join(".config/respool/respool.toml"), &config);
     write(&home.path().join("library/shelf.md"), "Momo: shelf 4\n");
     let program = Path::new(env!("CARGO_BIN_EXE_respool"));
