@@ -17,7 +17,8 @@ const PAGE: &str = include_str!("../../docs/experts.md");
 /// The script waits with these until there is something to see.
 const HELPERS: &str = r#"
 set -eu
-first_id() { respool expert "$1" list --json | sed -n 's/^ *"id": "\(.*\)",\{0,1\}$/\1/p' | head -n 1; }
+first_id() { case "$1" in outbox) set -- outbox --kind result ;; esac
+    respool expert "$1" list "${@:2}" --json | sed -n 's/^ *"id": "\(.*\)",\{0,1\}$/\1/p' | head -n 1; }
 await_id() { for _ in $(seq 600); do [ -z "$(first_id "$1")" ] || return 0; sleep 0.1; done; echo "no $1 appeared"; exit 1; }
 "#;
 
