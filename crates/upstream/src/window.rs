@@ -113,8 +113,8 @@ impl Upstream {
         }
     }
 
-    /// The same in a task of its own, so that a reply that is quicker does not end it: the next request would
-    /// begin again.
+    /// Learns the models in a task of its own, so that a quicker reply does not end it and the next request
+    /// does not begin again.
     pub fn learn_models_aside(self: &Arc<Self>, headers: &HeaderMap) {
         let is_due =
             self.windows.asked.try_lock().is_ok_and(|asked| asked.is_none_or(|at| at.elapsed() >= FRESH));
