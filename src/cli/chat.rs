@@ -179,7 +179,7 @@ fn begin_chat(
 
 /// Prices tokens by `[prices]`.
 fn price_of(settings: &Settings) -> Result<PriceOf, Vec<UnusableSetting>> {
-    let (prices, currency) = (load_prices(settings)?, settings.usage.currency.clone());
+    let (prices, currency) = (load_prices(settings)?, settings.usage.currency.clone().unwrap_or_default());
     Ok(Arc::new(move |model: &str, tokens: Tokens| {
         let Tokens { prompt, completion, cached, .. } = tokens;
         let usage = Usage { prompt, completion, cached: Some(cached), ..Usage::default() };
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn tokens_have_the_price_of_their_model() {
         let mut settings = Settings::default();
-        settings.usage.currency = "EUR".into();
+        settings.usage.currency = Some("EUR".into());
         settings.prices = toml::from_str("[m]\ninput = 2.0\ncached_input = 1.0\noutput = 4.0").unwrap();
         let price_of = price_of(&settings).unwrap();
         let tokens = Tokens { prompt: 1_000_000, cached: 500_000, completion: 250_000, ..Tokens::default() };

@@ -105,7 +105,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let by = arguments.by.0.clone();
     let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, only: Vec::new() };
     let store = UsageStore::open(&settings.store.state_dir)?;
-    let currency = &settings.usage.currency;
+    let currency = settings.usage.currency.as_deref().unwrap_or_default();
     let read = report_from_store(&store, query, &prices, &settings.usage.compare);
     let report = new_runtime()?.block_on(read)?;
     if arguments.json {

@@ -28,7 +28,7 @@ wire::settings! {
         pub compare: Vec<String> =
             ["gpt-5.6", "gpt-5-mini", "claude-sonnet-5-5", "groq/gpt-oss-120b"].map(str::to_owned).into();
         /// The currency of all prices and budgets, as it is shown. It changes no number.
-        pub currency: String = String::new(), with_example("\"EUR\"");
+        pub currency: Option<String> = None, when_unset("amounts are shown without one", r#""EUR""#);
         /// A list of public prices (docs/operating.md).
         pub price_list: Option<PathBuf> = None,
             when_unset("the list that comes with respool", r#""/etc/respool/prices.toml""#);

@@ -422,7 +422,7 @@ impl Ledger {
 
     /// Writes an amount with the currency of the prices.
     pub fn with_currency(&self, amount: Money) -> String {
-        amount.with_currency(&self.current_settings().config.currency)
+        amount.with_currency(&self.currency())
     }
 
     /// Returns true when one's own hardware costs something while it is idle.
@@ -432,7 +432,7 @@ impl Ledger {
 
     /// Returns the currency of the prices; empty if it is not set.
     pub fn currency(&self) -> String {
-        self.current_settings().config.currency.clone()
+        self.current_settings().config.currency.clone().unwrap_or_default()
     }
 
     /// Returns the cost of one request at today's prices: its tokens, or the electricity of one's own
