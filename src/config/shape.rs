@@ -175,7 +175,7 @@ fn report_missing(section: &Section, table: &Table, path: &str, at: Option<&Plac
                     problems.add(
                         at.clone(),
                         path,
-                        format!("is missing; add it, such as {name} = {}", key.example),
+                        format!("is missing; add it, for example {name} = {}", key.example),
                     );
                 }
             }

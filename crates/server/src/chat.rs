@@ -174,7 +174,7 @@ impl Committer {
 struct ReplySource {
     abort: CancellationToken,
     every: Duration,
-    /// Writes the chunks that do not go through unchanged.
+    /// The writer of the chunks that do not go through unchanged.
     sink: ChatSink,
     errors: ErrorForm,
     record: RequestRecord,

@@ -52,7 +52,7 @@ impl fmt::Display for ValueError {
                 write!(out, "expected a number from {least} to {most}, found {found}")
             }
             Self::Blank(example) => {
-                write!(out, "it is empty; write it, such as {example}, or leave the key out")
+                write!(out, "it is empty; write a value, such as {example}, or leave the key out")
             }
             Self::TooShort(text) => write!(out, "{text:?} is too short; it must be longer than 0s"),
             Self::TooSmall(text) => write!(out, "{text:?} is too small; it must be larger than 0B"),

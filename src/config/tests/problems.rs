@@ -89,7 +89,7 @@ fn wrong_types_and_units() {
         ("keep_fields = [\n\"a\",\n1]", "respool.toml:3: keep_fields[1]: expected text, found the number 1"),
         (
             "state_dir = \"\"",
-            "respool.toml:1: state_dir: it is empty; write it, such as \"/var/lib/respool\", or leave the key out",
+            "respool.toml:1: state_dir: it is empty; write a value, such as \"/var/lib/respool\", or leave the key out",
         ),
         (
             "[runs]\nkeep = \"0s\"",
@@ -151,15 +151,15 @@ fn what_is_missing_is_said_where_its_section_begins() {
     check(&[
         (
             "\n[[upstream]]\nname = \"a\"",
-            "respool.toml:2: upstream[0].url: is missing; add it, such as url = \"http://127.0.0.1:8000\"",
+            "respool.toml:2: upstream[0].url: is missing; add it, for example url = \"http://127.0.0.1:8000\"",
         ),
         (
             "[agents.a]",
-            "respool.toml:1: agents.a.model: is missing; add it, such as model = \"gpt-oss-120b\"",
+            "respool.toml:1: agents.a.model: is missing; add it, for example model = \"gpt-oss-120b\"",
         ),
         (
             "[[tools.policy.rule]]\ntool = \"x\"",
-            "respool.toml:1: tools.policy.rule[0].then: is missing; add it, such as then = \"allow\"",
+            "respool.toml:1: tools.policy.rule[0].then: is missing; add it, for example then = \"allow\"",
         ),
         ("[tools.mcp.a]", "respool.toml:1: tools.mcp.a: needs a command or a url; add one"),
     ]);
