@@ -67,7 +67,7 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// The difference to an earlier sum.
+    /// Returns the difference to an earlier sum.
     #[must_use]
     pub fn less(&self, before: &Self) -> Self {
         Self {
@@ -85,7 +85,7 @@ struct Held {
 }
 
 impl Conversation {
-    /// One that begins with the next turn. `store`: `None` where it cannot be kept.
+    /// Returns a conversation that begins with the next turn. `store`: `None` where it cannot be kept.
     pub fn new(
         agent: Agent,
         store: Option<Arc<Store>>,
@@ -164,18 +164,18 @@ impl Conversation {
         &mut self.agent
     }
 
-    /// The transcript.
+    /// Returns the transcript.
     pub fn entries(&self) -> &[Entry] {
         self.held.as_ref().map_or(&[], |held| held.run.entries())
     }
 
-    /// How the last turn ended, as long as its answer is not in the transcript; `None` also before the first
-    /// turn.
+    /// Returns how the last turn ended, as long as its answer is not in the transcript; `None` also before
+    /// the first turn.
     pub fn open_outcome(&self) -> Option<&Outcome> {
         self.held.as_ref().and_then(|held| held.run.open_outcome())
     }
 
-    /// True for one whose last turn did not come to its end.
+    /// Returns true for one whose last turn did not come to its end.
     pub fn is_interrupted(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.run.outcome().is_none())
     }
@@ -189,7 +189,7 @@ impl Conversation {
         self.hold_run(run, driver).await;
     }
 
-    /// The cost up to now.
+    /// Returns the cost up to now.
     pub fn total_cost(&self) -> Spent {
         let Some(Held { run, .. }) = &self.held else { return Spent::default() };
         let is_uncounted = |call: &&Iteration| call.tokens.total() == 0;
@@ -316,8 +316,8 @@ impl Conversation {
     }
 }
 
-/// True when the next turn goes to a model of another size, or to another one of the same size: it counts
-/// tokens otherwise. `asked`: the model of the last turn, unless another process asked it.
+/// Returns true when the next turn goes to a model of another size, or to another one of the same size: it
+/// counts tokens otherwise. `asked`: the model of the last turn, unless another process asked it.
 fn is_move(asked: Option<&str>, model: &str, known: ModelSizes, sizes: ModelSizes) -> bool {
     sizes != known || asked.is_some_and(|asked| asked != model)
 }

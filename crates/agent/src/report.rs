@@ -15,7 +15,7 @@ use store::{ApprovalRow, RunRow, StoredEvent, StoredRun};
 /// The most characters of a title.
 const TITLE: usize = 60;
 
-/// A run in a list. Times are seconds since 1970.
+/// Returns a run in a list. Times are seconds since 1970.
 pub fn summary(row: &RunRow) -> Value {
     json!({
         "id": row.id, "object": "run", "agent": row.agent, "status": row.status.as_str(),
@@ -23,7 +23,8 @@ pub fn summary(row: &RunRow) -> Value {
     })
 }
 
-/// The first words that a person wrote in a run, on one line; `None` if the run is private or has none.
+/// Returns the first words that a person wrote in a run, on one line; `None` if the run is private or has
+/// none.
 pub fn title(stored: &StoredRun) -> Option<String> {
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
     let of_person = |message: &&Value| message["role"] == "user";
@@ -38,7 +39,7 @@ pub fn title(stored: &StoredRun) -> Option<String> {
     if setup.is_private { None } else { first_words(&message["content"]) }
 }
 
-/// The first words of a message on one line; `None` if it has no text.
+/// Returns the first words of a message on one line; `None` if it has no text.
 fn first_words(content: &Value) -> Option<String> {
     let text = message_text(content);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -46,13 +47,13 @@ fn first_words(content: &Value) -> Option<String> {
     (end > 0).then(|| words[..end].to_owned() + if end < words.len() { "…" } else { "" })
 }
 
-/// The text of a message: a string, or parts of which some are text.
+/// Returns the text of a message: a string, or parts of which some are text.
 fn message_text(content: &Value) -> String {
     let parts = content.as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
     content.as_str().map_or_else(|| parts.collect::<Vec<_>>().join(" "), str::to_owned)
 }
 
-/// A run with its iterations, tokens, limit, and the answer once there is one.
+/// Returns a run with its iterations, tokens, limit, and the answer once there is one.
 pub fn breakdown(stored: &StoredRun) -> Value {
     let mut body = summary(&stored.row);
     let Some((run, _)) = restore(stored) else {
@@ -76,7 +77,7 @@ pub fn breakdown(stored: &StoredRun) -> Value {
     body
 }
 
-/// A request for consent as the store has it, with its end. Times are seconds since 1970.
+/// Returns a request for consent as the store has it, with its end. Times are seconds since 1970.
 pub fn approval_row(row: &ApprovalRow) -> Value {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
     let mut body = approval(&request);
@@ -96,7 +97,8 @@ pub fn approval_row(row: &ApprovalRow) -> Value {
     body
 }
 
-/// The same with the outcome of each approved call, as far as the run that made them says. `run`: that run.
+/// Returns the same with the outcome of each approved call, as far as the run that made them says. `run`:
+/// that run.
 pub fn approval_with_outcomes(row: &ApprovalRow, run: Option<&StoredRun>) -> Value {
     let mut body = approval_row(row);
     let made = run.and_then(RunFacts::from_stored).map(|facts| facts.calls).unwrap_or_default();
@@ -110,7 +112,7 @@ pub fn approval_with_outcomes(row: &ApprovalRow, run: Option<&StoredRun>) -> Val
     body
 }
 
-/// A request for consent, with the inputs that will run.
+/// Returns a request for consent, with the inputs that will run.
 pub fn approval(request: &ApprovalRequest) -> Value {
     let calls: Vec<Value> = request.calls.iter().map(requested_call).collect();
     json!({
@@ -120,8 +122,8 @@ pub fn approval(request: &ApprovalRequest) -> Value {
     })
 }
 
-/// The same without what may quote private knowledge. The person who decides about the request sees all of
-/// it.
+/// Returns the same without what may quote private knowledge. The person who decides about the request sees
+/// all of it.
 fn withheld_approval(request: &ApprovalRequest) -> Value {
     let mut body = approval(request);
     body["reason"] = WITHHELD.into();
@@ -137,7 +139,7 @@ fn requested_call(call: &RequestedCall) -> Value {
     json!({"id": call.id, "tool": call.name, "arguments": arguments})
 }
 
-/// The runs that it began as its children, the oldest first.
+/// Returns the runs that it began as its children, the oldest first.
 fn children(stored: &StoredRun) -> Vec<String> {
     let child = |event: &StoredEvent| match serde_json::from_str(&event.body).ok()? {
         EventKind::ChildStarted { child } => Some(child),

@@ -65,7 +65,7 @@ pub(super) struct Undone {
 }
 
 impl Journal {
-    /// `root`: the workspace of the tools.
+    /// Returns a journal between the chat and these tools. `root`: the workspace of the tools.
     pub(super) fn new(inner: Arc<dyn Tools>, root: PathBuf) -> Self {
         Self { inner, root, turns: Mutex::default() }
     }

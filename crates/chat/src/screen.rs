@@ -139,7 +139,7 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// `moves`: `out` is a terminal. `speaks`: the model's text is written to `out`.
+    /// Returns a screen. `moves`: `out` is a terminal. `speaks`: the model's text is written to `out`.
     pub(super) fn new(out: Box<dyn Write + Send>, paint: Paint, moves: bool, speaks: bool) -> Self {
         let width = if moves { terminal_width() } else { 100 };
         Self {
@@ -434,7 +434,7 @@ impl Screen {
         let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
     }
 
-    /// The last lines that the running command wrote.
+    /// Returns the last lines that the running command wrote.
     fn output_preview(&self) -> String {
         // A progress bar writes over its own line.
         let last =
@@ -449,7 +449,8 @@ impl Screen {
         shown.iter().map(row).collect()
     }
 
-    /// The status line: the current activity, its duration, the reply's tokens, and the end of the reasoning.
+    /// Returns the status line: the current activity, its duration, the reply's tokens, and the end of the
+    /// reasoning.
     fn status_line(&self, status: &Status, has_thought: bool) -> String {
         let spinner = SPINNER[status.frame % SPINNER.len()];
         // Most servers send one token per piece; some send several.
@@ -462,7 +463,7 @@ impl Screen {
         line + &tail
     }
 
-    /// The codes that erase what was drawn at the bottom.
+    /// Returns the codes that erase what was drawn at the bottom.
     fn erase_live_rows(&self) -> String {
         match self.live_rows {
             0 => String::new(),
@@ -540,7 +541,7 @@ fn keep_end(text: &mut String, more: &str, most: usize) {
     text.drain(..surplus);
 }
 
-/// The last lines of `text` that fit into `rows` rows of a terminal.
+/// Returns the last lines of `text` that fit into `rows` rows of a terminal.
 fn last_rows(text: &str, width: usize, rows: usize) -> &str {
     let mut room = rows;
     let mut start = text.len();
@@ -551,7 +552,7 @@ fn last_rows(text: &str, width: usize, rows: usize) -> &str {
     &text[start..]
 }
 
-/// The rows that a line takes in a terminal of this width. The line may have styles.
+/// Returns the rows that a line takes in a terminal of this width. The line may have styles.
 fn rows_of(line: &str, width: usize) -> usize {
     let mut is_style = false;
     let mut columns = 0;

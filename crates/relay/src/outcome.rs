@@ -135,7 +135,7 @@ impl History {
         u32::try_from(asked.count()).unwrap_or(u32::MAX)
     }
 
-    /// Tokens of all attempts but the last.
+    /// Returns the tokens of all attempts but the last.
     pub(super) fn spent_before_last(&self) -> Usage {
         let earlier = self.attempts.len().saturating_sub(1);
         self.attempts[..earlier].iter().filter_map(|past| past.usage).fold(Usage::default(), Usage::plus)

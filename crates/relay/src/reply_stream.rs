@@ -136,13 +136,13 @@ impl ReplyStream {
         self.reader.heartbeat()
     }
 
-    /// Token counts, once they are known.
+    /// Returns the token counts, once they are known.
     pub fn usage(&self) -> Option<Usage> {
         self.reader.usage()
     }
 
-    /// Prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as the size of
-    /// the conversation.
+    /// Returns the prompt tokens of earlier attempts, which `usage` leaves out where its client reads it as
+    /// the size of the conversation.
     pub fn earlier_prompts(&self) -> u64 {
         self.exchange.as_ref().map_or(0, |exchange| exchange.history.spent_before_last().prompt)
     }

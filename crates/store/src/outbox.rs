@@ -69,8 +69,8 @@ pub trait Outbox: Send + Sync {
     /// When the store cannot be written.
     async fn keep_message(&self, message: NewMessage, now: u64) -> Result<bool, StoreError>;
 
-    /// Messages whose delivery is due, for the process that delivers them; others get them again once this
-    /// `lease` is over.
+    /// Claims the messages whose delivery is due, for the process that delivers them; others get them again
+    /// once this `lease` is over.
     ///
     /// # Errors
     /// When the store cannot be written.

@@ -34,7 +34,7 @@ impl Status {
         Self::Cancelled,
     ];
 
-    /// Its name in the store and for people.
+    /// Returns its name in the store and for people.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -48,12 +48,12 @@ impl Status {
         }
     }
 
-    /// Whether the run goes no further by itself.
+    /// Returns true if the run goes no further by itself.
     pub fn is_over(self) -> bool {
         matches!(self, Self::Done | Self::Limited | Self::Failed | Self::Cancelled)
     }
 
-    /// The status of this name.
+    /// Returns the status of this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == name)
     }

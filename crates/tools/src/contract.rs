@@ -72,7 +72,7 @@ pub enum ToolError {
 }
 
 impl ToolError {
-    /// The text for the model.
+    /// Returns the text for the model.
     pub fn text(&self) -> &str {
         match self {
             Self::Failed(text)

@@ -39,7 +39,7 @@ pub(super) fn message_page(title: &str, text: &str) -> Markup {
     plain_document(title, &html! {}, &main)
 }
 
-/// A page without navigation.
+/// Returns a page without navigation.
 pub(super) fn plain_document(title: &str, navigation: &Markup, main: &Markup) -> Markup {
     html! {
         (DOCTYPE)
@@ -63,12 +63,12 @@ pub(super) fn plain_document(title: &str, navigation: &Markup, main: &Markup) ->
     }
 }
 
-/// The field that proves that a button is respool's own.
+/// Returns the field that proves that a button is respool's own.
 pub(super) fn csrf_field(viewer: &Viewer) -> Markup {
     html! { input type="hidden" name="csrf" value=(viewer.csrf); }
 }
 
-/// A form of one button.
+/// Returns a form of one button.
 pub(super) fn button_form(
     viewer: &Viewer,
     action: &str,
@@ -85,8 +85,8 @@ pub(super) fn button_form(
     }
 }
 
-/// A table that can be scrolled on a narrow screen, by keyboard too. `heads`: the name of each column and its
-/// classes.
+/// Returns a table that can be scrolled on a narrow screen, by keyboard too. `heads`: the name of each column
+/// and its classes.
 pub(super) fn scrolling_table(caption: &str, heads: &[(&str, &str)], rows: &Markup) -> Markup {
     html! {
         div class="scroll" role="region" aria-label=(caption) tabindex="0" {
@@ -131,7 +131,7 @@ pub(super) fn empty_note(text: &str) -> Markup {
     html! { p class="empty" { (format::with_code(text)) } }
 }
 
-/// A word with a colour, which also a reader of the screen gets as a word.
+/// Returns a word with a colour, which also a reader of the screen gets as a word.
 pub(super) fn colour_badge(kind: &str, text: &str) -> Markup {
     html! { span class={ "badge " (kind) } { (text) } }
 }

@@ -21,7 +21,7 @@ impl LivePart {
     }
 }
 
-/// The requests under way.
+/// Returns the requests under way.
 pub(super) fn running_requests(app: &App) -> Markup {
     let requests = app.usage.in_flight.requests();
     if requests.is_empty() {

@@ -19,7 +19,7 @@ pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'stat
     remedy(code).into()
 }
 
-/// The code's meaning and remedy, in a sentence or two.
+/// Returns the code's meaning and remedy, in a sentence or two.
 pub(super) fn remedy(code: &str) -> &'static str {
     use ErrorCode as Code;
     match ErrorCode::from_name(code) {

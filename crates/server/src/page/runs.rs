@@ -228,7 +228,7 @@ fn no_steps(body: &Value) -> &'static str {
     }
 }
 
-/// The steps on one time line: each model call, and the tools that it called.
+/// Returns the steps on one time line: each model call, and the tools that it called.
 fn step_list(body: &Value) -> Markup {
     let bars = step_bars(body);
     let total = bars.last().map_or(Duration::ZERO, |bar| bar.span.1);

@@ -135,7 +135,7 @@ fn chosen_filters(query: &PageQuery, only: &[(Dimension, String)]) -> Markup {
     }
 }
 
-/// Two charts; steps without requests have a place too.
+/// Draws two charts; steps without requests have a place too.
 fn usage_charts(report: &Report, period: Period, currency: &str) -> Markup {
     let (length, step) = period.step();
     let line = |at: u64| {
@@ -215,7 +215,7 @@ fn difference_table(report: &Report, known: &[&Comparison], step: &str) -> Marku
     }
 }
 
-/// The name of a day; of an hour, without its year.
+/// Returns the name of a day; of an hour, without its year.
 fn step_name(line: &ReportLine) -> String {
     let name = line.names.first().map_or("", String::as_str);
     match name.split_once('T') {

@@ -84,7 +84,8 @@ fn begin(change: &mut Change<'_>, run: &NewRun, parent: Option<&str>, owner: &st
     change.execute(sql, &[id, agent, &owner, &at, fingerprint, setup, client, &epoch, &parent]).map(drop)
 }
 
-/// The epoch grows with every claim, so that a process which held the run before can write nothing more.
+/// Claims a run. Its epoch grows with every claim, so that a process which held the run before can write
+/// nothing more.
 fn claim(change: &mut Change<'_>, run: &str, owner: &str, scope: ClaimScope) -> Result<Option<u64>, Error> {
     let sql = "UPDATE respool.runs SET owner = $2, status = 'running', answered = false, epoch = epoch + 1
          WHERE id = $1 AND NOT cancel

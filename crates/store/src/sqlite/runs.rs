@@ -102,7 +102,8 @@ fn begin(change: &Transaction<'_>, run: &NewRun, parent: Option<&str>, owner: &s
     execute(change, sql, values).map(drop)
 }
 
-/// The epoch grows with every claim, so that a process which held the run before can write nothing more.
+/// Claims a run. Its epoch grows with every claim, so that a process which held the run before can write
+/// nothing more.
 fn claim(
     change: &Transaction<'_>,
     run: &str,

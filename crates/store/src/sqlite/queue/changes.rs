@@ -40,7 +40,7 @@ fn later(now: u64, by: Duration) -> u64 {
     now.saturating_add(clock::to_millis(by))
 }
 
-/// `times`: when it is due, and now.
+/// Inserts an entry. `times`: when it is due, and now.
 fn insert(
     change: &Transaction<'_>,
     id: &str,
