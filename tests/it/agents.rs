@@ -481,7 +481,7 @@ async fn the_program_manages_interrupted_runs() {
     std::fs::write(&config, text).unwrap();
     let (listed, ..) = respool(&config, &["runs", "list"]).await;
     let row = listed.lines().find(|line| line.starts_with(&run)).unwrap_or_default();
-    assert!(row.contains("  interrupted  ") && row.ends_with("helper"), "{listed}");
+    assert!(row.contains("  interrupted  ") && row.ends_with("helper  What does a.txt say?"), "{listed}");
     let used = ["usage", "--by", "agent", "--csv"];
     let (before, ..) = respool(&config, &used).await;
     let (answer, log, _) = respool(&config, &["runs", "resume", &run]).await;
