@@ -21,7 +21,7 @@ use super::body::Incoming;
 use super::config::{Address, OwnWire, UpstreamConfig};
 use super::connector::new_connector;
 use super::failure::UpstreamError;
-use super::headers::{HOPS, next_hop, strip_hop_by_hop};
+use super::headers::{HOPS, next_hop, remove_headers, strip_hop_by_hop};
 use super::learned_rules::{KeptRules, LearnedRules};
 use super::model_facts::Windows;
 use super::outgoing::Outgoing;
@@ -268,9 +268,7 @@ impl Upstream {
     fn outgoing_headers(&self, mut headers: HeaderMap) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
         headers.insert(HOPS.clone(), next_hop(&headers));
-        headers.remove(header::HOST);
-        headers.remove(header::CONTENT_LENGTH);
-        headers.remove(header::EXPECT);
+        remove_headers(&mut headers, |name| matches!(name, "host" | "content-length" | "expect"));
         if self.authorization.is_some() || self.client_keys_end_here {
             // This server must not see the client's own credentials.
             for name in ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"] {

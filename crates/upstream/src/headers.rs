@@ -27,35 +27,39 @@ pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
     kept.into_iter().filter_map(|name| headers.get(&name).cloned().map(|value| (name, value))).collect()
 }
 
-/// Headers that belong to one connection, not to the message (RFC 9110, section 7.6.1).
-static HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
+/// Returns true for a header that belongs to one connection, not to the message (RFC 9110, section 7.6.1).
+fn is_hop_by_hop(name: &str) -> bool {
+    matches!(
+        name,
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
 
 /// Removes the headers of the one connection, and those that `connection` names.
 pub(super) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    // Most messages have none, and to look is cheaper than to remove nine that are not there.
-    if !headers.keys().any(|name| HOP_BY_HOP.contains(name)) {
-        return;
-    }
     let named: Vec<String> = headers
         .get_all(header::CONNECTION)
         .iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
         .collect();
-    for name in &HOP_BY_HOP {
+    remove_headers(headers, |name| is_hop_by_hop(name) || named.iter().any(|named| named == name));
+}
+
+/// Removes the headers with these names. Most messages have none: a look at all names is cheaper than the
+/// removal of one that is not there.
+pub(super) fn remove_headers(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool) {
+    let unwanted: Vec<HeaderName> =
+        headers.keys().filter(|name| is_unwanted(name.as_str())).cloned().collect();
+    for name in unwanted {
         headers.remove(name);
-    }
-    for name in named {
-        headers.remove(name.as_str());
     }
 }
