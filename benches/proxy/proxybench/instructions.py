@@ -11,12 +11,14 @@ import subprocess
 from .builds import CannotMeasure
 from .scenarios import Scenario
 
+PATIENT = {"timeout": 60, "longest": 900}
+"""Callgrind takes fifty times as long, and on a busy machine longer. That does not change the count."""
 LOADS = {
-    "small": (Scenario("count_small", "small", "text", 1, requests_each=500), 1),
-    "tools": (Scenario("count_tools", "tools_small", "tools", 1, requests_each=500), 1),
-    "leak": (Scenario("count_leak", "leak", "leak", 1, requests_each=500), 1),
-    "openclaw": (Scenario("count_openclaw", "tools_openclaw", "tools", 1, requests_each=250), 1),
-    "chunk": (Scenario("count_chunk", "stream_200", "stream", 1, requests_each=40, tokens=200), 200),
+    "small": (Scenario("count_small", "small", "text", 1, requests_each=500, **PATIENT), 1),
+    "tools": (Scenario("count_tools", "tools_small", "tools", 1, requests_each=500, **PATIENT), 1),
+    "leak": (Scenario("count_leak", "leak", "leak", 1, requests_each=500, **PATIENT), 1),
+    "openclaw": (Scenario("count_openclaw", "tools_openclaw", "tools", 1, requests_each=250, **PATIENT), 1),
+    "chunk": (Scenario("count_chunk", "stream_200", "stream", 1, requests_each=40, tokens=200, **PATIENT), 200),
 }
 """By name: what is sent, and in how many units (replies or chunks) one request's instructions are divided."""
 START_SECONDS = 180
@@ -35,7 +37,10 @@ def count_instructions(bench, peer, name):
     """Instructions for each reply (or chunk) of the load of this name."""
     load, units = LOADS[name]
     take_counters(bench, peer)
-    figures = bench.load(peer, load)
+    try:
+        figures = bench.load(peer, load)
+    except subprocess.TimeoutExpired as late:
+        raise CannotMeasure(f"{name} through {peer.name}: no end within {late.timeout} s") from None
     if figures["failed"] or figures["served"] != load.requests_each:
         raise CannotMeasure(f"{name} through {peer.name}: {figures['failed']} wrong replies: {figures}")
     return take_counters(bench, peer) / load.requests_each / units

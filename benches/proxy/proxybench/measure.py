@@ -91,7 +91,7 @@ class Bench:
         child = subprocess.Popen(self._loadgen(peer, scenario), stdout=subprocess.PIPE, text=True)
         try:
             peak = sample_peak_pss(process, child) if samples_memory else None
-            report = child.communicate(timeout=60)[0]
+            report = child.communicate(timeout=scenario.longest)[0]
         finally:
             child.kill()
             child.wait()

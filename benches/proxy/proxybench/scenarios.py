@@ -16,6 +16,8 @@ class Scenario:
     """When set, every connection sends so many requests, and `seconds` and `warm` do not count."""
     ramp_ms: int = 0
     timeout: int = 10
+    longest: int = 60
+    """The seconds after which the whole load counts as failed."""
     tokens: int = 0
     """Content chunks of the stream that the body asks for."""
 
