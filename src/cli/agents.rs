@@ -191,8 +191,8 @@ fn open_store(settings: &Settings) -> Result<Option<Arc<Store>>, UnusableSetting
                 tracing::warn!(
                     target: "respool::store",
                     database = store.place(),
-                    "runs, queue, approvals and kept responses are shared; usage records, budgets, limits, alerts and experts' files are \
-                     still those of this process alone (docs/scaling.md)"
+                    "processes that use this database share runs, queue, approvals, kept responses and usage; what they do not share, \
+                     such as experts' files, is in docs/scaling.md"
                 );
             }
             Ok(Some(Arc::new(store)))

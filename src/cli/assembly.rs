@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agents::{OpenTools, ResolvedAgent, build_agents, model_accesses, read_prompt, resolve_agents};
 use super::upstreams::ServedUpstreams;
-use super::{advice, experts, sealing, usage};
+use super::{advice, experts, sealing, shared_folder, usage};
 use crate::agent::AgentConfig;
 use crate::alerts::Alerts;
 use crate::config::Settings;
@@ -135,6 +135,9 @@ pub(super) async fn assemble(
     tokio::spawn(Arc::clone(&usage).write_until(abort.clone()));
     if let Some(store) = agents.store() {
         usage.use_key_store(Arc::clone(store)).await;
+        tokio::spawn(Arc::clone(&usage).share_until(abort.clone()));
+        access.share_sessions(store).await;
+        shared_folder::check_folder(settings, store).await.map_err(|problem| vec![problem])?;
     }
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch_key_file(abort.clone()));
@@ -155,9 +158,9 @@ pub(super) async fn assemble(
         experts: served,
         access,
         agent_apis: Arc::new(AgentApiState {
+            sealer: Arc::new(sealing::open_sealer(&settings.store.state_dir, agents_store.as_deref()).await),
             responses: Arc::new(KeptResponses::new(&settings.store, agents_store)),
             failed_streams: Arc::default(),
-            sealer: Arc::new(sealing::open_sealer(&settings.store.state_dir)),
         }),
         bodies: body_budget(&settings.server.limits),
         hooks,

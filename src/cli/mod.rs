@@ -19,6 +19,7 @@ mod experts;
 mod failure;
 mod findings;
 mod listing;
+mod nodes;
 mod options;
 mod plain_http;
 mod reachability;
@@ -31,6 +32,8 @@ mod sealing;
 mod serve;
 mod service;
 mod setup;
+mod shared_folder;
+mod store;
 mod tool_check;
 mod upstream_list;
 mod upstreams;
@@ -109,6 +112,22 @@ enum Command {
         arguments: usage::UsageArgs,
         #[command(flatten)]
         options: Configured,
+    },
+    /// List the processes that share the database of `[store] url`.
+    #[command(after_help = "Example:\n  respool nodes --json")]
+    Nodes {
+        #[command(flatten)]
+        arguments: nodes::NodesArgs,
+        #[command(flatten)]
+        options: Configured,
+    },
+    /// Check the store of runs, events and approvals.
+    #[command(after_help = "Example:\n  respool store check")]
+    Store {
+        #[command(flatten)]
+        options: Configured,
+        #[command(subcommand)]
+        command: store::StoreCommand,
     },
     /// List open alerts, test the sinks that alerts are sent to, and silence alerts.
     #[command(after_help = "Example:\n  respool alerts silence upstream_down --for 8h")]
@@ -242,6 +261,8 @@ fn run(command: Command) -> Result<(), Failure> {
             runs::run_runs(&loaded, command)
         }
         Command::Alerts { options, command } => alerts::run_alerts(&options.load()?, command),
+        Command::Nodes { options, arguments } => nodes::run_nodes(&options.load()?, &arguments),
+        Command::Store { options, command } => store::run_store(&options.load()?, command),
         Command::Usage { options, arguments } => usage::run_usage(&options.load()?, &arguments),
         Command::Audit { options, command } => audit::run_audit(&options.load()?, command),
         Command::Expert { options, command } => expert::run_expert(options, command),

@@ -104,6 +104,9 @@ impl Reloading {
             change.waiting.push("tools.policy (its permissions; its denials are in effect)".to_owned());
         }
         self.report_change(change);
+        if let Some(store) = self.new_app().agents.store() {
+            store.note_configuration(new.digest());
+        }
         Ok(new)
     }
 

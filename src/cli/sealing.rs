@@ -1,5 +1,5 @@
-//! The secret that seals reasoning which clients keep. It belongs to the installation if there is a state
-//! directory, otherwise to this process.
+//! The secret that seals reasoning which clients keep. Processes that share a database share it; otherwise it
+//! belongs to the installation if there is a state directory, or else to this process.
 //!
 //! Without the file, reasoning that clients send back after a restart is ignored. Called by `serve`.
 
@@ -8,22 +8,32 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use crate::store::Store;
 use crate::translate::Sealer;
 
 const FILE: &str = "reasoning.key";
 
 type Secret = [u8; 32];
 
-/// Returns the installation's sealer.
-pub(super) fn open_sealer(state_dir: &Path) -> Sealer {
-    let secret = read_or_create_key(state_dir).unwrap_or_else(|error| {
+/// Returns the sealer of all processes that share a store; of a store in files, the installation's.
+pub(super) async fn open_sealer(state_dir: &Path, store: Option<&Store>) -> Sealer {
+    let own = open_secret(state_dir);
+    let Some(store) = store else { return Sealer::new(&own) };
+    let shared = store.shared_secret("reasoning", own).await.unwrap_or_else(|error| {
+        tracing::warn!(target: "respool::server", %error, "sealed reasoning holds on this node alone");
+        own
+    });
+    Sealer::new(&shared)
+}
+
+fn open_secret(state_dir: &Path) -> Secret {
+    read_or_create_key(state_dir).unwrap_or_else(|error| {
         if error.kind() != io::ErrorKind::NotFound {
             tracing::warn!(target: "respool::server", error = %error, path = %state_dir.join(FILE).display(),
                 "the key that seals clients' reasoning cannot be saved; after a restart, sealed reasoning that they send back is ignored");
         }
         rand::random()
-    });
-    Sealer::new(&secret)
+    })
 }
 
 /// Reads the key, or creates one. It does not create the state directory.
@@ -54,8 +64,7 @@ mod tests {
     #[test]
     fn the_key_is_made_once_and_private() {
         let folder = tempfile::tempdir().unwrap();
-        let sealed = open_sealer(folder.path()).seal("why");
-        assert_eq!(open_sealer(folder.path()).open(&sealed).as_deref(), Some("why"));
+        assert_eq!(open_secret(folder.path()), open_secret(folder.path()));
         let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
         fs::write(folder.path().join(FILE), "short").unwrap();
@@ -66,7 +75,7 @@ mod tests {
     fn no_state_directory_is_made() {
         let folder = tempfile::tempdir().unwrap();
         let absent = folder.path().join("absent");
-        let sealed = open_sealer(&absent).seal("why");
-        assert!(!absent.exists() && open_sealer(&absent).open(&sealed).is_none());
+        assert_ne!(open_secret(&absent), open_secret(&absent));
+        assert!(!absent.exists());
     }
 }

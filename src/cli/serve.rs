@@ -79,6 +79,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     };
     tokio::spawn(reloading.watch_configuration(hangup));
     if let Some(store) = agents.store() {
+        store.note_configuration(loaded.digest());
         tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
     }
     agents.start_housekeeping().await;
@@ -93,6 +94,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     usage.save_keys().await;
     usage.flush().await;
+    usage.share().await;
     if let Some(traces) = traces {
         traces.flush().await;
     }

@@ -12,7 +12,7 @@ use super::listing::parse_span;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::{Loaded, Settings};
-use crate::store::{Dimension, UsageQuery, UsageStore};
+use crate::store::{Dimension, Store, UsageQuery, UsageStore};
 use crate::units::UnusableSetting;
 use crate::usage::{
     Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, parse_dimensions,
@@ -104,10 +104,16 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
     let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, only: Vec::new() };
-    let store = UsageStore::open(&settings.store.state_dir)?;
     let currency = settings.usage.currency.as_deref().unwrap_or_default();
-    let read = report_from_store(&store, query, &prices, &settings.usage.compare);
-    let report = new_runtime()?.block_on(read)?;
+    let compare = &settings.usage.compare;
+    let report = if settings.store.store.url.is_some() {
+        let store = Store::open(&settings.store)?;
+        let rows = store.shared_usage().ok_or("this store has no usage records")?;
+        new_runtime()?.block_on(report_from_store(rows, query, &prices, compare))?
+    } else {
+        let store = UsageStore::open(&settings.store.state_dir)?;
+        new_runtime()?.block_on(report_from_store(&store, query, &prices, compare))?
+    };
     if arguments.json {
         say(&format!("{:#}", report.to_json(arguments.costs)));
     } else if arguments.csv {

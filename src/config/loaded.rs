@@ -4,6 +4,8 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use sha2::{Digest as _, Sha256};
+
 use super::file::{self, FileText};
 use super::flags::Flags;
 use super::misspelt::{self, Misspelt};
@@ -136,6 +138,16 @@ impl Loaded {
     /// Returns the effective values as TOML, each line with where its value came from; secrets are `"***"`.
     pub fn show(&self) -> String {
         show::show_settings(&self.tree, self.file.as_deref(), self.unread.as_deref(), &self.misspelt)
+    }
+
+    /// Returns a digest of the settings that processes which share a database should have in common: without
+    /// the secrets, and without what is each one's own.
+    pub fn digest(&self) -> String {
+        const OWN: [&str; 5] = ["listen", "log", "node", "state_dir", "store"];
+        let mut settings: toml::Table = toml::from_str(&self.show()).unwrap_or_default();
+        settings.retain(|name, _| !OWN.contains(&name));
+        let digest = Sha256::digest(toml::to_string(&settings).unwrap_or_default());
+        digest.iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
     }
 
     /// Returns the effective values as JSON; secrets are `"***"`.

@@ -73,7 +73,8 @@ impl Settings {
         if !is_set(&["state_dir"]) {
             self.store.state_dir = search::state_dir(environment);
         }
-        let openclaw = search::openclaw_dir(environment);
+        let shared = self.store.store.shared_dir.clone();
+        let openclaw = shared.unwrap_or_else(|| search::openclaw_dir(environment));
         if !is_set(&["experts", "dir"]) {
             self.experts.dir = openclaw.join("experts");
         }

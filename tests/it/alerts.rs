@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use crate::lifecycle::{Served, run};
 
 /// A webhook; what it was sent.
-async fn webhook(first_status: u16) -> (String, mpsc::UnboundedReceiver<Value>) {
+pub async fn webhook(first_status: u16) -> (String, mpsc::UnboundedReceiver<Value>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let (sender, received) = mpsc::unbounded_channel();

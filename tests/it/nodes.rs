@@ -8,16 +8,22 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use respool::store::{DatabaseConfig, EntryState, Store, StoreConfig};
 use respool::units::Secret;
-use serde_json::json;
+use serde_json::{Value, json};
 use testing::postgres_server;
 use tokio::process::Child;
 
+use crate::alerts::webhook;
 use crate::experts_killed::{
     Life, assert_nothing_is_lost_or_doubled, assert_two_processes_keep_the_order, desk, insistent, noting,
     start,
 };
 use crate::experts_run::{Desk, enqueue, invocation, is_over, until};
+use crate::lifecycle::{Served, program, run};
+use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::script::Script;
+use crate::support::wait_until;
 
 /// A desk whose processes share a database; `None` on a machine without `PostgreSQL`.
 fn desk_on_postgres(upstream: &str) -> Option<(Desk, Store)> {
@@ -25,7 +31,7 @@ fn desk_on_postgres(upstream: &str) -> Option<(Desk, Store)> {
     let (desk, _) = desk(upstream);
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
     fs::write(desk.path("respool.toml"), format!("{toml}\n[store]\nurl = \"{url}\"\npool = 3\n")).unwrap();
-    let database = DatabaseConfig { url: Some(Secret::new(url)), pool: 2 };
+    let database = DatabaseConfig { url: Some(Secret::new(url)), pool: 2, ..DatabaseConfig::default() };
     let config = StoreConfig { state_dir: desk.path("state"), store: database, ..StoreConfig::default() };
     Some((desk, Store::open(&config).unwrap()))
 }
@@ -92,4 +98,139 @@ async fn a_node_that_slept_too_long_does_no_harm() {
         signal(first, Signal::SIGCONT);
     })
     .await;
+}
+
+/// A process of a database, named so, with this rest of its configuration.
+fn serve_node(url: &str, name: &str, toml: &str) -> Served {
+    let toml = format!("{toml}\n[store]\nurl = \"{url}\"\npool = 2\n[node]\nname = \"{name}\"\n");
+    Served::with_file(&toml, &[])
+}
+
+/// Names and digests of configurations, as `respool nodes --json` lists them.
+fn list_nodes(node: &Served) -> Vec<(String, String)> {
+    let mut command = program(node.directory.path(), &["nodes", "--json"]);
+    let output = command.env("RESPOOL_CONFIG", "respool.toml").output().unwrap();
+    let nodes: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    nodes.iter().map(|node| (text(&node["name"]), text(&node["configuration"]))).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_list_each_other_and_share_logins() {
+    const ROOT: &str = "sk-root-0123456789";
+    let Some(url) = postgres_server::new_database() else { return };
+    let keys = tempfile::tempdir().unwrap();
+    let file = keys.path().join("keys.toml");
+    fs::write(&file, format!("[root]\nkey = '{ROOT}'\noperator = true\n")).unwrap();
+    let toml = format!(
+        "client_keys_file = \"{}\"\n{{}}\n[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n",
+        file.display()
+    );
+    let first = serve_node(&url, "a", &toml.replace("{}", ""));
+    let second = serve_node(&url, "b", &toml.replace("{}", ""));
+    let odd = serve_node(&url, "odd", &toml.replace("{}", "[budgets]\nday = 5.0"));
+    let is_known = async || list_nodes(&first).iter().filter(|(_, digest)| !digest.is_empty()).count() == 3;
+    wait_until("all digests are known", is_known).await;
+    let nodes = list_nodes(&second);
+    let names: Vec<&str> = nodes.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["a", "b", "odd"]);
+    assert!(nodes[0].1 == nodes[1].1 && nodes[1].1 != nodes[2].1, "{nodes:?}");
+    let here = |request: Request| request.without("host").header("host", "127.0.0.1");
+    let login = here(Request::post("/ui/login", format!("key={ROOT}"))).header("origin", "http://127.0.0.1");
+    let reply = exchange(first.address, &login).await;
+    let cookie = reply.headers.get("set-cookie").unwrap().split(';').next().unwrap().to_owned();
+    let page = exchange(odd.address, &here(Request::get("/")).header("cookie", &cookie)).await;
+    assert_eq!(page.status, 200, "a login holds on every node: {}", page.text());
+}
+
+/// Both find the same upstream down; one says so, and its end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_is_sent_by_one_node() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let (hook, mut told) = webhook(200).await;
+    let toml = format!(
+        "[alerts]\ngroup = \"1s\"\n[[alerts.sink]]\ntype = \"webhook\"\nurl = \"{hook}\"\n\
+         [[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n"
+    );
+    let _nodes = [serve_node(&url, "a", &toml), serve_node(&url, "b", &toml)];
+    let first = tokio::time::timeout(Duration::from_mins(1), told.recv()).await.unwrap().unwrap();
+    assert_eq!(first["alerts"][0]["rule"], "upstream_down");
+    // Twice the time between two looks.
+    let second = tokio::time::timeout(Duration::from_secs(15), told.recv()).await;
+    assert!(second.is_err(), "{second:?}");
+}
+
+/// The spending of one node counts on the other, and `respool usage` of each reports on both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_holds_for_all_nodes() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let fake = FakeVllm::start([]).await;
+    fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
+    let toml = format!(
+        "[budgets]\nday = 1.0\n[prices.\"gpt-oss-20b\"]\ninput = 1000000.0\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n",
+        fake.url()
+    );
+    let (first, second) = (serve_node(&url, "a", &toml), serve_node(&url, "b", &toml));
+    let ask = async |node: &Served| {
+        let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+        exchange(node.address, &Request::chat(&json!({"model": "gpt-oss-20b", "messages": messages})))
+            .await
+            .status
+    };
+    assert_eq!(ask(&first).await, 200);
+    wait_until("the other node refuses", async || ask(&second).await == 429).await;
+    let refused_by = async |node: &Served| ask(node).await == 429;
+    assert!(refused_by(&first).await);
+    let mut command = program(second.directory.path(), &["usage", "--json"]);
+    let mut counts = || {
+        let output = command.env("RESPOOL_CONFIG", "respool.toml").output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["total"]["requests"].as_u64().unwrap()
+    };
+    wait_until("rows of both are reported", async || counts() >= 3).await;
+}
+
+/// The clocks of machines differ; that of the database counts for all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_clock_of_the_database_counts() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let fake = FakeVllm::start([]).await;
+    fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked());
+    let toml = format!("[[upstream]]\nname = \"box\"\nurl = \"{}\"\n", fake.url());
+    drop(serve_node(&url, "a", &toml));
+    let change = "CREATE OR REPLACE FUNCTION respool.now_ms() RETURNS bigint LANGUAGE sql STABLE AS
+        $$ SELECT (extract(epoch FROM statement_timestamp() + interval '400 days') * 1000)::bigint $$";
+    let at = url.clone();
+    let change = move || postgres::Client::connect(&at, postgres::NoTls).unwrap().batch_execute(change);
+    std::thread::spawn(change).join().unwrap().unwrap();
+    let node = serve_node(&url, "b", &toml);
+    let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+    let ask = Request::chat(&json!({"model": "gpt-oss-20b", "messages": messages}));
+    assert_eq!(exchange(node.address, &ask).await.status, 200);
+    let days = || {
+        let mut command = program(node.directory.path(), &["usage", "--by", "day", "--json"]);
+        let output = command.env("RESPOOL_CONFIG", "respool.toml").output().unwrap();
+        serde_json::from_slice::<Value>(&output.stdout).unwrap()["data"].clone()
+    };
+    wait_until("a row", async || days().as_array().is_some_and(|days| !days.is_empty())).await;
+    let ahead = clock::format_time(clock::now() + 400 * 86_400_000);
+    assert!(days().to_string().contains(&ahead[..7]), "{} in {}", &ahead[..7], days());
+}
+
+/// Two machines with two folders would each have their own experts.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_shared_folder_is_refused() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let file = |index: usize| {
+        format!(
+            "[store]\nurl = \"{url}\"\nshared_dir = \"{}\"\n[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n",
+            folders[index].path().display()
+        )
+    };
+    let first = Served::with_file(&file(0), &[]);
+    drop(Served::with_file(&file(0), &[]));
+    let (code, _, error) = run(&["serve", "--listen", "127.0.0.1:0"], Some(&file(1)), &[]);
+    assert_eq!(code, 78, "{error}");
+    assert!(error.contains("is not the folder that the other processes of the database have"), "{error}");
+    drop(first);
 }

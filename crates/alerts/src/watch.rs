@@ -1,7 +1,7 @@
 //! Collects the facts for the rules every few seconds, and hands alerts to the sinks. Called by `cli`;
 //! `server` shows the open alerts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::board::{Board, Pace};
 use super::config::AlertsConfig;
-use super::message::{Message, State, entry_headline};
+use super::message::{Entry, Message, State, entry_headline};
 use super::open_alert::OpenAlert;
 use super::rule::{Finding, Rule, Signals, UpstreamSignal, find_problems};
 use super::silence::{Silence, Silences, write_open};
@@ -26,6 +26,9 @@ use usage::Ledger;
 const EVERY: Duration = Duration::from_secs(5);
 /// How long a failed run is an alert, in milliseconds.
 const FAILED_FOR: u64 = 10 * 60_000;
+/// Of several processes that share a store, one sends an alert and what follows from it. Another may once the
+/// first one has not been heard of for this long.
+const HELD_FOR: Duration = Duration::from_mins(1);
 /// How many approvals and runs are read.
 const MOST: usize = 50;
 
@@ -58,6 +61,8 @@ pub struct Alerts {
     /// The upstreams of the last probes, and whether they answered.
     probed: Mutex<BTreeMap<String, bool>>,
     reloaded: Mutex<Reloaded>,
+    /// The alerts that this process sends.
+    held: Mutex<BTreeSet<String>>,
 }
 
 /// The result of reading a changed configuration.
@@ -100,6 +105,7 @@ impl Alerts {
             written: Mutex::default(),
             probed: Mutex::default(),
             reloaded: Mutex::default(),
+            held: Mutex::default(),
         }
     }
 
@@ -175,10 +181,38 @@ impl Alerts {
             let message = board.take_findings(now, findings, pace, &silences);
             (message, board.open(now, &silences))
         };
+        let message = self.leave_out_others(watched, message, &open).await;
         self.write_open_alerts(open);
         if let Some(message) = message {
             self.send_message(&message);
         }
+    }
+
+    /// Leaves out the alerts that another process of the same store sends. If the store cannot be asked, an
+    /// alert is sent twice rather than never.
+    async fn leave_out_others(
+        &self,
+        watched: &Watched,
+        message: Option<Message>,
+        open: &[OpenAlert],
+    ) -> Option<Message> {
+        let duty = |rule: &str, subject: &str| format!("alert {rule} {subject}");
+        let of_entry = |entry: &Entry| duty(entry.rule.as_str(), &entry.subject);
+        let Some(store) = watched.agents.store() else { return message };
+        let mut duties: Vec<_> = open.iter().map(|open| duty(&open.rule, &open.subject)).collect();
+        {
+            let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+            duties.retain(|duty| held.contains(duty));
+        }
+        duties.extend(message.iter().flat_map(|message| &message.entries).map(of_entry));
+        let Ok(held) = store.hold_duties(duties, HELD_FOR).await else { return message };
+        let held: BTreeSet<_> = held.into_iter().collect();
+        let own = message.map(|Message { at, mut entries }| {
+            entries.retain(|entry| held.contains(&of_entry(entry)));
+            Message { at, entries }
+        });
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        own.filter(|message| !message.entries.is_empty())
     }
 
     fn send_message(&self, message: &Message) {

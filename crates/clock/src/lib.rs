@@ -2,11 +2,31 @@
 //! shows is a number of milliseconds since 1970. Code that decides something takes such a number, so that
 //! tests choose the time.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How far the clock that is followed is ahead of the system's, in milliseconds.
+static AHEAD: AtomicI64 = AtomicI64::new(0);
 
 /// Returns the time in milliseconds since 1970; 0 for a clock that stands before that.
 pub fn now() -> u64 {
+    own_time().saturating_add_signed(AHEAD.load(Ordering::Relaxed))
+}
+
+/// Returns the time of the system's clock, whether or not another one is followed.
+pub fn own_time() -> u64 {
     to_millis(system_time().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+/// Follows a clock that is this many milliseconds ahead of the system's: the one of a database that several
+/// machines share. Returns how far the followed clock was ahead before.
+pub fn follow(ahead: i64) -> i64 {
+    AHEAD.swap(ahead, Ordering::Relaxed)
+}
+
+/// Returns how far the clock that is followed is ahead of the system's.
+pub fn ahead() -> i64 {
+    AHEAD.load(Ordering::Relaxed)
 }
 
 /// Returns the time as the interfaces of files and spans take it.
@@ -50,6 +70,15 @@ mod tests {
     fn times_are_written_to_the_second() {
         assert_eq!(format_time(1_795_223_698_999), "2026-11-21T01:14:58Z");
         assert_eq!(format_time(u64::MAX), "9999-12-31T23:59:59Z");
+    }
+
+    #[test]
+    fn another_clock_is_followed() {
+        let day: u64 = 86_400_000;
+        assert_eq!(follow(day.cast_signed()), 0);
+        assert!(now() > own_time() + day / 2);
+        assert_eq!(follow(0), day.cast_signed());
+        assert!(now() < own_time() + day / 2);
     }
 
     #[test]

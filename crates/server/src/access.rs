@@ -130,6 +130,17 @@ impl Access {
         }
     }
 
+    /// Signs the page's sessions with the key that all processes of the store have. Called before the first
+    /// request.
+    pub async fn share_sessions(&self, store: &Store) {
+        match store.shared_secret("page sessions", rand::random()).await {
+            Ok(secret) => self.sessions.use_secret(&secret),
+            Err(error) => {
+                tracing::warn!(target: "respool::server", %error, "logins to the page hold on this node alone");
+            }
+        }
+    }
+
     /// Reads the file of keys again when it changes, until `stop`.
     pub async fn watch_key_file(self: Arc<Self>, stop: CancellationToken) {
         loop {

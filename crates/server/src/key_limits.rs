@@ -42,6 +42,19 @@ impl KeyLimits {
         }
     }
 
+    /// Returns one process's part of the amounts, where several share them: an equal part of the requests,
+    /// rounded up. Tokens are counted for all processes together.
+    pub(super) fn share_of(&self, nodes: u32) -> Self {
+        let part = |amount: Option<u32>| amount.map(|amount| amount.div_ceil(nodes.max(1)));
+        Self {
+            models: None,
+            agents: None,
+            requests_per_minute: part(self.requests_per_minute),
+            tokens_per_day: self.tokens_per_day,
+            max_concurrency: part(self.max_concurrency),
+        }
+    }
+
     /// Returns true if some models or agents are forbidden.
     pub(super) fn is_restricted(&self) -> bool {
         self.models.is_some() || self.agents.is_some()
@@ -183,6 +196,15 @@ mod tests {
         check(60_000, None);
         check(60_001, Some(10));
         check(70_000, None);
+    }
+
+    #[test]
+    fn processes_share_the_requests() {
+        let limits =
+            KeyLimits { requests_per_minute: Some(10), tokens_per_day: Some(9), ..KeyLimits::default() };
+        let part = |nodes| limits.share_of(nodes).requests_per_minute;
+        assert_eq!([part(0), part(1), part(3), part(20)], [Some(10), Some(10), Some(4), Some(1)]);
+        assert_eq!((limits.share_of(3).tokens_per_day, limits.share_of(3).max_concurrency), (Some(9), None));
     }
 
     #[test]

@@ -38,8 +38,10 @@ impl Meter {
     }
 
     /// Counts a request that begins, unless a limit is reached. `tokens`: those that its key has used today.
-    pub(super) fn begin_request(&self, limits: &KeyLimits, tokens: u64) -> Result<(), Exceeded> {
-        self.lock_state().counters.begin_request(limits, tokens, read_clocks())
+    /// `nodes`: the processes that share the limits.
+    pub(super) fn begin_request(&self, limits: &KeyLimits, tokens: u64, nodes: u32) -> Result<(), Exceeded> {
+        let limits = limits.share_of(nodes);
+        self.lock_state().counters.begin_request(&limits, tokens, read_clocks())
     }
 
     /// Counts a body until the end of its reading, unless too many bodies are being read.

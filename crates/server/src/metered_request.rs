@@ -57,7 +57,7 @@ impl MeteredRequest {
         if self.begun.get().is_none() {
             let ClientKey { name, limits, meter, .. } = &*self.key;
             let tokens = limits.tokens_per_day.map_or(0, |_| ledger.tokens_today(name));
-            meter.begin_request(limits, tokens)?;
+            meter.begin_request(limits, tokens, ledger.live_nodes())?;
             let _ = self.begun.set((Instant::now(), bytes));
         }
         Ok(())

@@ -47,7 +47,7 @@ pub(super) async fn pass_on(arrival: &mut Arrival, body: Body) -> Response {
     let uses_model = !is_safe(&parts.method) && uses_model(parts.uri.path());
     let upload = buffered_upload(app, &parts.method, &headers, body, record).await.and_then(|upload| {
         if uses_model {
-            check_budget(app, record.start().key_name(), "")?;
+            check_budget(app, record.start(), "")?;
         }
         Ok(upload)
     });

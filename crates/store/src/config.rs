@@ -34,11 +34,15 @@ wire::settings! {
     #[serde(default, deny_unknown_fields)]
     pub struct DatabaseConfig {
         /// The `PostgreSQL` database (15 or newer) that several processes share, for runs, the queue,
-        /// approvals and kept responses (docs/scaling.md).
+        /// approvals, kept responses and usage (docs/scaling.md).
         pub url: Option<Secret> = None,
             when_unset("everything is kept in files of `state_dir`", r#""postgres://respool@db.example/respool""#);
         /// How many connections this process opens to the database, besides one that says that it lives.
         pub pool: usize = 10;
+        /// A folder that all processes of the database have, such as one of NFS: experts' packages and
+        /// workspaces are in it unless `experts.dir` and `experts.workspace` say otherwise.
+        pub shared_dir: Option<PathBuf> = None,
+            when_unset("experts' files are those of each machine", r#""/mnt/respool""#);
     }
 }
 

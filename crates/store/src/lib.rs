@@ -5,9 +5,12 @@
 //! it. What the rows mean is the business of `agent`: setups and events are texts here.
 
 mod approvals;
+mod check;
 pub mod config;
 mod error;
 mod key_usage;
+mod migrate;
+mod nodes;
 mod operators;
 mod outbox;
 mod port;
@@ -19,11 +22,15 @@ mod runs;
 mod sqlite;
 mod status;
 mod store;
+mod usage;
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
+pub use check::{Checks, StoreCheck};
 pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreConfig};
 pub use error::StoreError;
 pub use key_usage::{KeyUsage, KeyUsages};
+pub use migrate::{Copied, copy_to_database};
+pub use nodes::{NodeRow, Nodes};
 pub use operators::{OperatorKey, Operators};
 pub use outbox::{MessageFilter, MessageRow, NewMessage, Outbox};
 pub use port::StorePort;
@@ -37,6 +44,7 @@ pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
 pub use sqlite::{Dimension, RequestOrder, RequestQuery, StoredUsage, UsageQuery, UsageStore, UsageSum};
 pub use status::Status;
 pub use store::Store;
+pub use usage::{ScopeCost, SharedUsage, UncopiedUsage, UsageRows};
 
 #[cfg(test)]
 mod conformance;

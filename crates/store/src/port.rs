@@ -3,20 +3,25 @@
 use std::fmt::Debug;
 
 use super::approvals::Approvals;
+use super::check::Checks;
 use super::error::StoreError;
 use super::key_usage::KeyUsages;
+use super::nodes::Nodes;
 use super::operators::Operators;
 use super::outbox::Outbox;
 use super::queue::{Queue, QueueEntries};
 use super::responses::Responses;
 use super::run_rows::RunRows;
 use super::runs::Runs;
+use super::usage::SharedUsage;
 
 /// All that is needed of a database. What a method of one of these traits promises holds for every engine
 /// (`conformance.rs`).
 pub trait StorePort:
     Approvals
+    + Checks
     + KeyUsages
+    + Nodes
     + Operators
     + Outbox
     + Queue
@@ -30,6 +35,11 @@ pub trait StorePort:
 {
     /// The place of the data, for people and without a password.
     fn place(&self) -> String;
+
+    /// The usage of all processes; `None` for a store in files, where each process has its own.
+    fn shared_usage(&self) -> Option<&dyn SharedUsage> {
+        None
+    }
 
     /// Checks that the data is still where it was when the store was opened. If it is not, writes fail.
     ///

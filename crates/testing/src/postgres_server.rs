@@ -1,21 +1,32 @@
 //! A `PostgreSQL` server for the tests of this process, from the system's packages, on a socket in a
-//! directory of its own. It ends with the process.
+//! directory of its own and, with TLS, on a port of the loopback. It ends with the process.
 
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use postgres::{Client, NoTls};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tempfile::TempDir;
 
 /// The user for whom the server runs where the tests run as root: `PostgreSQL` refuses root.
 const USER: &str = "postgres";
 
+/// Who may connect how: a role of this name needs its password.
+const RULES: &str = "local all all trust
+host all with_password all scram-sha-256
+host all all all trust
+";
+
 struct Server {
     directory: TempDir,
+    port: u16,
     _process: Child,
     _watcher: Child,
 }
@@ -23,20 +34,46 @@ struct Server {
 static SERVER: OnceLock<Option<Server>> = OnceLock::new();
 static DATABASES: AtomicU32 = AtomicU32::new(0);
 
+/// A database that is reached over TCP.
+#[derive(Debug)]
+pub struct RemoteDatabase {
+    /// Its name.
+    pub name: String,
+    /// The port on the loopback. The server's certificate is for `localhost`.
+    pub port: u16,
+    /// The certificate of the issuer of the server's.
+    pub issuer: PathBuf,
+}
+
 /// Makes an empty database. Returns its URL; `None`, with a loud line, on a machine without `PostgreSQL`.
 pub fn new_database() -> Option<String> {
-    std::thread::spawn(|| {
+    make_database(|server, name| socket_url(server.directory.path(), server.port, name))
+}
+
+/// Makes an empty database that is reached over TCP.
+pub fn new_remote_database() -> Option<RemoteDatabase> {
+    make_database(|server, name| RemoteDatabase {
+        name: name.to_owned(),
+        port: server.port,
+        issuer: server.directory.path().join("issuer.crt"),
+    })
+}
+
+fn make_database<T: Send>(describe: impl FnOnce(&Server, &str) -> T + Send) -> Option<T> {
+    let make = || {
         let server = SERVER.get_or_init(start).as_ref()?;
         let name = format!("test_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
-        let url = |name: &str| {
-            format!("host={} user={USER} dbname={name} sslmode=disable", server.directory.path().display())
-        };
-        let mut client = Client::connect(&url("postgres"), NoTls).unwrap();
+        let url = socket_url(server.directory.path(), server.port, "postgres");
+        let mut client = Client::connect(&url, NoTls).unwrap();
         client.batch_execute(&format!("CREATE DATABASE {name}")).unwrap();
-        Some(url(&name))
-    })
-    .join()
-    .unwrap()
+        Some(describe(server, &name))
+    };
+    // The client cannot be used on a thread of the runtime.
+    std::thread::scope(|scope| scope.spawn(make).join().unwrap())
+}
+
+fn socket_url(directory: &Path, port: u16, database: &str) -> String {
+    format!("host={} port={port} user={USER} dbname={database} sslmode=disable", directory.display())
 }
 
 #[expect(clippy::print_stderr, reason = "the person who runs the tests must see what is skipped")]
@@ -63,17 +100,43 @@ fn start() -> Option<Server> {
     };
     let made = command("initdb").args(["-A", "trust", "-U", USER, "-E", "UTF8", "--locale=C", "-N"]).status();
     assert!(made.unwrap().success(), "initdb failed");
+    fs::write(data.join("pg_hba.conf"), RULES).unwrap();
+    make_certificates(directory.path(), root);
+    // Free a moment ago.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let socket = directory.path().display().to_string();
-    let settings = ["-c", "listen_addresses=", "-c", "max_connections=400", "-k", &socket];
-    let process = command("postgres").args(settings).spawn().unwrap();
+    let mut settings = vec!["max_connections=400".to_owned(), format!("port={port}"), "ssl=on".to_owned()];
+    settings
+        .extend([format!("ssl_cert_file={socket}/server.crt"), format!("ssl_key_file={socket}/server.key")]);
+    let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+    let process =
+        command("postgres").args(settings).args(["-h", "127.0.0.1", "-k", &socket]).spawn().unwrap();
     let watcher = end_with_this_process(process.id());
     let began = Instant::now();
-    let url = format!("host={socket} user={USER} dbname=postgres sslmode=disable");
+    let url = socket_url(directory.path(), port, "postgres");
     while Client::connect(&url, NoTls).is_err() {
         assert!(began.elapsed() < Duration::from_secs(30), "PostgreSQL does not start");
         std::thread::yield_now();
     }
-    Some(Server { directory, _process: process, _watcher: watcher })
+    Some(Server { directory, port, _process: process, _watcher: watcher })
+}
+
+/// Writes `issuer.crt`, `server.crt` and `server.key`, the last one readable by the server's user alone.
+fn make_certificates(directory: &Path, user: Option<(u32, u32)>) {
+    let mut issuer = CertificateParams::new(Vec::new()).unwrap();
+    issuer.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(issuer, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let server = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    let server = server.signed_by(&key, &issuer).unwrap();
+    fs::write(directory.join("issuer.crt"), issuer.pem()).unwrap();
+    fs::write(directory.join("server.crt"), server.pem()).unwrap();
+    let path = directory.join("server.key");
+    fs::write(&path, key.serialize_pem()).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    if let Some((user, group)) = user {
+        std::os::unix::fs::chown(&path, Some(user), Some(group)).unwrap();
+    }
 }
 
 fn find_programs() -> Option<PathBuf> {

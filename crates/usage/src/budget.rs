@@ -1,13 +1,17 @@
 //! Budgets: the amounts that keys, agents and all requests together may cost in one UTC day. Pure: the time
 //! is an argument.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use super::config::BudgetsConfig;
 use super::money::Money;
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
+/// The seconds after which the requests under way may have ended.
+const SETTLES: u64 = 5;
+/// The most models whose cost is measured.
+const MODELS: usize = 1_000;
 
 /// The requests that a budget covers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -29,6 +33,24 @@ impl Scope {
             Self::Agent(name) => format!("the agent `{name}`"),
         }
     }
+
+    /// Its name in a database.
+    pub(super) fn to_text(&self) -> String {
+        match self {
+            Self::Everybody => "all".to_owned(),
+            Self::Key(name) => format!("key {name}"),
+            Self::Agent(name) => format!("agent {name}"),
+        }
+    }
+
+    pub(super) fn from_text(text: &str) -> Option<Self> {
+        match text.split_once(' ') {
+            None => (text == "all").then_some(Self::Everybody),
+            Some(("key", name)) => Some(Self::Key(name.to_owned())),
+            Some(("agent", name)) => Some(Self::Agent(name.to_owned())),
+            Some(_) => None,
+        }
+    }
 }
 
 /// The key and the agent of a request; empty where it has none.
@@ -48,14 +70,34 @@ impl Owner<'_> {
     }
 }
 
+/// A request that is under way: whose it is, and its model.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct UnderWay<'a> {
+    pub(super) owner: Owner<'a>,
+    pub(super) model: &'a str,
+}
+
+/// Why a budget permits nothing more now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// It is spent.
+    Spent,
+    /// The requests under way will likely spend the rest.
+    UnderWay,
+    /// The spending of other processes is not known, and the owner wants requests to be refused then.
+    Unknown,
+}
+
 /// A budget that is spent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exhausted {
+    /// Why it permits nothing more.
+    pub shortage: Shortage,
     /// The requests that it covers.
     pub scope: Scope,
     /// How much it was.
     pub budget: Money,
-    /// The seconds until the budget begins again.
+    /// The seconds until another request may pass.
     pub wait: u64,
 }
 
@@ -75,6 +117,10 @@ pub struct Warning {
 pub(super) struct Spending {
     day: u64,
     spent: HashMap<Scope, Money>,
+    /// The spending of other processes that share a database.
+    others: HashMap<Scope, Money>,
+    /// The measured cost of a request to each model.
+    likely: HashMap<String, Money>,
     /// The reported budgets with their amounts at that time: a raised budget is reported again.
     reported: HashMap<Scope, Money>,
 }
@@ -91,31 +137,77 @@ impl Spending {
         self.begin_day(now);
         let mut warnings = Vec::new();
         for scope in owner.covering_scopes() {
-            let spent = self.spent.entry(scope.clone()).or_default();
-            *spent = *spent + cost;
+            let own = self.spent.entry(scope.clone()).or_default();
+            *own = *own + cost;
+            let spent = self.spent_by_all(&scope);
             let Some(budget) = daily_budget(config, &scope) else { continue };
-            if has_reached(*spent, budget, config) && self.reported.get(&scope) != Some(&budget) {
+            if has_reached(spent, budget, config) && self.reported.get(&scope) != Some(&budget) {
                 self.reported.insert(scope.clone(), budget);
-                warnings.push(Warning { scope, budget, spent: *spent });
+                warnings.push(Warning { scope, budget, spent });
             }
         }
         warnings
     }
 
-    /// Refuses a request whose budget is spent.
+    /// Learns the cost of requests to a model.
+    pub(super) fn learn_cost(&mut self, model: &str, cost: Money) {
+        if let Some(likely) = self.likely.get_mut(model) {
+            *likely = Money::from_units(likely.units() * 0.875 + cost.units() * 0.125);
+        } else if self.likely.len() < MODELS {
+            self.likely.insert(model.to_owned(), cost);
+        }
+    }
+
+    /// Returns the spending of this process today, and the day.
+    pub(super) fn own_costs(&mut self, now: u64) -> (u64, Vec<(String, i64)>) {
+        self.begin_day(now);
+        let own = self.spent.iter().map(|(scope, spent)| (scope.to_text(), spent.millionths()));
+        (self.day, own.collect())
+    }
+
+    /// Takes the spending of other processes on a day.
+    pub(super) fn set_others(&mut self, day: u64, others: Vec<(String, i64)>) {
+        if day == self.day {
+            let known = |(text, spent): (String, i64)| {
+                Some((Scope::from_text(&text)?, Money::from_millionths(spent)))
+            };
+            self.others = others.into_iter().filter_map(known).collect();
+        }
+    }
+
+    fn spent_by_all(&self, scope: &Scope) -> Money {
+        let of = |costs: &HashMap<Scope, Money>| costs.get(scope).copied().unwrap_or_default();
+        of(&self.spent) + of(&self.others)
+    }
+
+    /// The likely cost of requests under way that a budget covers.
+    fn reserved_cost(&self, scope: &Scope, under_way: &[UnderWay<'_>]) -> Money {
+        let covered =
+            under_way.iter().filter(|request| request.owner.covering_scopes().any(|it| it == *scope));
+        covered.filter_map(|request| self.likely.get(request.model).copied()).sum()
+    }
+
+    /// Refuses a request whose budget is spent, or will likely be by the requests under way.
     pub(super) fn check_budgets(
         &mut self,
         config: &BudgetsConfig,
         owner: Owner<'_>,
+        under_way: &[UnderWay<'_>],
         now: u64,
     ) -> Result<(), Exhausted> {
         self.begin_day(now);
         for scope in owner.covering_scopes() {
             let Some(budget) = daily_budget(config, &scope) else { continue };
-            if self.spent.get(&scope).is_some_and(|spent| *spent >= budget) {
-                let wait = (DAY - now % DAY).div_ceil(1_000).max(1);
-                return Err(Exhausted { scope, budget, wait });
-            }
+            let spent = self.spent_by_all(&scope);
+            let is_known = self.spent.contains_key(&scope) || self.others.contains_key(&scope);
+            let (shortage, wait) = if is_known && spent >= budget {
+                (Shortage::Spent, (DAY - now % DAY).div_ceil(1_000).max(1))
+            } else if !under_way.is_empty() && spent + self.reserved_cost(&scope, under_way) >= budget {
+                (Shortage::UnderWay, SETTLES)
+            } else {
+                continue;
+            };
+            return Err(Exhausted { shortage, scope, budget, wait });
         }
         Ok(())
     }
@@ -123,19 +215,19 @@ impl Spending {
     /// Returns the budgets that have reached their warning mark today, with the amounts spent.
     pub(super) fn reached_budgets(&mut self, config: &BudgetsConfig, now: u64) -> Vec<Warning> {
         self.begin_day(now);
-        let reached = self.spent.iter().filter_map(|(scope, &spent)| {
+        let scopes: BTreeSet<&Scope> = self.spent.keys().chain(self.others.keys()).collect();
+        let reached = scopes.into_iter().filter_map(|scope| {
+            let spent = self.spent_by_all(scope);
             let budget = daily_budget(config, scope)?;
             has_reached(spent, budget, config).then(|| Warning { scope: scope.clone(), budget, spent })
         });
-        let mut reached: Vec<_> = reached.collect();
-        reached.sort_by(|one, other| one.scope.cmp(&other.scope));
-        reached
+        reached.collect()
     }
 
     fn begin_day(&mut self, now: u64) {
         let day = now / DAY;
         if day > self.day {
-            *self = Self { day, ..Self::default() };
+            *self = Self { day, likely: std::mem::take(&mut self.likely), ..Self::default() };
         }
     }
 }
@@ -169,16 +261,24 @@ mod tests {
         let mut add = |owner, amount| spending.add_cost(&config, owner, money(amount), now).len();
         assert_eq!([add(alice, 0.4), add(alice, 0.2), add(alice, 0.2)], [0, 1, 0]);
         assert_eq!(add(Owner { key: "bob", agent: "" }, 1.5), 1);
-        spending.check_budgets(&config, alice, now).unwrap();
+        spending.check_budgets(&config, alice, &[], now).unwrap();
         spending.add_cost(&config, alice, money(0.3), now);
-        let found = spending.check_budgets(&config, alice, now).unwrap_err();
-        assert_eq!(found, Exhausted { scope: Scope::Key("alice".into()), budget: money(1.0), wait: 90 });
+        let found = spending.check_budgets(&config, alice, &[], now).unwrap_err();
+        assert_eq!(
+            found,
+            Exhausted {
+                shortage: Shortage::Spent,
+                scope: Scope::Key("alice".into()),
+                budget: money(1.0),
+                wait: 90
+            }
+        );
         spending
-            .check_budgets(&config, Owner { key: "bob", agent: "" }, now)
+            .check_budgets(&config, Owner { key: "bob", agent: "" }, &[], now)
             .expect("it has a budget of its own");
-        spending.check_budgets(&config, Owner::default(), now).expect("nobody has none");
+        spending.check_budgets(&config, Owner::default(), &[], now).expect("nobody has none");
         assert_eq!(spending.reached_budgets(&config, now).len(), 2);
-        spending.check_budgets(&config, alice, now + 90_000).expect("another day");
+        spending.check_budgets(&config, alice, &[], now + 90_000).expect("another day");
         assert_eq!(spending.reached_budgets(&config, now), [], "what was said yesterday is over");
     }
 
@@ -200,15 +300,54 @@ mod tests {
         let helper = Owner { key: "alice", agent: "helper" };
         spending.add_cost(&config, helper, money(1.0), now);
         assert_eq!(
-            spending.check_budgets(&config, helper, now).unwrap_err().scope,
+            spending.check_budgets(&config, helper, &[], now).unwrap_err().scope,
             Scope::Agent("helper".into())
         );
         let alice = Owner { key: "alice", agent: "" };
-        spending.check_budgets(&config, alice, now).unwrap();
+        spending.check_budgets(&config, alice, &[], now).unwrap();
         spending.add_cost(&config, alice, money(2.0), now);
         assert_eq!(
-            spending.check_budgets(&config, Owner::default(), now).unwrap_err().scope,
+            spending.check_budgets(&config, Owner::default(), &[], now).unwrap_err().scope,
             Scope::Everybody
         );
+    }
+
+    #[test]
+    fn other_processes_count() {
+        let config: BudgetsConfig = toml::from_str("day = 3.0").unwrap();
+        let (mut spending, now) = (Spending::default(), 20_000 * DAY);
+        let alice = Owner { key: "alice", agent: "" };
+        spending.add_cost(&config, alice, money(1.0), now);
+        let (day, own) = spending.own_costs(now);
+        assert_eq!((day, own.len()), (20_000, 2));
+        assert!(own.contains(&("key alice".to_owned(), 1_000_000)));
+        spending.set_others(day, vec![("all".to_owned(), 1_500_000), ("key bob".to_owned(), 5)]);
+        spending.check_budgets(&config, alice, &[], now).unwrap();
+        assert_eq!(spending.reached_budgets(&config, now)[0].spent, money(2.5));
+        spending.set_others(day, vec![("all".to_owned(), 2_000_000)]);
+        spending.check_budgets(&config, alice, &[], now).unwrap_err();
+        assert_eq!(spending.own_costs(now).1.len(), 2, "what others spent is not one's own");
+        spending.set_others(day - 1, Vec::new());
+        spending.check_budgets(&config, alice, &[], now).expect_err("an answer of yesterday is too late");
+    }
+
+    /// The likely cost is the measured one: a first request of a day passes, whatever it may cost.
+    #[test]
+    fn requests_under_way_reserve_their_likely_cost() {
+        let config: BudgetsConfig = toml::from_str("day = 1.0\nkey = 0.6").unwrap();
+        let (mut spending, now) = (Spending::default(), 20_000 * DAY);
+        let alice = Owner { key: "alice", agent: "" };
+        let request = |key| UnderWay { owner: Owner { key, agent: "" }, model: "m" };
+        let busy = [request("alice"), request("bob"), request("bob")];
+        spending.check_budgets(&config, alice, &busy, now).expect("nothing is known of the model");
+        spending.learn_cost("m", money(0.3));
+        spending.check_budgets(&config, alice, &busy, now).unwrap();
+        let found = spending.check_budgets(&config, Owner { key: "bob", agent: "" }, &busy, now).unwrap_err();
+        assert_eq!(
+            (found.shortage, found.scope, found.wait),
+            (Shortage::UnderWay, Scope::Key("bob".into()), SETTLES)
+        );
+        spending.learn_cost("m", money(9.0));
+        spending.check_budgets(&config, alice, &[], now).expect("nothing is under way");
     }
 }

@@ -80,6 +80,9 @@ wire::settings! {
         pub keys: BTreeMap<String, f64> = BTreeMap::new(), with_form(MONEY), with_example("{ alice = 3.0 }");
         /// The same for certain agents, by their names.
         pub agents: BTreeMap<String, f64> = BTreeMap::new(), with_form(MONEY), with_example("{ helper = 0.5 }");
+        /// Whether requests are refused while the database of `[store] url` cannot be reached. Otherwise each
+        /// process meanwhile counts what it spends itself.
+        pub refuse_without_database: bool = false;
         /// The share of a budget at which respool warns.
         pub warn_at: f64 = 0.8, with_range(0.0, 1.0);
     }

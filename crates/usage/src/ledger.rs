@@ -5,6 +5,9 @@
 //! limits count each request as it ends, whether or not its row can be kept. The tokens of keys are stored
 //! apart from the rows, so that their limits hold after a restart, and in several processes that share a
 //! store.
+//!
+//! Processes that share a database keep their rows in their own files first and copy them behind: each row
+//! arrives once, however often the database is away. What each spends is exchanged every second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,14 +16,17 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Exhausted, Owner, Spending, Warning};
+use super::budget::{Exhausted, Owner, Scope, Shortage, Spending, UnderWay, Warning};
 use super::config::{BudgetsConfig, UsageConfig};
 use super::key_tokens::KeyTokens;
 use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
 use super::report::{HardwareUse, Report, make_report};
-use store::{Dimension, RequestQuery, Store, StoreError, StoredUsage, UsageQuery, UsageStore, UsageSum};
+use store::{
+    Dimension, RequestQuery, SharedUsage, Store, StoreError, StoredUsage, UsageQuery, UsageRows, UsageStore,
+    UsageSum,
+};
 use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
 /// The most rows that wait. Further rows are lost, and counted.
@@ -29,6 +35,10 @@ const MOST_WAITING: usize = 20_000;
 const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
 /// The time between two writes.
 const EVERY: Duration = Duration::from_millis(500);
+/// The time between two exchanges with other processes.
+const SHARE_EVERY: Duration = Duration::from_secs(1);
+/// How many rows are copied in one commit.
+const COPIED: usize = 2_000;
 /// The time between two deletions of old rows.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
 /// The number of recent problems that are kept in memory.
@@ -49,8 +59,10 @@ pub struct Ledger {
     /// The last day on which old tokens of keys were deleted.
     cleared_day: AtomicU64,
     state: Mutex<State>,
-    /// Held while rows, or the tokens of keys, are written.
+    /// Held while rows are written.
     flushing: tokio::sync::Mutex<()>,
+    /// Held while the tokens of keys are written, or something is exchanged with other processes.
+    sharing: tokio::sync::Mutex<()>,
     /// The requests under way.
     pub in_flight: Arc<InFlight>,
 }
@@ -76,6 +88,8 @@ struct State {
     keys: KeyTokens,
     /// The tokens of keys could not be stored the last time, which was reported.
     are_keys_unsaved: bool,
+    /// Nothing could be exchanged with other processes the last time, which was reported.
+    is_apart: bool,
     problems: VecDeque<Problem>,
     minutes: Minutes,
 }
@@ -114,9 +128,17 @@ impl Ledger {
     /// Makes a ledger. Without a `store` it keeps no rows, but still counts budgets.
     pub fn new(settings: LedgerSettings, store: Option<Arc<UsageStore>>) -> Self {
         let settings = RwLock::new(Arc::new(settings));
-        let (state, flushing) = (Mutex::default(), tokio::sync::Mutex::default());
         let (key_store, cleared_day) = (OnceLock::new(), AtomicU64::default());
-        Self { settings, store, key_store, cleared_day, state, flushing, in_flight: Arc::default() }
+        Self {
+            settings,
+            store,
+            key_store,
+            cleared_day,
+            state: Mutex::default(),
+            flushing: tokio::sync::Mutex::default(),
+            sharing: tokio::sync::Mutex::default(),
+            in_flight: Arc::default(),
+        }
     }
 
     /// Notes that rows cannot be kept. Alerts and the page report it until the process ends.
@@ -147,9 +169,31 @@ impl Ledger {
         self.store.as_ref()
     }
 
+    /// The usage that processes share; `None` where this one has its own.
+    fn shared_usage(&self) -> Option<&dyn SharedUsage> {
+        self.key_store.get()?.shared_usage()
+    }
+
+    /// The rows for reports: those of all processes, or this one's alone while the others' cannot be read.
+    fn rows(&self) -> Option<&dyn UsageRows> {
+        let own: &dyn UsageRows = self.store.as_deref()?;
+        match self.shared_usage() {
+            Some(shared) if !self.lock_state().is_apart => Some(shared),
+            _ => Some(own),
+        }
+    }
+
+    /// How many processes share the limits.
+    pub fn live_nodes(&self) -> u32 {
+        self.key_store.get().map_or(1, |store| store.live_nodes())
+    }
+
     /// Loads today's spending from before this process started.
     pub async fn load_spending(&self) {
         let settings = self.current_settings();
+        if self.shared_usage().is_some() {
+            return;
+        }
         let Some(store) = self.store.as_ref().filter(|_| !settings.budgets.is_empty()) else { return };
         self.flush().await;
         let now = clock::now();
@@ -182,6 +226,57 @@ impl Ledger {
             tracing::error!(target: "respool::usage", %error, "the tokens that keys used today cannot be read: their limits count from zero");
         }
         let _ = self.key_store.set(store);
+        if self.shared_usage().is_some() {
+            // The database knows what processes of before spent.
+            self.lock_state().spending = Spending::default();
+            self.share().await;
+        }
+    }
+
+    /// Exchanges what is used with the processes of the same database, until `stop`.
+    pub async fn share_until(self: Arc<Self>, stop: CancellationToken) {
+        while self.shared_usage().is_some() && !stop.is_cancelled() {
+            tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(SHARE_EVERY) => {} }
+            self.save_keys().await;
+            self.share().await;
+        }
+    }
+
+    /// Copies this process's rows to the database of all, and learns the spending of the others. It waits for
+    /// an exchange that is under way.
+    pub async fn share(&self) {
+        let Some(shared) = self.shared_usage() else { return };
+        let _alone = self.sharing.lock().await;
+        let exchanged = self.exchange_with(shared).await;
+        let was_apart = std::mem::replace(&mut self.lock_state().is_apart, exchanged.is_err());
+        match exchanged {
+            Err(error) if !was_apart => {
+                tracing::error!(target: "respool::usage", %error, "usage records wait in the state directory, and budgets count this process alone, until the database can be used");
+            }
+            Ok(()) if was_apart => {
+                tracing::info!(target: "respool::usage", "usage records are copied to the database again");
+            }
+            _ => {}
+        }
+    }
+
+    async fn exchange_with(&self, shared: &dyn SharedUsage) -> Result<(), StoreError> {
+        let (day, own) = self.lock_state().spending.own_costs(clock::now());
+        let others = shared.exchange_spending(day, own).await?;
+        self.lock_state().spending.set_others(day, others);
+        let Some(store) = &self.store else { return Ok(()) };
+        let database = shared.database_id().await?;
+        loop {
+            let rows = store.list_uncopied(database.clone(), COPIED).await?;
+            let count = rows.rows.len();
+            if count > 0 {
+                shared.add_rows(rows.clone()).await?;
+                store.mark_copied(database.clone(), rows).await?;
+            }
+            if count < COPIED {
+                return Ok(());
+            }
+        }
     }
 
     async fn load_keys(&self, store: &Store) -> Result<(), StoreError> {
@@ -200,7 +295,7 @@ impl Ledger {
     /// that is under way.
     pub async fn save_keys(&self) {
         let Some(store) = self.key_store.get() else { return };
-        let _alone = self.flushing.lock().await;
+        let _alone = self.sharing.lock().await;
         let rows = self.lock_state().keys.take_unsaved();
         if rows.is_empty() {
             return;
@@ -235,7 +330,10 @@ impl Ledger {
         while !stop.is_cancelled() {
             tokio::select! { () = stop.cancelled() => {}, () = tokio::time::sleep(EVERY) => {} }
             self.flush().await;
-            self.save_keys().await;
+            // A database that is away must not keep rows from the disk.
+            if self.shared_usage().is_none() {
+                self.save_keys().await;
+            }
             if !stop.is_cancelled() && cleared.is_none_or(|at| at.elapsed() >= CLEAR_EVERY) {
                 cleared = Some(Instant::now());
                 self.delete_old_rows().await;
@@ -296,6 +394,11 @@ impl Ledger {
         if let Err(error) = store.clear(clock::time_ago(config.keep), config.max_size.0).await {
             tracing::warn!(target: "respool::usage", %error, "old usage records cannot be deleted");
         }
+        if let Some(shared) = self.shared_usage()
+            && let Err(error) = shared.forget_rows(clock::time_ago(config.keep)).await
+        {
+            tracing::warn!(target: "respool::usage", %error, "old usage records of the database cannot be deleted");
+        }
     }
 
     /// Returns true when there is a budget.
@@ -308,16 +411,30 @@ impl Ledger {
         self.current_settings().prices.token_price(model).is_none()
     }
 
-    /// Refuses a request whose key's, agent's or day's budget is spent.
+    /// Refuses a request whose key's, agent's or day's budget is spent, or will likely be by the requests
+    /// under way. `id`: its own.
     ///
     /// # Errors
-    /// The spent budget, and when it begins again.
-    pub fn check_budget(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
+    /// The spent budget, and when another request may pass.
+    pub fn check_budget(&self, owner: Owner<'_>, id: &str) -> Result<(), Exhausted> {
         let settings = self.current_settings();
         if settings.budgets.is_empty() {
             return Ok(());
         }
-        self.lock_state().spending.check_budgets(&settings.budgets, owner, clock::now())
+        let live = self.in_flight.requests();
+        // The model calls of a run are requests of their own.
+        let others = live.iter().filter(|request| request.id != id && request.route != "agent");
+        let under_way = others.map(|request| UnderWay {
+            owner: Owner { key: &request.key, agent: &request.agent },
+            model: &request.model,
+        });
+        let under_way: Vec<_> = under_way.collect();
+        let mut state = self.lock_state();
+        if state.is_apart && settings.budgets.refuse_without_database {
+            let (shortage, scope) = (Shortage::Unknown, Scope::Everybody);
+            return Err(Exhausted { shortage, scope, budget: Money::default(), wait: SHARE_EVERY.as_secs() });
+        }
+        state.spending.check_budgets(&settings.budgets, owner, &under_way, clock::now())
     }
 
     /// Returns the budgets that have reached their warning mark today.
@@ -343,10 +460,18 @@ impl Ledger {
         let none = || {
             StoreError("no rows of what is used are kept: `[usage] keep` is 0s, or the state directory cannot be used (see the log)".to_owned())
         };
-        let store = self.store.as_ref().ok_or_else(none)?;
-        self.flush().await;
+        self.bring_up_to_date().await;
+        let rows = self.rows().ok_or_else(none)?;
         let settings = self.current_settings();
-        report_from_store(store, query, &settings.prices, &settings.config.compare).await
+        report_from_store(rows, query, &settings.prices, &settings.config.compare).await
+    }
+
+    /// Writes the rows that wait, so that they can be read.
+    async fn bring_up_to_date(&self) {
+        self.flush().await;
+        if !self.lock_state().is_apart {
+            self.share().await;
+        }
     }
 
     /// Returns the cost of the model calls of a run, if the price of any of them is known.
@@ -356,11 +481,11 @@ impl Ledger {
 
     /// Returns what the model calls of these runs used, by run. Runs without model calls are left out.
     pub async fn usage_of_runs(&self, runs: Vec<String>) -> BTreeMap<String, RunUsage> {
-        let Some(store) = &self.store else { return BTreeMap::new() };
-        self.flush().await;
+        self.bring_up_to_date().await;
+        let Some(rows) = self.rows() else { return BTreeMap::new() };
         let prices = &self.current_settings().prices;
         let mut all: BTreeMap<String, RunUsage> = BTreeMap::new();
-        for sum in store.sums_of_runs(runs).await.unwrap_or_default() {
+        for sum in rows.sums_of_runs(runs).await.unwrap_or_default() {
             let [run, key] = &sum.names[..] else { continue };
             let used = all.entry(run.clone()).or_default();
             used.tokens += sum.usage.total_tokens();
@@ -381,12 +506,12 @@ impl Ledger {
     /// # Errors
     /// When the store cannot be read.
     pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
-        let Some(store) = &self.store else { return Ok(Vec::new()) };
-        self.flush().await;
-        store.requests_of_run(run, most).await
+        self.bring_up_to_date().await;
+        let Some(rows) = self.rows() else { return Ok(Vec::new()) };
+        rows.requests_of_run(run, most).await
     }
 
-    /// Returns the requests that a query selects.
+    /// Returns the requests of this process's own file that a query selects.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -450,7 +575,7 @@ impl Ledger {
 /// # Errors
 /// When the store cannot be read.
 pub async fn report_from_store(
-    store: &UsageStore,
+    store: &dyn UsageRows,
     query: UsageQuery,
     prices: &Prices,
     compare: &[String],
@@ -487,11 +612,13 @@ impl UsageSink for Ledger {
             let model = if row.route == "agent_model" { &row.model } else { &known_model };
             state.keys.add_request(&row.key, model, usage, clock::now() / DAY);
         }
-        if !settings.budgets.is_empty()
+        // Where processes share a database, another one may have a budget.
+        if (!settings.budgets.is_empty() || self.shared_usage().is_some())
             && let Some(usage) = counted
         {
             let cost = settings.prices.request_cost(&row.model, usage, row.duration.as_secs_f64());
             let owner = Owner { key: &row.key, agent: &row.agent };
+            state.spending.learn_cost(&row.model, cost);
             for warning in state.spending.add_cost(&settings.budgets, owner, cost, clock::now()) {
                 warn_about_budget(&warning);
             }
@@ -534,9 +661,10 @@ fn warn_about_budget(warning: &Warning) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use store::StoreConfig;
+    use store::{DatabaseConfig, StoreConfig};
     use testing::stores::refuse_usage;
     use wire::turn::Usage;
+    use wire::units::Secret;
 
     fn ledger(dir: &std::path::Path) -> Ledger {
         let prices = Prices::new(&BTreeMap::new(), None).unwrap();
@@ -634,7 +762,7 @@ mod tests {
         ledger
             .change_settings(LedgerSettings { prices: prices(), budgets, ..LedgerSettings::default() })
             .await;
-        assert!(ledger.check_budget(Owner::default()).is_err(), "1.5 of 1.0 are spent");
+        assert!(ledger.check_budget(Owner::default(), "").is_err(), "1.5 of 1.0 are spent");
         let spent: Vec<Money> = ledger.reached_budgets().iter().map(|reached| reached.spent).collect();
         assert_eq!(spent, [Money::from_units(1.5)]);
     }
@@ -707,6 +835,114 @@ mod tests {
         ledger.record_request(EndedRequest { row, counted, ..EndedRequest::default() });
         ledger.record_request(EndedRequest { row: of_agent, counted, ..EndedRequest::default() });
         assert_eq!(ledger.tokens_today("alice"), 1_500_000);
-        assert!(ledger.check_budget(Owner::default()).is_err());
+        assert!(ledger.check_budget(Owner::default(), "").is_err());
+    }
+
+    /// Two processes on one database; `None` on a machine without `PostgreSQL`.
+    async fn two_nodes(budgets: &BudgetsConfig) -> Option<([Ledger; 2], [tempfile::TempDir; 2], String)> {
+        let url = testing::postgres_server::new_database()?;
+        let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let open = async |dir: &tempfile::TempDir| {
+            let database =
+                DatabaseConfig { url: Some(Secret::new(url.clone())), pool: 2, ..DatabaseConfig::default() };
+            let config =
+                StoreConfig { state_dir: dir.path().to_owned(), store: database, ..StoreConfig::default() };
+            let rows = Arc::new(UsageStore::open(dir.path()).unwrap());
+            let settings =
+                LedgerSettings { prices: prices(), budgets: budgets.clone(), ..LedgerSettings::default() };
+            let ledger = Ledger::new(settings, Some(rows));
+            ledger.use_key_store(Arc::new(Store::open(&config).unwrap())).await;
+            ledger
+        };
+        let ledgers = [open(&dirs[0]).await, open(&dirs[1]).await];
+        Some((ledgers, dirs, url))
+    }
+
+    fn run_sql(url: &str, sql: &'static str) {
+        let url = url.to_owned();
+        let run = move || {
+            let mut client = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+            client.batch_execute(sql).unwrap();
+        };
+        std::thread::spawn(run).join().unwrap();
+    }
+
+    fn everything() -> UsageQuery {
+        UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key, Dimension::Day], only: Vec::new() }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_budget_counts_all_nodes() {
+        let budgets = BudgetsConfig { day: Some(2.0), ..BudgetsConfig::default() };
+        let Some(([first, second], _dirs, _)) = two_nodes(&budgets).await else { return };
+        let check = |ledger: &Ledger| ledger.check_budget(Owner { key: "alice", agent: "" }, "");
+        record(&first, used("alice", "paid", 1_500_000, 0));
+        record(&second, used("bob", "paid", 600_000, 0));
+        check(&second).expect("it has not heard of the other");
+        first.share().await;
+        second.share().await;
+        let found = check(&second).unwrap_err();
+        assert_eq!((found.shortage, found.scope), (Shortage::Spent, Scope::Everybody));
+        first.share().await;
+        check(&first).unwrap_err();
+        assert_eq!(first.reached_budgets()[0].spent, Money::from_units(2.1));
+    }
+
+    /// Reports of every node are about all of them, and a row arrives once however often it is sent.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rows_of_all_nodes_arrive_once() {
+        let Some(([first, second], dirs, url)) = two_nodes(&BudgetsConfig::default()).await else { return };
+        let names = async |ledger: &Ledger| {
+            let report = ledger.report_usage(everything()).await.unwrap();
+            let names = report.lines.iter().map(|line| (line.names[0].clone(), line.requests));
+            names.collect::<Vec<_>>()
+        };
+        record(&first, used("alice", "m\0", 10, 1));
+        record(&first, UsageRow { run: "run-1".into(), ..used("alice", "m", 10, 1) });
+        record(&second, used("bob", "m", 5, 1));
+        names(&first).await;
+        let all = [("alice".to_owned(), 2), ("bob".to_owned(), 1)];
+        assert_eq!(names(&second).await, all);
+        assert_eq!(second.requests_of_run("run-1", 9).await.unwrap().len(), 1);
+        // The database has the rows, but the answer is lost.
+        rusqlite::Connection::open(dirs[0].path().join("usage.db"))
+            .unwrap()
+            .execute("UPDATE copies SET last = 0", [])
+            .unwrap();
+        run_sql(&url, "ALTER TABLE respool.usage RENAME TO gone");
+        record(&first, used("alice", "m", 10, 1));
+        first.flush().await;
+        first.share().await;
+        assert_eq!(names(&first).await, [("alice".to_owned(), 3)], "meanwhile its own are shown");
+        run_sql(&url, "ALTER TABLE respool.gone RENAME TO usage");
+        first.share().await;
+        assert_eq!(names(&second).await, [("alice".to_owned(), 3), ("bob".to_owned(), 1)]);
+        assert_eq!(names(&first).await, names(&second).await);
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn budgets_may_refuse_without_the_database() {
+        let budgets =
+            BudgetsConfig { day: Some(2.0), refuse_without_database: true, ..BudgetsConfig::default() };
+        let Some(([first, _second], _dirs, url)) = two_nodes(&budgets).await else { return };
+        first.check_budget(Owner::default(), "").unwrap();
+        run_sql(&url, "ALTER TABLE respool.spending RENAME TO gone");
+        first.share().await;
+        assert_eq!(first.check_budget(Owner::default(), "").unwrap_err().shortage, Shortage::Unknown);
+        run_sql(&url, "ALTER TABLE respool.gone RENAME TO spending");
+        first.share().await;
+        first.check_budget(Owner::default(), "").unwrap();
+    }
+
+    /// Once all rows are deleted, the numbers of new ones begin again.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn rows_after_a_deletion_arrive_too() {
+        let Some(([first, second], _dirs, _)) = two_nodes(&BudgetsConfig::default()).await else { return };
+        record(&first, used("alice", "m", 10, 0));
+        first.report_usage(everything()).await.unwrap();
+        first.store().unwrap().clear(u64::MAX, u64::MAX).await.unwrap();
+        record(&first, used("bob", "m", 10, 0));
+        first.report_usage(everything()).await.unwrap();
+        assert_eq!(second.report_usage(everything()).await.unwrap().lines.len(), 2);
     }
 }

@@ -19,6 +19,14 @@ impl Money {
         Self((amount * 1_000_000.0).round() as i64)
     }
 
+    pub(super) fn from_millionths(amount: i64) -> Self {
+        Self(amount)
+    }
+
+    pub(super) fn millionths(self) -> i64 {
+        self.0
+    }
+
     /// Writes the amount with its currency, if one is known.
     pub fn with_currency(self, currency: &str) -> String {
         if currency.is_empty() { self.to_string() } else { format!("{self} {currency}") }

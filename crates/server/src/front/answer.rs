@@ -27,7 +27,7 @@ pub(crate) async fn begin_turn(app: &App, chat: Bytes, origin: Origin) -> Result
     let record = &origin.record;
     let named = named_agent(app, &chat);
     let name = named.as_ref().map_or("", |named| &*named.agent.name);
-    let chat = match check_budget(app, record.start().key_name(), name) {
+    let chat = match check_budget(app, record.start(), name) {
         Ok(()) => chat,
         Err(spent) => {
             let is_free = |model: &str| app.usage.is_free(model);

@@ -3,29 +3,41 @@
 use std::time::Duration;
 
 use crate::app::App;
-use usage::{Exhausted, Owner};
+use telemetry::RequestStart;
+use usage::{Exhausted, Owner, Shortage};
 use wire::{ApiError, ErrorCode};
 
-/// Refuses a request whose budget of the day is spent: its key's, its agent's, or that of all requests
-/// together.
+/// Refuses a request whose budget of the day is spent, or will likely be by the requests under way: its
+/// key's, its agent's, or that of all requests together.
 ///
 /// # Errors
-/// 429, with the time until the next day.
-pub(crate) fn check_budget(app: &App, key: Option<&str>, agent: &str) -> Result<(), ApiError> {
+/// 429, with the time until another request may pass.
+pub(crate) fn check_budget(app: &App, start: &RequestStart, agent: &str) -> Result<(), ApiError> {
     if !app.usage.has_budgets() {
         return Ok(());
     }
-    let owner = Owner { key: key.unwrap_or_default(), agent };
-    app.usage.check_budget(owner).map_err(|exhausted| budget_error(&exhausted))
+    let owner = Owner { key: start.key_name().unwrap_or_default(), agent };
+    app.usage.check_budget(owner, &start.id).map_err(|exhausted| budget_error(&exhausted))
 }
 
 fn budget_error(exhausted: &Exhausted) -> ApiError {
-    let Exhausted { scope, budget, wait } = exhausted;
+    let Exhausted { shortage, scope, budget, wait } = exhausted;
     let left = humantime::format_duration(Duration::from_secs(*wait));
-    let what = format!(
-        "Today's budget for {} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`",
-        scope.describe()
-    );
+    let whose = scope.describe();
+    let what = match shortage {
+        Shortage::Spent => format!(
+            "Today's budget for {whose} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`"
+        ),
+        Shortage::UnderWay => format!(
+            "Requests under way will likely use up today's budget for {whose} ({budget}): send the request again in {left}, or \
+             raise it in `[budgets]`"
+        ),
+        Shortage::Unknown => {
+            "The database that counts the budgets of all processes cannot be reached: look at the server and the network, or set \
+             `budgets.refuse_without_database = false`"
+                .to_owned()
+        }
+    };
     let mut error = ApiError::new(429, ErrorCode::BudgetSpent, what);
     error.retry_after = Some(*wait);
     error
@@ -41,7 +53,8 @@ mod tests {
     #[test]
     fn a_spent_budget_says_how_long() {
         let scope = usage::Scope::Key("alice".into());
-        let exhausted = Exhausted { scope, budget: usage::Money::from_units(2.5), wait: 75 };
+        let exhausted =
+            Exhausted { shortage: Shortage::Spent, scope, budget: usage::Money::from_units(2.5), wait: 75 };
         let error = budget_error(&exhausted);
         assert_eq!((error.status, error.retry_after), (429, Some(75)));
         assert!(

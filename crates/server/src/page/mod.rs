@@ -15,6 +15,7 @@ mod layout;
 mod live;
 mod live_parts;
 mod login;
+mod nodes;
 mod overview;
 mod query;
 mod remedy;

@@ -8,6 +8,7 @@ use maud::{Markup, html};
 
 use super::guard::require_viewer;
 use super::live_parts::{LivePart, running_requests};
+use super::nodes::node_section;
 use super::query::PageQuery;
 use super::response::page_response;
 use super::session::Viewer;
@@ -27,6 +28,10 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     };
     let now = clock::now();
     let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
+    let nodes = match app.agents.store() {
+        Some(store) => store.nodes().await.unwrap_or_default(),
+        None => Vec::new(),
+    };
     let [tiles, running, upstreams, open_alerts, problems] =
         live_parts(&app, &viewer, &report_today(&app).await, now).map(|part| part.element());
     let main = html! {
@@ -35,6 +40,7 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
         (tiles)
         section aria-labelledby="now" { h2 id="now" { "Running now" } (running) }
         section aria-labelledby="upstreams" { h2 id="upstreams" { "Upstreams" } (upstreams) }
+        (node_section(&nodes, now))
         section aria-labelledby="alerts" { h2 id="alerts" { "Alerts" } (open_alerts) }
         section aria-labelledby="problems" { h2 id="problems" { "Last problems" } (problems) }
     };

@@ -2,10 +2,11 @@
 //! mark that belongs to it.
 //!
 //! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions.
-//! The signing key is made by each process, so a restart ends all sessions.
+//! The signing key is made by each process, so a restart ends all sessions; processes that share a database
+//! share it.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use http::{HeaderMap, header};
 use ring::hmac;
@@ -16,9 +17,9 @@ pub(crate) const COOKIE: &str = "respool_session";
 const LASTS: u64 = 12 * 3_600 * 1_000;
 
 /// Makes and reads sessions.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Sessions {
-    key: hmac::Key,
+    key: OnceLock<hmac::Key>,
     /// The signatures of sessions that were ended before their time, with the time.
     ended: Mutex<HashMap<String, u64>>,
 }
@@ -50,15 +51,18 @@ impl Viewer {
     }
 }
 
-impl Default for Sessions {
-    fn default() -> Self {
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>()), ended: Mutex::default() }
-    }
-}
-
 impl Sessions {
+    /// Signs with this secret. Sessions that were begun before keep their key.
+    pub(crate) fn use_secret(&self, secret: &[u8; 32]) {
+        let _ = self.key.set(hmac::Key::new(hmac::HMAC_SHA256, secret));
+    }
+
+    fn key(&self) -> &hmac::Key {
+        self.key.get_or_init(|| hmac::Key::new(hmac::HMAC_SHA256, &rand::random::<[u8; 32]>()))
+    }
+
     fn keyed_mark(&self, purpose: &str, of: &[u8]) -> String {
-        let mut context = hmac::Context::with_key(&self.key);
+        let mut context = hmac::Context::with_key(self.key());
         context.update(purpose.as_bytes());
         context.update(&[0]);
         context.update(of);

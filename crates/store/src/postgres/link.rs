@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use postgres::error::SqlState;
 use postgres::types::ToSql;
-use postgres::{Client, Config, Error, NoTls, Row, Statement};
+use postgres::{Client, Error, Row, Statement};
 use tokio::sync::oneshot;
 
+use super::address::Address;
 use crate::error::StoreError;
 
 /// A caller waits this long. The work may still be done later, as after a lost connection.
@@ -36,12 +37,12 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Starts a thread for each connection. They connect when there is work.
-    pub(super) fn start(config: &Config, connections: usize) -> Result<Self, StoreError> {
+    pub(super) fn start(address: &Address, connections: usize) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let (queue, commits) = (Arc::new(Mutex::new(queue)), Arc::new(AtomicU64::new(0)));
         for number in 0..connections.max(1) {
             let queue = Arc::clone(&queue);
-            let mut link = Link::new(config.clone(), Arc::clone(&commits));
+            let mut link = Link::new(address.clone(), Arc::clone(&commits));
             let work = move || {
                 loop {
                     let job = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -94,15 +95,15 @@ impl Pool {
 
 /// A connection that is made when it is needed, and again after it was lost.
 pub(super) struct Link {
-    config: Config,
+    address: Address,
     client: Option<Client>,
     statements: HashMap<String, Statement>,
     commits: Arc<AtomicU64>,
 }
 
 impl Link {
-    pub(super) fn new(config: Config, commits: Arc<AtomicU64>) -> Self {
-        Self { config, client: None, statements: HashMap::new(), commits }
+    pub(super) fn new(address: Address, commits: Arc<AtomicU64>) -> Self {
+        Self { address, client: None, statements: HashMap::new(), commits }
     }
 
     /// Runs work in a transaction.
@@ -126,7 +127,7 @@ impl Link {
             client
         } else {
             self.statements.clear();
-            self.config.connect(NoTls).map_err(Failed::Final)?
+            self.address.connect().map_err(Failed::Final)?
         };
         let client = self.client.insert(client);
         let mut change = Change { client, statements: &mut self.statements };

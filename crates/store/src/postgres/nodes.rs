@@ -2,14 +2,15 @@
 //! which also hears of work that others have queued. Where that connection cannot listen, as behind a pooler,
 //! the queue is looked at every second all the same.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use fallible_iterator::FallibleIterator as _;
-use postgres::{Client, Config, Error, NoTls};
+use postgres::{Client, Error, Row};
 use tokio::sync::Notify;
 
+use super::address::Address;
 use super::link::{Change, Link, Values, explain, number, span};
 use crate::error::StoreError;
 
@@ -21,9 +22,14 @@ pub(super) const GONE_AFTER: Duration = Duration::from_secs(15);
 /// Rows of processes that ended long ago are taken away.
 const FORGET_AFTER: Duration = Duration::from_hours(24);
 
-const SEEN: &str = "INSERT INTO respool.nodes (owner, name, version, began, seen)
-    VALUES ($1, $2, $3, respool.now_ms(), respool.now_ms())
-    ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms()";
+/// A clock that differs by less than this, in milliseconds, is taken to be right.
+const NEGLIGIBLE: u64 = 100;
+
+/// Says that a process lives. Returns how many others that serve do, and the time.
+const SEEN: &str = "WITH said AS (INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
+        VALUES ($1, $2, $3, $4, $5, respool.now_ms(), respool.now_ms())
+        ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = $5)
+    SELECT count(*), respool.now_ms() FROM respool.nodes WHERE serves AND owner <> $1 AND seen > respool.now_ms() - $6";
 
 /// The identity of this process.
 #[derive(Clone, Debug)]
@@ -32,6 +38,23 @@ pub(super) struct Node {
     pub(super) owner: String,
     /// Its name for people, unique among those that live.
     pub(super) name: String,
+    /// False for a command that uses the database for a moment.
+    pub(super) serves: bool,
+}
+
+impl Node {
+    /// Says that the process lives, by running [`SEEN`]. Returns how many others that serve do.
+    fn say_seen(
+        &self,
+        configuration: &str,
+        run: impl FnOnce(Values<'_>) -> Result<(u64, u64), Error>,
+    ) -> Result<u64, Error> {
+        let (version, gone) = (env!("CARGO_PKG_VERSION"), span(GONE_AFTER));
+        let asked = clock::own_time();
+        let (others, time) = run(&[&self.owner, &self.name, &version, &self.serves, &configuration, &gone])?;
+        follow_clock(time, asked, clock::own_time());
+        Ok(others)
+    }
 }
 
 /// How often a process looks whether another one of its name lives.
@@ -64,44 +87,67 @@ fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, 
     if let Some(seen) = change.find(sql, values, |row| number(row, 0))? {
         return Ok(Some(seen));
     }
-    change.execute(SEEN, &[&node.owner, &node.name, &env!("CARGO_PKG_VERSION")])?;
+    let counts = |row: &Row| Ok((number(row, 0)?, number(row, 1)?));
+    node.say_seen("", |values| Ok(change.find(SEEN, values, counts)?.unwrap_or_default()))?;
     Ok(None)
 }
 
 /// Says that a process lives for as long as this value does.
 #[derive(Debug)]
 pub(super) struct Presence {
-    ends: Arc<AtomicBool>,
-    /// Why it could not say so the last time.
-    problem: Arc<Problem>,
+    pub(super) shared: Arc<Shared>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-type Problem = Mutex<Option<StoreError>>;
+/// The state that the thread shares with its process.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    ends: AtomicBool,
+    /// Why it could not say so the last time.
+    problem: Mutex<Option<StoreError>>,
+    /// How many processes that serve live, this one among them.
+    pub(super) live: AtomicU32,
+    /// The digest of this process's configuration, and whether it changed since it was said.
+    configuration: Mutex<String>,
+    is_changed: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn set_configuration(&self, digest: String) {
+        *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) = digest;
+        self.is_changed.store(true, Ordering::Relaxed);
+    }
+
+    fn set_problem(&self, error: Option<StoreError>) {
+        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ends.load(Ordering::Relaxed)
+    }
+}
 
 impl Presence {
-    pub(super) fn begin(config: &Config, node: Node, queued: &Arc<Notify>) -> Result<Self, StoreError> {
-        let ends = Arc::new(AtomicBool::new(false));
-        let problem = Arc::<Problem>::default();
-        let (config, queued) = (config.clone(), Arc::downgrade(queued));
-        let (until, shared) = (Arc::clone(&ends), Arc::clone(&problem));
+    pub(super) fn begin(address: &Address, node: Node, queued: &Arc<Notify>) -> Result<Self, StoreError> {
+        let shared = Arc::<Shared>::default();
+        let (address, queued, with_thread) = (address.clone(), Arc::downgrade(queued), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("store-presence".into())
-            .spawn(move || keep_present(&config, &node, &queued, &until, &shared))
+            .spawn(move || keep_present(&address, &node, &queued, &with_thread))
             .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
-        Ok(Self { ends, problem, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// Returns an error while the database cannot be used.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        let problem = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner);
         problem.clone().map_or(Ok(()), Err)
     }
 }
 
 impl Drop for Presence {
     fn drop(&mut self) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.shared.ends.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             // A thread that has panicked has nothing left to say.
             let _ = thread.join();
@@ -109,36 +155,62 @@ impl Drop for Presence {
     }
 }
 
-fn keep_present(config: &Config, node: &Node, queued: &Weak<Notify>, ends: &AtomicBool, problem: &Problem) {
-    let set_problem = |error: Option<StoreError>| {
-        *problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
-    };
+fn keep_present(address: &Address, node: &Node, queued: &Weak<Notify>, shared: &Shared) {
     let mut client = None;
-    while !ends.load(Ordering::Relaxed) {
-        let said = say_present(&mut client, config, node).map(|()| set_problem(None));
-        if let Err(error) = said.and_then(|()| listen(&mut client, node, queued, ends)) {
-            set_problem(Some(explain(&error)));
+    while !shared.has_ended() {
+        let said = say_present(&mut client, address, node, shared).map(|()| shared.set_problem(None));
+        if let Err(error) = said.and_then(|()| listen(&mut client, node, queued, shared)) {
+            shared.set_problem(Some(explain(&error)));
             client = None;
             std::thread::sleep(Duration::from_millis(200));
         }
     }
     if let Some(mut client) = client {
         // Others need not wait until it is missed.
+        let _ = client.execute("DELETE FROM respool.duties WHERE owner = $1", &[&node.owner]);
         let _ = client.execute("DELETE FROM respool.nodes WHERE owner = $1", &[&node.owner]);
     }
 }
 
 /// Says once that the process lives. Connects if it has to.
-fn say_present(client: &mut Option<Client>, config: &Config, node: &Node) -> Result<(), Error> {
+fn say_present(
+    client: &mut Option<Client>,
+    address: &Address,
+    node: &Node,
+    shared: &Shared,
+) -> Result<(), Error> {
     if client.is_none() {
-        let mut new = config.connect(NoTls)?;
+        let mut new = address.connect()?;
         // A pooler may refuse.
         let _ = new.batch_execute("LISTEN respool");
         *client = Some(new);
     }
     let Some(client) = client else { return Ok(()) };
-    client.execute(SEEN, &[&node.owner, &node.name, &env!("CARGO_PKG_VERSION")])?;
+    shared.is_changed.store(false, Ordering::Relaxed);
+    let configuration = shared.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let others = node.say_seen(&configuration, |values| {
+        let row = client.query_one(SEEN, values)?;
+        Ok((number(&row, 0)?, number(&row, 1)?))
+    })?;
+    let live = u32::try_from(others).unwrap_or(0) + u32::from(node.serves);
+    shared.live.store(live, Ordering::Relaxed);
     Ok(())
+}
+
+/// Follows the database's clock, unless this machine's is right as far as that can be known. `time` is that
+/// of the database at a moment between two times of this machine.
+fn follow_clock(time: u64, asked: u64, answered: u64) {
+    let doubt = answered.saturating_sub(asked) / 2;
+    let ahead = time.cast_signed() - (asked + doubt).cast_signed();
+    let is_near = |other: i64| ahead.abs_diff(other) <= doubt + NEGLIGIBLE;
+    if is_near(clock::ahead()) {
+        return;
+    }
+    let ahead = if is_near(0) { 0 } else { ahead };
+    clock::follow(ahead);
+    if ahead != 0 {
+        tracing::warn!(target: "respool::store", milliseconds = ahead, "the clock of this machine is not that of the database, which counts for all nodes: correct it");
+    }
 }
 
 /// Hears of new work until it is time to say again that the process lives.
@@ -146,11 +218,12 @@ fn listen(
     client: &mut Option<Client>,
     node: &Node,
     queued: &Weak<Notify>,
-    ends: &AtomicBool,
+    shared: &Shared,
 ) -> Result<(), Error> {
     let Some(client) = client else { return Ok(()) };
     let began = Instant::now();
-    while began.elapsed() < EVERY && !ends.load(Ordering::Relaxed) {
+    let is_over = || began.elapsed() >= EVERY || shared.is_changed.load(Ordering::Relaxed);
+    while !is_over() && !shared.has_ended() {
         let mut notifications = client.notifications();
         let mut heard = notifications.timeout_iter(Duration::from_millis(100));
         if let Some(notification) = heard.next()?

@@ -7,9 +7,10 @@ use crate::error::StoreError;
 const OLDEST_SERVER: i32 = 150_000;
 /// The schema, as the steps from each version to the next. Each says the oldest schema version that a respool
 /// must know to use the result.
-const STEPS: [(&str, i32); 1] = [(include_str!("schema.sql"), 1)];
+const STEPS: [(&str, u32); 3] =
+    [(include_str!("schema.sql"), 1), (include_str!("schema_2.sql"), 1), (include_str!("schema_3.sql"), 1)];
 /// The version that this respool knows.
-const KNOWN: i32 = 1;
+const KNOWN: u32 = 3;
 
 const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS respool;
     CREATE TABLE IF NOT EXISTS respool.schema_version (
@@ -21,7 +22,7 @@ const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS respool;
 enum Found {
     Usable,
     OldServer(String),
-    Newer { version: i32, oldest: i32 },
+    Newer { version: u32, oldest: u32 },
 }
 
 /// Brings the schema up to date. Several processes that start together do it one after another.
@@ -36,6 +37,14 @@ pub(super) fn prepare(link: &mut Link) -> Result<(), StoreError> {
              {KNOWN}: start a newer version"
         ))),
     }
+}
+
+/// Returns the version of the schema, and the oldest that a respool must know to use it.
+pub(super) fn find_versions(change: &mut Change<'_>) -> Result<(u32, u32), postgres::Error> {
+    let sql = "SELECT version, oldest_that_may_use_it FROM respool.schema_version";
+    let version = |row: &postgres::Row, index: usize| Ok(row.try_get::<_, i32>(index)?.unsigned_abs());
+    let found = change.find(sql, &[], |row| Ok((version(row, 0)?, version(row, 1)?)))?;
+    Ok(found.unwrap_or_default())
 }
 
 fn update(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
@@ -53,19 +62,17 @@ fn update(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
     )? {
         change.run_script(VERSIONS)?;
     }
-    let sql = "SELECT version, oldest_that_may_use_it FROM respool.schema_version";
-    let found = change.find(sql, &[], |row| Ok((row.try_get::<_, i32>(0)?, row.try_get::<_, i32>(1)?)))?;
-    let (version, oldest) = found.unwrap_or((0, 0));
+    let (version, oldest) = find_versions(change)?;
     if oldest > KNOWN {
         return Ok(Found::Newer { version, oldest });
     }
     let done = usize::try_from(version).unwrap_or_default();
     for (index, (step, oldest)) in STEPS.iter().enumerate().skip(done) {
         change.run_script(step)?;
-        let version = i32::try_from(index + 1).unwrap_or(i32::MAX);
+        let (version, oldest) = (i32::try_from(index + 1).unwrap_or(i32::MAX), oldest.cast_signed());
         let sql = "INSERT INTO respool.schema_version (version, oldest_that_may_use_it) VALUES ($1, $2)
              ON CONFLICT (only_row) DO UPDATE SET version = $1, oldest_that_may_use_it = $2";
-        change.execute(sql, &[&version, oldest])?;
+        change.execute(sql, &[&version, &oldest])?;
     }
     Ok(Found::Usable)
 }

@@ -5,6 +5,7 @@
 //! committed.
 
 mod approvals;
+mod check;
 mod clearing;
 #[cfg(debug_assertions)]
 mod failpoint;
@@ -19,6 +20,8 @@ mod requests;
 mod responses;
 mod run_rows;
 mod runs;
+mod sharing;
+mod source;
 mod space;
 mod statements;
 mod store;
@@ -26,8 +29,10 @@ mod usage;
 mod writer;
 
 pub use requests::{RequestOrder, RequestQuery};
+pub(crate) use source::Source;
 pub(crate) use store::SqliteStore;
 pub use usage::{Dimension, StoredUsage, UsageQuery, UsageStore, UsageSum};
+pub(crate) use usage::{NUMBERS, TEXTS, read_usage_row, row_numbers, row_texts, write_details};
 
 #[cfg(test)]
 mod tests;

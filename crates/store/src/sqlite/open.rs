@@ -30,7 +30,7 @@ const STATEMENTS: usize = 256;
 /// `auto_vacuum` of a database that can give space back in batches.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
-const STEPS: [&str; 11] = [
+pub(super) const STEPS: [&str; 11] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -58,15 +58,20 @@ pub(super) fn make_directory(dir: &Path) -> Result<(), StoreError> {
     made.map_err(|error| unusable(dir, &error.to_string()))
 }
 
+/// The database of a directory.
+pub(super) fn path(dir: &Path) -> PathBuf {
+    dir.join(FILE)
+}
+
 /// True when there is a database in a directory.
 pub(super) fn is_present(dir: &Path) -> bool {
-    dir.join(FILE).exists()
+    path(dir).exists()
 }
 
 /// Opens the database in a directory. `alone`: no other process uses it, so the file may be moved or
 /// rewritten.
 pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
-    let path = dir.join(FILE);
+    let path = path(dir);
     match connections(&path) {
         Ok((writer, reader)) => {
             if alone {

@@ -1,12 +1,9 @@
 //! Lists of recorded requests: the selected ones in an order, and single ones. Used by `usage`.
 
-use rusqlite::{Connection, Row, params, params_from_iter};
+use rusqlite::{Connection, params, params_from_iter};
 
 use super::statements::signed;
-use super::usage::{Dimension, StoredUsage};
-use std::time::Duration;
-use wire::UsageRow;
-use wire::turn::Usage;
+use super::usage::{Dimension, StoredUsage, columns, read_row};
 
 /// How many of the newest rows are looked at for the values of a column.
 const RECENT: u32 = 10_000;
@@ -71,10 +68,6 @@ pub struct RequestQuery {
     pub most: usize,
 }
 
-/// The columns as rows are read: see [`read_row`].
-const COLUMNS: &str = "at, request, route, key, model, upstream, agent, run, stream, status, prompt, cached, reasoning, completion,
-    first_byte, duration, waited, attempts, dialects, repairs, recovery, loop_stopped, outcome, error_code, error, details";
-
 /// The text that is searched.
 const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error))";
 
@@ -88,7 +81,8 @@ pub(super) fn equal_values(only: &[(Dimension, String)], first: usize) -> String
 
 pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<StoredUsage>> {
     let statement = format!(
-        "SELECT {COLUMNS} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
+        "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
+        columns(),
         equal_values(&query.only, 5),
         query.order.columns()
     );
@@ -107,8 +101,9 @@ pub(super) fn find_one(
     at: Option<u64>,
 ) -> rusqlite::Result<Option<StoredUsage>> {
     let time = if at.is_some() { "at = ?2" } else { "?2 IS NULL" };
+    let columns = columns();
     let statement =
-        format!("SELECT {COLUMNS} FROM requests WHERE request = ?1 AND {time} ORDER BY at DESC LIMIT 1");
+        format!("SELECT {columns} FROM requests WHERE request = ?1 AND {time} ORDER BY at DESC LIMIT 1");
     let mut statement = connection.prepare_cached(&statement)?;
     statement.query_map(params![id, at.map(signed)], read_row)?.next().transpose()
 }
@@ -118,7 +113,8 @@ pub(super) fn find_of_run(
     run: &str,
     most: usize,
 ) -> rusqlite::Result<Vec<StoredUsage>> {
-    let statement = format!("SELECT {COLUMNS} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
+    let columns = columns();
+    let statement = format!("SELECT {columns} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection.prepare_cached(&statement)?.query_map(params![run, most], read_row)?.collect()
 }
@@ -130,40 +126,4 @@ pub(super) fn recent_values(connection: &Connection, dimension: Dimension) -> ru
         "SELECT DISTINCT value FROM (SELECT {column} AS value FROM requests ORDER BY at DESC LIMIT {RECENT}) WHERE value <> '' ORDER BY value"
     );
     connection.prepare_cached(&statement)?.query_map([], |row| row.get(0))?.collect()
-}
-
-fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
-    let number = |index: usize| row.get::<_, i64>(index).map(i64::unsigned_abs);
-    let some = |index: usize| row.get::<_, Option<i64>>(index).map(|number| number.map(i64::unsigned_abs));
-    let usage = match (some(10)?, some(13)?) {
-        (Some(prompt), Some(completion)) => {
-            Some(Usage { prompt, completion, cached: some(11)?, reasoning: some(12)?, ..Usage::default() })
-        }
-        _ => None,
-    };
-    Ok(UsageRow {
-        at: number(0)?,
-        id: row.get(1)?,
-        route: row.get::<_, String>(2)?.into(),
-        key: row.get(3)?,
-        model: row.get(4)?,
-        upstream: row.get(5)?,
-        agent: row.get(6)?,
-        run: row.get(7)?,
-        stream: row.get(8)?,
-        status: row.get(9)?,
-        usage,
-        first_byte: some(14)?.map(Duration::from_millis),
-        duration: Duration::from_millis(number(15)?),
-        waited: Duration::from_millis(number(16)?),
-        attempts: row.get(17)?,
-        dialects: row.get(18)?,
-        repairs: row.get(19)?,
-        recovery: row.get(20)?,
-        loop_stopped: row.get(21)?,
-        outcome: row.get::<_, String>(22)?.into(),
-        error_code: row.get(23)?,
-        error: row.get(24)?,
-        details: serde_json::from_str(&row.get::<_, String>(25)?).unwrap_or_default(),
-    })
 }

@@ -6,14 +6,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rusqlite::{Connection, Row, params, params_from_iter};
+use async_trait::async_trait;
+use rusqlite::{Connection, Row, Transaction, params, params_from_iter};
 
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
 use super::requests::{self, RequestQuery};
 use super::space;
-use super::statements::signed;
+use super::statements::{execute, exists, limit, list, signed};
 use crate::error::StoreError;
+use crate::usage::{UncopiedUsage, UsageRows};
 use wire::turn::Usage;
 use wire::{RequestDetails, UsageRow};
 
@@ -194,22 +196,6 @@ impl UsageStore {
         }
     }
 
-    /// Sums of rows, by what they have in common and by model.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
-        self.work(&self.reader, "read", move |connection| sums(connection, &query)).await
-    }
-
-    /// For how long at least one model call was under way between two times, calls of these models left out.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
-        self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
-    }
-
     /// Returns the rows that a query selects.
     ///
     /// # Errors
@@ -242,21 +228,26 @@ impl UsageStore {
         self.work(&self.reader, "read", work).await
     }
 
-    /// Returns the sums of the model calls of some runs, by run, key and model.
+    /// Returns rows that a database of this name does not have yet, the oldest first.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
-        self.work(&self.reader, "read", move |connection| sums_of_runs(connection, runs)).await
+    /// When the file cannot be used.
+    pub async fn list_uncopied(&self, database: String, most: usize) -> Result<UncopiedUsage, StoreError> {
+        self.work(&self.writer, "read", move |connection| list_uncopied(connection, &database, most)).await
     }
 
-    /// Returns the requests of one run, the oldest first.
+    /// Notes that a database has these rows.
     ///
     /// # Errors
-    /// When the file cannot be read.
-    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
-        let run = run.to_owned();
-        self.work(&self.reader, "read", move |connection| requests::find_of_run(connection, &run, most)).await
+    /// When the file cannot be written.
+    pub async fn mark_copied(&self, database: String, copied: UncopiedUsage) -> Result<(), StoreError> {
+        let Some((last, _)) = copied.rows.last() else { return Ok(()) };
+        let last = signed(*last);
+        let sql = "UPDATE copies SET last = max(last, ?2) WHERE database = ?1 AND origin = ?3";
+        let mark = move |connection: &mut Connection| {
+            execute(connection, sql, params![database, last, copied.origin]).map(drop)
+        };
+        self.work(&self.writer, "write", mark).await
     }
 
     async fn work<T: Send + 'static>(
@@ -277,8 +268,110 @@ impl UsageStore {
     }
 }
 
-/// The columns of texts, and of numbers, in the order of [`texts`] and [`numbers`].
-const TEXTS: [&str; 15] = [
+#[async_trait]
+impl UsageRows for UsageStore {
+    async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
+        self.work(&self.reader, "read", move |connection| sums(connection, &query)).await
+    }
+
+    async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
+        self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
+    }
+
+    async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
+        self.work(&self.reader, "read", move |connection| sums_of_runs(connection, runs)).await
+    }
+
+    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let run = run.to_owned();
+        self.work(&self.reader, "read", move |connection| requests::find_of_run(connection, &run, most)).await
+    }
+}
+
+/// Up to which row each database has the rows. Made once there is a database.
+const COPIES: &str = "CREATE TABLE IF NOT EXISTS copies (
+    database TEXT PRIMARY KEY,
+    origin TEXT NOT NULL,
+    last INTEGER NOT NULL
+) STRICT, WITHOUT ROWID";
+
+fn list_uncopied(
+    connection: &mut Connection,
+    database: &str,
+    most: usize,
+) -> rusqlite::Result<UncopiedUsage> {
+    connection.execute_batch(COPIES)?;
+    let sql = "INSERT INTO copies (database, origin, last) VALUES (?1, lower(hex(randomblob(16))), 0) ON CONFLICT DO NOTHING";
+    execute(connection, sql, params![database])?;
+    let sql = "SELECT origin, last FROM copies WHERE database = ?1";
+    let (origin, last): (String, i64) =
+        connection.query_row(sql, params![database], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let sql = format!("SELECT {}, id FROM requests WHERE id > ?1 ORDER BY id LIMIT ?2", columns());
+    let place = TEXTS.len() + NUMBERS.len();
+    let numbered = |row: &Row<'_>| Ok((row.get::<_, i64>(place)?.unsigned_abs(), read_row(row)?));
+    Ok(UncopiedUsage { origin, rows: list(connection, &sql, params![last, limit(most)], numbered)? })
+}
+
+/// Once no row is left, new ones are numbered from the beginning: they are rows of another origin.
+fn forget_copies(change: &Transaction<'_>) -> rusqlite::Result<()> {
+    let has_copies = exists(change, "SELECT 1 FROM sqlite_schema WHERE name = 'copies'", [])?;
+    if has_copies && !exists(change, "SELECT 1 FROM requests", [])? {
+        execute(change, "DELETE FROM copies", [])?;
+    }
+    Ok(())
+}
+
+/// Lists the columns of a row, texts first, as [`read_row`] reads them.
+pub(super) fn columns() -> String {
+    [TEXTS.join(", "), NUMBERS.join(", ")].join(", ")
+}
+
+pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
+    read_usage_row(|index| row.get(index), |index| row.get(TEXTS.len() + index))
+}
+
+/// Reads a row by its texts and numbers, in the order of [`TEXTS`] and [`NUMBERS`].
+pub(crate) fn read_usage_row<E>(
+    text: impl Fn(usize) -> Result<String, E>,
+    number: impl Fn(usize) -> Result<Option<i64>, E>,
+) -> Result<StoredUsage, E> {
+    let some = |index: usize| number(index).map(|number| number.map(i64::unsigned_abs));
+    let whole = |index: usize| some(index).map(Option::unwrap_or_default);
+    let usage = match (some(3)?, some(6)?) {
+        (Some(prompt), Some(completion)) => {
+            Some(Usage { prompt, completion, cached: some(4)?, reasoning: some(5)?, ..Usage::default() })
+        }
+        _ => None,
+    };
+    Ok(UsageRow {
+        at: whole(0)?,
+        id: text(0)?,
+        route: text(1)?.into(),
+        key: text(2)?,
+        model: text(3)?,
+        upstream: text(4)?,
+        agent: text(5)?,
+        run: text(6)?,
+        stream: whole(1)? != 0,
+        status: u16::try_from(whole(2)?).unwrap_or_default(),
+        usage,
+        first_byte: some(7)?.map(Duration::from_millis),
+        duration: Duration::from_millis(whole(8)?),
+        waited: Duration::from_millis(whole(9)?),
+        attempts: u32::try_from(whole(10)?).unwrap_or(u32::MAX),
+        dialects: text(7)?,
+        repairs: text(8)?,
+        recovery: text(9)?,
+        loop_stopped: text(10)?,
+        outcome: text(11)?.into(),
+        error_code: text(12)?,
+        error: text(13)?,
+        details: serde_json::from_str(&text(14)?).unwrap_or_default(),
+    })
+}
+
+/// The columns of texts, and of numbers, in the order of [`row_texts`] and [`row_numbers`].
+pub(crate) const TEXTS: [&str; 15] = [
     "request",
     "route",
     "key",
@@ -295,7 +388,7 @@ const TEXTS: [&str; 15] = [
     "error",
     "details",
 ];
-const NUMBERS: [&str; 11] = [
+pub(crate) const NUMBERS: [&str; 11] = [
     "at",
     "stream",
     "status",
@@ -309,7 +402,7 @@ const NUMBERS: [&str; 11] = [
     "attempts",
 ];
 
-fn texts<'a>(row: &'a UsageRow, details: &'a str) -> [&'a str; 15] {
+pub(crate) fn row_texts<'a>(row: &'a UsageRow, details: &'a str) -> [&'a str; 15] {
     [
         &row.id,
         &row.route,
@@ -330,14 +423,14 @@ fn texts<'a>(row: &'a UsageRow, details: &'a str) -> [&'a str; 15] {
 }
 
 /// Returns the details as they are stored. Most requests have none.
-fn stored_details(row: &UsageRow) -> Cow<'static, str> {
+pub(crate) fn write_details(row: &UsageRow) -> Cow<'static, str> {
     if row.details == RequestDetails::default() {
         return Cow::Borrowed("");
     }
     serde_json::to_string(&row.details).unwrap_or_default().into()
 }
 
-fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
+pub(crate) fn row_numbers(row: &UsageRow) -> [Option<i64>; 11] {
     let usage = row.usage;
     [
         Some(signed(row.at)),
@@ -355,7 +448,7 @@ fn numbers(row: &UsageRow) -> [Option<i64>; 11] {
 }
 
 fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
-    let columns = [TEXTS.join(", "), NUMBERS.join(", ")].join(", ");
+    let columns = columns();
     let places = vec!["?"; TEXTS.len() + NUMBERS.len()].join(", ");
     let change = connection.transaction()?;
     {
@@ -363,14 +456,15 @@ fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()
             change.prepare_cached(&format!("INSERT INTO requests ({columns}) VALUES ({places})"))?;
         // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
         let (mut last_texts, mut last_numbers) = ([None; TEXTS.len()], [None; NUMBERS.len()]);
-        let details: Vec<Cow<'_, str>> = rows.iter().map(stored_details).collect();
+        let details: Vec<Cow<'_, str>> = rows.iter().map(write_details).collect();
         for (row, details) in rows.iter().zip(&details) {
-            for (index, (text, last)) in texts(row, details).into_iter().zip(&mut last_texts).enumerate() {
+            for (index, (text, last)) in row_texts(row, details).into_iter().zip(&mut last_texts).enumerate()
+            {
                 if last.replace(text) != Some(text) {
                     statement.raw_bind_parameter(1 + index, text)?;
                 }
             }
-            for (index, (number, last)) in numbers(row).into_iter().zip(&mut last_numbers).enumerate() {
+            for (index, (number, last)) in row_numbers(row).into_iter().zip(&mut last_numbers).enumerate() {
                 if last.replace(number) != Some(number) {
                     statement.raw_bind_parameter(1 + TEXTS.len() + index, number)?;
                 }
@@ -399,7 +493,10 @@ fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::
             )?
             .execute(params![BATCH])?;
     }
-    while deleted > 0 && space::return_pages(&change)? > 0 {}
+    if deleted > 0 {
+        forget_copies(&change)?;
+        while space::return_pages(&change)? > 0 {}
+    }
     change.commit()?;
     Ok(deleted)
 }

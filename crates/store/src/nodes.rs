@@ -1,0 +1,62 @@
+//! Processes that share a store: how they know each other, and the duties and secrets that they have in
+//! common.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::error::StoreError;
+
+/// A process that serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow {
+    /// Its name for people.
+    pub name: String,
+    /// The version of respool.
+    pub version: String,
+    /// The digest of its configuration; empty until it is known.
+    pub configuration: String,
+    /// When it began, in milliseconds since 1970.
+    pub began: u64,
+    /// When it was last seen.
+    pub seen: u64,
+    /// How many runs it works on.
+    pub runs: u64,
+}
+
+/// The processes that share a store. A store in files is that of one process: what it asks for, it gets.
+#[async_trait]
+pub trait Nodes: Send + Sync {
+    /// Returns the processes that serve and live, by name; none for a store in files.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    /// How many processes served and lived the last time that this one looked; at least one.
+    fn live_nodes(&self) -> u32 {
+        1
+    }
+
+    /// Notes the digest of this process's configuration, for [`Nodes::nodes`].
+    fn note_configuration(&self, _digest: String) {}
+
+    /// Takes duties that one process at a time has, or keeps those that this one has, for a while. Returns
+    /// those that it has now.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn hold_duties(&self, duties: Vec<String>, _length: Duration) -> Result<Vec<String>, StoreError> {
+        Ok(duties)
+    }
+
+    /// Returns the secret of this name that all processes have: the one that was proposed first.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn shared_secret(&self, _name: &str, proposed: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        Ok(proposed)
+    }
+}

@@ -1,0 +1,76 @@
+//! The processes of a database as rows, with their duties and common secrets.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use postgres::{Error, Row};
+
+use super::PostgresStore;
+use super::link::{Change, number, span};
+use super::nodes::GONE_AFTER;
+use crate::error::StoreError;
+use crate::nodes::{NodeRow, Nodes};
+
+#[async_trait]
+impl Nodes for PostgresStore {
+    async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
+        let sql = "SELECT name, version, configuration, began, seen,
+                (SELECT count(*) FROM respool.runs WHERE runs.owner = nodes.owner AND status = 'running')
+            FROM respool.nodes WHERE serves AND seen > respool.now_ms() - $1 ORDER BY name, began";
+        self.pool.run(move |change| change.list(sql, &[&span(GONE_AFTER)], node)).await
+    }
+
+    fn live_nodes(&self) -> u32 {
+        self.presence.shared.live.load(Ordering::Relaxed).max(1)
+    }
+
+    fn note_configuration(&self, digest: String) {
+        self.presence.shared.set_configuration(digest);
+    }
+
+    async fn hold_duties(&self, duties: Vec<String>, length: Duration) -> Result<Vec<String>, StoreError> {
+        if duties.is_empty() {
+            return Ok(duties);
+        }
+        let (owner, mut duties) = (self.owner.clone(), duties);
+        // In one order, so that two processes do not wait for each other.
+        duties.sort_unstable();
+        duties.dedup();
+        let sql = "INSERT INTO respool.duties (name, owner, until)
+            SELECT name, $2, respool.now_ms() + $3 FROM unnest($1::text[]) AS name
+            ON CONFLICT (name) DO UPDATE SET owner = $2, until = excluded.until
+                WHERE duties.owner = $2 OR duties.until <= respool.now_ms()
+            RETURNING name";
+        let hold = move |change: &mut Change<'_>| {
+            // Those that were not kept are forgotten.
+            change.execute("DELETE FROM respool.duties WHERE until <= respool.now_ms()", &[])?;
+            change.list(sql, &[&duties, &owner, &span(length)], |row| row.try_get(0))
+        };
+        self.pool.run(hold).await
+    }
+
+    async fn shared_secret(&self, name: &str, proposed: [u8; 32]) -> Result<[u8; 32], StoreError> {
+        let name = name.to_owned();
+        let share = move |change: &mut Change<'_>| {
+            let sql =
+                "INSERT INTO respool.secrets (name, secret) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+            change.execute(sql, &[&name, &proposed.as_slice()])?;
+            let sql = "SELECT secret FROM respool.secrets WHERE name = $1";
+            change.find(sql, &[&name], |row| row.try_get::<_, Vec<u8>>(0))
+        };
+        let found = self.pool.run(share).await?.unwrap_or_default();
+        found.try_into().map_err(|_| StoreError("a secret of the database does not have 32 bytes".to_owned()))
+    }
+}
+
+fn node(row: &Row) -> Result<NodeRow, Error> {
+    Ok(NodeRow {
+        name: row.try_get(0)?,
+        version: row.try_get(1)?,
+        configuration: row.try_get(2)?,
+        began: number(row, 3)?,
+        seen: number(row, 4)?,
+        runs: number(row, 5)?,
+    })
+}

@@ -1,0 +1,177 @@
+//! Usage rows and spending of all processes.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use postgres::types::ToSql;
+use postgres::{Error, Row};
+use serde_json::{Map, Value};
+
+use super::PostgresStore;
+use super::link::{Change, as_bigint, limit, number};
+use crate::error::StoreError;
+use crate::nodes::Nodes as _;
+use crate::sqlite::{
+    Dimension, NUMBERS, StoredUsage, TEXTS, UsageQuery, UsageSum, read_usage_row, row_numbers, row_texts,
+    write_details,
+};
+use crate::usage::{ScopeCost, SharedUsage, UncopiedUsage, UsageRows};
+use wire::UsageRow;
+use wire::turn::Usage;
+
+/// For how many days spending is kept.
+const KEEP_DAYS: u64 = 7;
+
+/// The columns of a row of sums, behind those that it is grouped by.
+const SUMS: &str = "model, count(*) FILTER (WHERE route <> 'agent_model'),
+    count(*) FILTER (WHERE route <> 'agent_model' AND outcome = 'error'),
+    count(*) FILTER (WHERE route <> 'agent' AND upstream <> ''), sum(greatest(attempts - 1, 0))::bigint,
+    coalesce(sum(prompt), 0)::bigint, coalesce(sum(cached), 0)::bigint, coalesce(sum(reasoning), 0)::bigint,
+    coalesce(sum(completion), 0)::bigint, sum(CASE WHEN route = 'agent' THEN 0 ELSE duration END)::bigint, min(at)";
+
+fn column(dimension: Dimension) -> &'static str {
+    match dimension {
+        Dimension::Day => "to_char(to_timestamp(at / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
+        Dimension::Hour => "to_char(to_timestamp(at / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')",
+        other => other.as_str(),
+    }
+}
+
+/// The columns of a row, texts first.
+fn columns() -> String {
+    [TEXTS.join(", "), NUMBERS.join(", ")].join(", ")
+}
+
+#[async_trait]
+impl UsageRows for PostgresStore {
+    async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
+        let columns: String = query.by.iter().flat_map(|by| [column(*by), ", "]).collect();
+        let only = query.only.iter().enumerate();
+        let only: String =
+            only.map(|(index, (by, _))| format!(" AND {} = ${}", column(*by), index + 3)).collect();
+        let sql = format!(
+            "SELECT {columns}{SUMS} FROM respool.usage WHERE at >= $1 AND at < $2{only}
+             GROUP BY {columns}model ORDER BY {columns}model"
+        );
+        let read = move |change: &mut Change<'_>| {
+            let width = query.by.len();
+            let span = [as_bigint(query.since), as_bigint(query.until)];
+            let values = span.iter().map(|time| time as &(dyn ToSql + Sync));
+            let only = query.only.iter().map(|(_, value)| value as &(dyn ToSql + Sync));
+            let values: Vec<_> = values.chain(only).collect();
+            change.list(&sql, &values, |row| sum(row, width))
+        };
+        self.pool.run(read).await
+    }
+
+    async fn busy(&self, (since, until): (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
+        // The length of the union: where a call begins behind the end of all before it, there is a gap.
+        let sql = "SELECT coalesce(sum(greatest(ends - greatest(at, coalesce(before, at)), 0)), 0)::bigint FROM (
+                SELECT at, at + duration AS ends, max(at + duration) OVER (ORDER BY at, place, origin
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+                FROM respool.usage WHERE at >= $1 AND at < $2 AND upstream <> '' AND route <> 'agent' AND model <> ALL ($3)) AS calls";
+        let read = move |change: &mut Change<'_>| {
+            change.find(sql, &[&as_bigint(since), &as_bigint(until), &without], |row| number(row, 0))
+        };
+        Ok(Duration::from_millis(self.pool.run(read).await?.unwrap_or_default()))
+    }
+
+    async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
+        let sql = format!(
+            "SELECT run, key, {SUMS} FROM respool.usage WHERE run <> '' AND run = ANY ($1)
+             GROUP BY run, key, model ORDER BY run, key, model"
+        );
+        self.pool.run(move |change| change.list(&sql, &[&runs], |row| sum(row, 2))).await
+    }
+
+    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+        let run = run.to_owned();
+        let sql = format!(
+            "SELECT {} FROM respool.usage WHERE run = $1 ORDER BY at, place, origin LIMIT $2",
+            columns()
+        );
+        self.pool.run(move |change| change.list(&sql, &[&run, &limit(most)], read_stored)).await
+    }
+}
+
+#[async_trait]
+impl SharedUsage for PostgresStore {
+    async fn database_id(&self) -> Result<String, StoreError> {
+        let id = self.shared_secret("database", rand::random()).await?;
+        Ok(id.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
+    }
+
+    async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError> {
+        let columns = columns();
+        let sql = format!(
+            "INSERT INTO respool.usage (origin, place, {columns})
+             SELECT $1, place, {columns} FROM json_populate_recordset(NULL::respool.usage, $2::text::json)
+             ON CONFLICT (origin, place) DO NOTHING"
+        );
+        let (origin, rows) = (rows.origin, rows.rows.iter().map(json_row).collect::<Value>().to_string());
+        self.pool.run(move |change| change.execute(&sql, &[&origin, &rows]).map(drop)).await
+    }
+
+    async fn forget_rows(&self, before: u64) -> Result<(), StoreError> {
+        let sql = "DELETE FROM respool.usage WHERE at < $1";
+        self.pool.run(move |change| change.execute(sql, &[&as_bigint(before)]).map(drop)).await
+    }
+
+    async fn exchange_spending(&self, day: u64, own: Vec<ScopeCost>) -> Result<Vec<ScopeCost>, StoreError> {
+        let owner = self.owner.clone();
+        let (scopes, costs): (Vec<String>, Vec<i64>) = own.into_iter().unzip();
+        let exchange = move |change: &mut Change<'_>| {
+            let day = as_bigint(day);
+            if !scopes.is_empty() {
+                let sql = "INSERT INTO respool.spending (day, owner, scope, millionths)
+                     SELECT $1, $2, scope, cost FROM unnest($3::text[], $4::bigint[]) AS own (scope, cost)
+                     ON CONFLICT (day, owner, scope) DO UPDATE SET millionths = excluded.millionths";
+                change.execute(sql, &[&day, &owner, &scopes, &costs])?;
+                let sql = "DELETE FROM respool.spending WHERE day < $1";
+                change.execute(sql, &[&(day - as_bigint(KEEP_DAYS))])?;
+            }
+            let sql =
+                "SELECT scope, sum(millionths)::bigint FROM respool.spending WHERE day = $1 AND owner <> $2
+                GROUP BY scope";
+            change.list(sql, &[&day, &owner], |row| Ok((row.try_get(0)?, row.try_get(1)?)))
+        };
+        self.pool.run(exchange).await
+    }
+}
+
+fn json_row((place, row): &(u64, UsageRow)) -> Value {
+    // The database has no zero byte in a text.
+    let details = write_details(row);
+    let texts = TEXTS
+        .into_iter()
+        .zip(row_texts(row, &details).map(|text| Value::from(text.replace('\0', "\u{fffd}"))));
+    let numbers = NUMBERS.into_iter().zip(row_numbers(row).map(Value::from));
+    let fields = std::iter::once(("place", Value::from(*place))).chain(texts).chain(numbers);
+    Value::Object(fields.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+}
+
+fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
+    read_usage_row(|index| row.try_get(index), |index| row.try_get(TEXTS.len() + index))
+}
+
+fn sum(row: &Row, width: usize) -> Result<UsageSum, Error> {
+    let whole = |index: usize| number(row, width + index);
+    let some = |count: u64| (count > 0).then_some(count);
+    Ok(UsageSum {
+        names: (0..width).map(|index| row.try_get(index)).collect::<Result<_, _>>()?,
+        model: row.try_get(width)?,
+        requests: whole(1)?,
+        failed: whole(2)?,
+        model_calls: whole(3)?,
+        repeats: whole(4)?,
+        usage: Usage {
+            prompt: whole(5)?,
+            cached: some(whole(6)?),
+            reasoning: some(whole(7)?),
+            completion: whole(8)?,
+            ..Usage::default()
+        },
+        busy: whole(9)?,
+        first: whole(10)?,
+    })
+}

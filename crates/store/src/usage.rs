@@ -1,0 +1,79 @@
+//! The port of usage rows: reading them, and sharing them among several processes.
+
+use std::fmt::Debug;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use super::error::StoreError;
+use super::sqlite::{StoredUsage, UsageQuery, UsageSum};
+use wire::UsageRow;
+
+/// Usage rows that can be read.
+#[async_trait]
+pub trait UsageRows: Debug + Send + Sync {
+    /// Sums of rows, by what they have in common and by model.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError>;
+
+    /// For how long at least one model call was under way between two times, calls of these models left out.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError>;
+
+    /// Returns the sums of the model calls of some runs, by run, key and model.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError>;
+
+    /// Returns the requests of one run, the oldest first.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError>;
+}
+
+/// Rows of a process's own file that a database does not have yet.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UncopiedUsage {
+    /// Stands for the file.
+    pub origin: String,
+    /// The rows with their numbers in the file, in this order.
+    pub rows: Vec<(u64, UsageRow)>,
+}
+
+/// A scope of budgets and its cost in millionths.
+pub type ScopeCost = (String, i64);
+
+/// The usage of all processes that share a database. Each keeps its rows in a file of its own first, so
+/// that no request waits for the database.
+#[async_trait]
+pub trait SharedUsage: UsageRows {
+    /// Stands for the database among all databases.
+    ///
+    /// # Errors
+    /// When the database cannot be used.
+    async fn database_id(&self) -> Result<String, StoreError>;
+
+    /// Adds rows of a file. Those that are there already stay, so that rows may be sent again.
+    ///
+    /// # Errors
+    /// When the database cannot be written; it may have the rows all the same.
+    async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError>;
+
+    /// Deletes rows of before a time.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    async fn forget_rows(&self, before: u64) -> Result<(), StoreError>;
+
+    /// Sets the spending of this process on a UTC day, counted from 1970-01-01. Returns that of all others.
+    ///
+    /// # Errors
+    /// When the database cannot be written.
+    async fn exchange_spending(&self, day: u64, own: Vec<ScopeCost>) -> Result<Vec<ScopeCost>, StoreError>;
+}
