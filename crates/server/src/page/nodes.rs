@@ -20,8 +20,7 @@ pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
             }
         }
     };
-    let heads =
-        [("Node", false), ("Version", false), ("Configuration", false), ("Runs", true), ("Since", false)];
+    let heads = [("Node", ""), ("Version", ""), ("Configuration", ""), ("Runs", "number"), ("Since", "")];
     html! {
         section aria-labelledby="nodes" {
             h2 id="nodes" { "Nodes" }

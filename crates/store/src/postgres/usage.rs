@@ -1,5 +1,6 @@
 //! Usage rows and spending of all processes.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -46,9 +47,10 @@ fn columns() -> String {
 impl UsageRows for PostgresStore {
     async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
         let columns: String = query.by.iter().flat_map(|by| [column(*by), ", "]).collect();
-        let only = query.only.iter().enumerate();
-        let only: String =
-            only.map(|(index, (by, _))| format!(" AND {} = ${}", column(*by), index + 3)).collect();
+        let mut only = String::new();
+        for (index, (by, _)) in query.only.iter().enumerate() {
+            let _ = write!(only, " AND {} = ${}", column(*by), index + 3);
+        }
         let sql = format!(
             "SELECT {columns}{SUMS} FROM respool.usage WHERE at >= $1 AND at < $2{only}
              GROUP BY {columns}model ORDER BY {columns}model"
