@@ -146,6 +146,9 @@ impl Loaded {
         const OWN: [&str; 5] = ["listen", "log", "node", "state_dir", "store"];
         let mut settings: toml::Table = toml::from_str(&self.show()).unwrap_or_default();
         settings.retain(|name, _| !OWN.contains(&name));
+        if let Some(toml::Value::Table(experts)) = settings.get_mut("experts") {
+            experts.retain(|name, _| !["dir", "workspace"].contains(&name));
+        }
         let digest = Sha256::digest(toml::to_string(&settings).unwrap_or_default());
         digest.iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
     }
