@@ -78,17 +78,16 @@ start
 await "asks before it changes or runs anything"
 shows "settings: $dir/respool.toml"
 say "The total is wrong. Fix it."
-await "Run it?"
-shows "git status --short && ls"
-keys y
 await "Change calc.py (+1 −1)?"
+shows "git status --short && ls"
+[ "$(screen | grep -cF "Run it?")" = 0 ] || fail "a command that only looks is asked about"
 shows "-    for i in range(1, len(prices)):"
 shows "+    for i in range(len(prices)):"
 git -C "$repo" diff --quiet || fail "the file changed before the answer"
 keys y
 await "+1 −1"
 await "python3 calc.py"
-await "Run it?" 2
+await "Run it?"
 keys a
 await "It now begins at 0"
 await "4 model calls"
@@ -99,7 +98,7 @@ grep -qF '**' <<<"$(screen)" && fail "Markdown marks are on the screen"
 ok "an edit, asked for with its diff, approved, verified; the answer rendered"
 
 say "Delete the readme."
-await "Run it?" 3
+await "Run it?" 2
 shows "[a]lways this very command"
 # Neither type-ahead nor an arrow is an answer.
 keys Up
@@ -126,7 +125,7 @@ await "No poem."
 ok "a long change is shown whole on request"
 
 say "Wait for me."
-await "Run it?" 4
+await "Run it?" 3
 keys y
 for _ in $(seq 50); do [ -e "$repo/begun.txt" ] && break; sleep 0.1; done
 pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
@@ -232,6 +231,8 @@ ok "a summary is the model's business"
 
 printf 'import os\nprint("x")\n' > "$repo/a.py"
 mkdir "$repo/evil"
+printf '#!/bin/sh\ntouch pwned.txt\n' > "$repo/evil.sh"
+chmod +x "$repo/evil.sh"
 start
 await "asks before it changes"
 say "Try to trick me."
@@ -243,15 +244,14 @@ await "Run it in evil?"
 keys n
 await "echo ok⟨120 spaces⟩; touch hidden.txt"
 keys n
-await "lways ls, cat, grep, git status"
-keys a
-await "Run it?" 4
+await "Run it?" 3
 shows "git grep --open-files-in-pager=./evil.sh import"
 keys n
 await "Change .envrc (+1 −0)? [y]es  [n]o"
 grep -q "lways write_file" <<<"$(screen)" && fail "always is offered for a hidden file"
 keys n
 await "Caught."
+[ -e "$repo/pwned.txt" ] && fail "a command that only looks ran a program that writes"
 [ -e "$repo/hidden.txt" ] && fail "a hidden command ran"
 [ -e "$repo/.git/hooks/pre-commit" ] && fail "a hook was written as a readme"
 keys C-d

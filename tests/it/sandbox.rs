@@ -550,6 +550,51 @@ async fn in_the_chat_gits_configuration_is_asked_for() {
     }
 }
 
+/// Nobody is asked about a command that only looks, unless it wants more than that or a rule speaks of it.
+#[tokio::test]
+async fn looking_asks_nobody_and_changes_nothing() {
+    let Some(_) = full_bed("").await else { return };
+    let folder = folder();
+    repository(folder.path());
+    fs::write(folder.path().join("a"), "one\n").unwrap();
+    let attempt = async |tools: &ToolSet, command: &str| {
+        let person = Person(false, std::sync::Mutex::default());
+        let output =
+            tools.call(&invocation("shell_command", &json!({"command": command})), Some(&person)).await;
+        let said = output.map_or_else(|error| error.text().to_owned(), |output| output.text);
+        (said, person.1.into_inner().unwrap().len())
+    };
+    let tools = chat(folder.path());
+    for (command, expected, questions) in [
+        ("git status --short; cat a | wc -l", "1\n", 0),
+        ("ls missing", "No such file", 0),
+        ("touch=1 cat a", "one\n", 1),
+        ("cat a > b", "[no output]", 1),
+        ("sort -o sorted a", "[no output]", 1),
+        ("find . -name a -exec cp {} copied \\;", "[no output]", 1),
+        ("head -1 /etc/hostname", "", 1),
+    ] {
+        let (said, asked) = attempt(&tools, command).await;
+        assert!(said.contains(expected) && asked == questions, "{command}: {asked} {said}");
+    }
+    for name in ["b", "sorted", "copied"] {
+        assert!(folder.path().join(name).exists(), "with consent: {name}");
+    }
+    for (rule, questions) in [
+        ("tool = \"exec\"\nthen = \"ask\"", 1),
+        ("command = \"cat *\"\nthen = \"deny\"", 0),
+        ("tool = \"read\"\npath = \".env\"\nthen = \"deny\"", 1),
+    ] {
+        let policy = toml::from_str(&format!("[[rule]]\n{rule}")).unwrap();
+        let mut settings = ToolsConfig::default();
+        settings.local.launcher = Some(launcher());
+        let tools = ToolSet::open_for_chat(&settings, &policy, folder.path()).unwrap();
+        let (said, asked) = attempt(&tools, "cat a").await;
+        assert_eq!(asked, questions, "{rule}: {said}");
+        assert_eq!(said == "one\n", questions == 1, "{rule}: {said}");
+    }
+}
+
 /// People's everyday commands work inside, with the network that the chat has.
 #[tokio::test]
 async fn builds_tests_and_package_managers_work_in_the_chat() {
@@ -611,7 +656,7 @@ async fn everything_ends_when_the_pipe_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
         let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
-            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "covers": [], "report": null, "spared": []});
+            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": [], "report": null, "spared": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

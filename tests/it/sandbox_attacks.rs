@@ -342,13 +342,47 @@ fn git_status_of_the_person_runs_nothing() {
         git -c protocol.file.allow=always submodule --quiet add ../origin sub && git commit -qm sub";
     let tree = "git worktree add -q ../tree && git config extensions.worktreeConfig true";
     let hooks = "mkdir githooks && rm -rf .git/hooks && ln -s ../githooks .git/hooks";
+    let hook = "mkdir scripts && printf '#!/bin/sh\\n' > scripts/index && chmod +x scripts/index && \
+        mkdir -p .git/hooks && ln -s ../../scripts/index .git/hooks/post-index-change && git config core.fsmonitor scripts/later";
     let linked_config = "mv .git/config shared && ln -s ../shared .git/config";
     let linked_git = "mv .git real && ln -s real .git";
     let nested = "git init -q nested && git -C nested commit -q --allow-empty -m x";
     let included = "touch .gitconfig && git config include.path ../.gitconfig && git config --global include.path $PWD/x/y";
+    let linked = "mkdir conf real deep && touch real/inc && ln -s ../real conf/l && ln -s conf/l/inc top && \
+        git config include.path ../top && git config --add include.path ../deep/none && mkdir x && ln -s work/x/y ../.gitconfig";
+    let separate = "mv .git store && echo 'gitdir: store' > .git";
+    let bare = "git clone -q --bare . .bare && rm -rf .git && echo 'gitdir: ./.bare' > .git && git worktree add -q sub && rm -f a";
     let named = "mkdir -p tools/hooks && echo cat > tools/clean && git config core.hooksPath tools/hooks && \
-        git config filter.x.clean 'sh ./tools/clean' && echo '* filter=x' > .gitattributes";
+        git config filter.x.clean 'sh $(git rev-parse --show-toplevel)/tools/clean' && echo '* filter=x' > .gitattributes";
     for (setup, commands) in [
+        (
+            linked,
+            [
+                "mkdir evil; printf \"$fsm\" > evil/inc; mv conf c2; mkdir conf; ln -s ../evil conf/l; mv deep d2; mkdir deep; printf \"$fsm\" > deep/none",
+                "rm conf/l; ln -s ../evil conf/l; mv x x2; mkdir x; printf \"$fsm\" > x/y; rm top; ln -s evil/inc top",
+            ],
+        ),
+        (
+            hook,
+            [
+                "echo 'touch ~/PWNED' >> scripts/index; mv scripts s2; mkdir scripts; echo b > a",
+                "printf '#!/bin/sh\\ntouch ~/PWNED\\n' > scripts/later; chmod +x scripts/later",
+            ],
+        ),
+        (
+            separate,
+            [
+                "printf \"$fsm\" >> store/config",
+                "mv store s2; cp -r s2 store; printf \"$fsm\" >> store/config",
+            ],
+        ),
+        (
+            bare,
+            [
+                "printf \"$fsm\" >> .bare/config",
+                "mv .bare b2; cp -r b2 .bare; printf \"$fsm\" >> .bare/config",
+            ],
+        ),
         (included, ["printf \"$fsm\" >> .gitconfig; mv .gitconfig g", "mkdir x; printf \"$fsm\" > x/y"]),
         (
             named,
@@ -419,6 +453,43 @@ fn git_status_of_the_person_runs_nothing() {
     }
 }
 
+/// Where single mounts would be too many, directories are read-only as a whole. The repository that a command
+/// works in is not.
+#[test]
+fn commands_run_among_many_repositories() {
+    let site = Site::new();
+    let make = |many: &str, count: u32| {
+        format!(
+            "for i in $(seq {count}); do mkdir -p {many}/r$i/.git/objects {many}/r$i/.git/refs; echo 'ref: refs/heads/main' > {many}/r$i/.git/HEAD; done"
+        )
+    };
+    site.person(&make("many", 1_500));
+    let evil = "for d in many made; do printf evil >> $d/r8/.git/config; touch $d/r8/x; mv $d/r8 $d/r9 $d/r0; done; echo x > new; true";
+    let outputs = site.run(
+        &[],
+        &[
+            evil,
+            "cd many/r7 && echo x > file && git add file && git status --short",
+            "cd many/r7 && printf evil >> .git/config",
+            &make("made", 700),
+            evil,
+        ],
+    );
+    assert_eq!(outputs[1], "A  file\n", "{outputs:#?}");
+    assert!(outputs[2].contains("ead-only file system"), "{outputs:#?}");
+    assert!(site.work("new").exists() && site.work("made/r700/.git").exists(), "{outputs:#?}");
+    for name in [
+        "many/r7/.git/config",
+        "many/r8/.git/config",
+        "many/r8/x",
+        "many/r0",
+        "made/r8/.git/config",
+        "made/r0",
+    ] {
+        assert!(!site.work(name).exists(), "{name}: {outputs:#?}");
+    }
+}
+
 /// A clone whose submodules were never fetched has an empty directory for each, or none.
 #[test]
 fn a_missing_submodule_cannot_be_made_up() {
@@ -465,6 +536,20 @@ fn a_repository_of_a_command_becomes_no_submodule() {
     assert!(outputs[0].contains("holds a repository of its own"), "{outputs:#?}");
     assert_eq!(outputs[1], "a\n", "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
+}
+
+/// The workspace holds dotfiles, to which the home directory has links.
+#[test]
+fn linked_settings_of_the_person_are_read_only() {
+    let site = Site::with_repository();
+    site.person("mkdir shell nvim && echo own > shell/profile && echo own > nvim/init.lua && ln -s work/shell/profile ../.profile && \
+        ln -s ../work/nvim ../.config/nvim");
+    let evil = "echo evil >> shell/profile; mv shell s2; mkdir shell; echo evil > shell/profile; echo evil > nvim/init.lua; mv nvim n; echo x > new";
+    let outputs = site.run(&[], &[evil, evil]);
+    for name in [".profile", ".config/nvim/init.lua"] {
+        assert_eq!(fs::read_to_string(site.path(name)).unwrap(), "own\n", "{name}: {outputs:#?}");
+    }
+    assert!(site.work("new").exists(), "{outputs:#?}");
 }
 
 #[test]
@@ -711,14 +796,19 @@ fn no_code_of_the_workspace_starts_outside() {
         let settings = format!(
             "mcp.a = {{ command = \"python3\", args = [{:?}] }}\nmcp.b.command = {:?}\n\
             mcp.c = {{ command = \"python3\", args = [\"--directory={}\", \"top.py\"] }}\n\
-            mcp.d = {{ command = \"python3\", args = [\"top.py\"] }}\nmcp.e = {{ command = \"python3\", args = [\"-m\", \"planted\"] }}",
+            mcp.d = {{ command = \"python3\", args = [\"top.py\"] }}\nmcp.e = {{ command = \"python3\", args = [\"-m\", \"planted\"] }}\n\
+            mcp.f.command = {:?}\nmcp.g = {{ command = \"python3\", args = [\"-c\", \"exec(open('{}').read())\"] }}",
             site.work("srv/server.py"),
             site.work("venv/bin/tool"),
             site.home.path().join("work").display(),
+            site.path("later"),
+            site.work("data").display(),
         );
+        // It is not there when respool starts.
+        let later = format!("{PERSON}ln -s work/venv/bin/tool ../later");
         let evil = "echo 'open(\"../PWNED\", \"w\")' | tee srv/server.py srv/json.py top.py json.py planted.py; cp /bin/false venv/bin/tool; true";
-        let outputs = site.run_at(level, &settings, &[], &[evil]).outputs;
-        for refused in &outputs[1..5] {
+        let outputs = site.run_at(level, &settings, &[], &[evil, &later]).outputs;
+        for refused in outputs[1..5].iter().chain(&outputs[6..8]) {
             assert!(refused.contains("is where commands write"), "{level}: {outputs:#?}");
         }
         assert!(outputs[5].contains("No module named planted"), "{level}: {outputs:#?}");
@@ -730,21 +820,27 @@ fn no_code_of_the_workspace_starts_outside() {
 /// must not count as those that the person had before.
 #[test]
 fn settings_of_two_commands_at_once_are_renamed() {
-    let site = Site::new();
     let wait = |until: &str| format!("for i in $(seq 400); do if {until}; then break; fi; sleep 0.05; done");
-    let first = format!("echo evil > .envrc; {}", wait("test -e go"));
-    let second = format!("touch go; {}; echo evil > .envrc; cat .envrc", wait("! test -e .envrc"));
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| site.run(&[], &[&first]));
-        while !site.work(".envrc").exists() {
-            assert!(!first.is_finished(), "{:#?}", first.join());
-            std::thread::yield_now();
-        }
-        let outputs = site.run(&[], &[&second]);
-        let first = first.join().unwrap();
-        assert!(outputs[0].ends_with("evil\n"), "{first:#?} {outputs:#?}");
-        assert!(!site.work(".envrc").exists(), "{first:#?} {outputs:#?}");
-    });
+    // A link must not count as one to be put back.
+    for (make, again) in
+        [("echo evil > .envrc", "echo evil > .envrc; cat .envrc"), ("ln -s a .envrc", "echo evil")]
+    {
+        let site = Site::new();
+        site.person("echo evil > a");
+        let first = format!("{make}; {}", wait("test -e go"));
+        let second = format!("touch go; {}; {again}", wait("! test -e .envrc"));
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| site.run(&[], &[&first]));
+            while !site.work(".envrc").exists() {
+                assert!(!first.is_finished(), "{:#?}", first.join());
+                std::thread::yield_now();
+            }
+            let outputs = site.run(&[], &[&second]);
+            let first = first.join().unwrap();
+            assert!(outputs[0].ends_with("evil\n"), "{first:#?} {outputs:#?}");
+            assert!(site.work(".envrc").symlink_metadata().is_err(), "{first:#?} {outputs:#?}");
+        });
+    }
 }
 
 #[test]

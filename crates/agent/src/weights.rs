@@ -27,6 +27,8 @@ const FRAME: u64 = 5;
 /// An image; servers make 250 to 3,000 tokens of one.
 const IMAGE: u64 = 1_500;
 
+/// The largest message that is counted, in bytes: a word without end takes 20 ms for this many.
+const LARGEST: usize = 64 << 10;
 /// A part with fewer tokens is counted again in each run.
 const SHARED: u64 = 400;
 /// The parts of prompts that runs have in common, such as their tools: what gpt-oss makes of them, by their
@@ -122,7 +124,10 @@ fn counted_once(hash: u64, count: &dyn Fn() -> u64) -> u64 {
 }
 
 fn harmony_tokens(message: &Value) -> u64 {
-    tokens::count_harmony_message(&message.to_string()) + image_count(message) * IMAGE
+    let text = message.to_string();
+    let counted =
+        if text.len() > LARGEST { estimate_tokens(&text) } else { tokens::count_harmony_message(&text) };
+    counted + image_count(message) * IMAGE
 }
 
 /// Templates write declarations as JSON.
@@ -157,6 +162,15 @@ mod tests {
 
     fn user(text: &str) -> Value {
         json!({"role": "user", "content": text})
+    }
+
+    /// The vocabulary takes a tenth of a second for a word of this size, in which others get no answer.
+    #[test]
+    fn large_messages_are_estimated() {
+        let message = |size: usize| json!({"role": "tool", "content": "a".repeat(size)});
+        let (small, large) = (message(1_000), message(200_000));
+        assert_eq!(harmony_tokens(&small), tokens::count_harmony_message(&small.to_string()));
+        assert_eq!(harmony_tokens(&large), estimate_tokens(&large.to_string()));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::harmless::{Entry, stays_inside};
+use super::harmless::{Entry, filter_operands, stays_inside};
 use super::screen::Shown;
 use tools::{Approver, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
 
@@ -83,7 +83,7 @@ impl SessionGrant {
 }
 
 /// Returns the names of the commands of a line, each with its directory, if all are known to be harmless and
-/// stay in the workspace, even through symlinks.
+/// stay in the workspace, even through symlinks. What only prints the output of another has no name.
 fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
@@ -98,13 +98,14 @@ fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<
             continue;
         }
         for words in commands {
-            let entry = Entry::find_program(&words)?;
+            let entry = Entry::find_program(&words);
             let is_inside = |operand: &&str| {
                 stays_inside(operand) && leads_inside(&root.join(&directory).join(operand), root)
             };
-            entry.operands(&words)?.iter().all(is_inside).then_some(())?;
+            let operands = entry.map_or_else(|| filter_operands(&words), |entry| entry.operands(&words));
+            operands?.iter().all(is_inside).then_some(())?;
             let place = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
-            names.insert((entry.consent_group(), place.to_owned()));
+            names.extend(entry.map(|entry| (entry.consent_group(), place.to_owned())));
         }
     }
     (!names.is_empty()).then_some(names)
@@ -268,7 +269,6 @@ mod tests {
         };
         let like = |name: &'static str| SessionGrant::Like(name, ".".into());
         let very = |line: &str| SessionGrant::Command(line.into(), ".".into());
-        let looking = || like("ls, cat, grep, git status, git diff and others that only look");
         let building = || like("builds and tests by cargo, go, npm, node and pytest");
         check(
             "cargo test --lib",
@@ -276,16 +276,18 @@ mod tests {
             &["cargo test", "cargo test -q x"],
             &["cargo run", "cargo test; rm -rf x", "cargo test && x", "cargo test --config x"],
         );
-        check("ls -la sub", looking(), &["ls"], &["ls $(rm x)", "rm x", "ls > x", "lsof", "ls .."]);
-        check("git grep x", looking(), &["git grep y"], &["git grep --open-files-in-pager=x y"]);
-        check("git log", looking(), &["git log -5"], &["git log --output=x"]);
-        check("sort a", looking(), &["sort -u a"], &["sort --compress-program=x a", "sort -o a a"]);
         check(
-            "cat a",
-            looking(),
-            &["cat b"],
-            &["cat link", "cat dangling", "cat /etc/passwd", "cat sub/../../secret"],
+            "cargo test | cat a",
+            building(),
+            &["cargo test | cat b"],
+            &[
+                "cargo test | cat link",
+                "cargo test | cat dangling",
+                "cargo test && cat /etc/passwd",
+                "cargo test | cat sub/../../secret",
+            ],
         );
+        check("cat a", very("cat a"), &[], &["cat b"]);
         check(
             "git add -A && git commit -m x",
             like("git add, commit, stash and switch"),
@@ -294,8 +296,8 @@ mod tests {
         );
         check(
             "cargo test 2>&1 | tail -5",
-            SessionGrant::Each(vec![building(), looking()]),
-            &["cargo test", "tail -3 a", "tail a && cargo test", "cd . && cargo test"],
+            building(),
+            &["cargo test", "tail a && cargo test", "cd . && cargo test"],
             &[
                 "cargo test | sh",
                 "cargo test > a",
@@ -312,19 +314,16 @@ mod tests {
         }
     }
 
-    /// The goal: "always" three times, and each push.
+    /// The goal: "always" for files, twice for commands, and each push. Looking needs no question.
     #[test]
     fn a_day_of_commands_asks_three_times() {
         let (_dir, root) = workspace();
         let mut allowed = Allowed::default();
         let mut asked = Vec::new();
         for line in [
-            "ls -la && git status --short",
-            "grep -rn 'fn main' sub | head -20",
             "cargo build 2>&1 | tail -20",
             "cargo test --lib 2>&1 | grep -n FAILED",
             "cargo clippy --all-targets && cargo fmt --check",
-            "git diff --stat",
             "git add -A && git commit -m 'Fix the parser'",
             "npm install --no-audit && npm test 2>&1 | tail -5",
             "node --test",
@@ -332,7 +331,6 @@ mod tests {
             "python -m pytest -q",
             "git switch -c topic && git stash",
             "git stash pop && git add sub && git commit -qm 'Add a test'",
-            "git log --oneline -5 | cat",
             "git push",
         ] {
             let target = shell(line, ".");
@@ -341,8 +339,8 @@ mod tests {
                 allowed.add(SessionGrant::from_target("shell_command", &target, &root));
             }
         }
-        assert_eq!(asked.len(), 4, "{asked:#?}");
-        assert_eq!(asked[3], "git push");
+        assert_eq!(asked.len(), 3, "{asked:#?}");
+        assert_eq!(asked[2], "git push");
     }
 
     #[test]

@@ -240,12 +240,15 @@ pub(super) async fn count_tokens(request: &ClientRequest, attempt: &Attempt, bod
 }
 
 async fn exact_count(request: &ClientRequest, attempt: &Attempt, body: &Bytes) -> Option<Count> {
-    let parsed = ChatRequest::parse(body).ok()?;
     if attempt.upstream.model_facts(&request.plan.target_model).is_harmony {
-        let tokens = (body.len() <= COUNTED_HERE).then(|| tokens::count_harmony(&parsed))?;
+        let body = Some(body.clone()).filter(|body| body.len() <= COUNTED_HERE)?;
+        let count = move || ChatRequest::parse(&body).ok().map(|parsed| tokens::count_harmony(&parsed));
+        // A word without end takes 0.3 s, so it gets a thread of its own.
+        let tokens = tokio::task::spawn_blocking(count).await.ok()??;
         // The measured error is below 0.2 %; versions differ by some tokens in the frame.
         return Some(Count { tokens, reserve: 16 + tokens / 200, by: "o200k_harmony" });
     }
+    let parsed = ChatRequest::parse(body).ok()?;
     attempt.upstream.count_tokens(&parsed.object, &request.outgoing.headers).await.map(Count::from_server)
 }
 

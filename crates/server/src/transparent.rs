@@ -178,12 +178,29 @@ fn pass_back(app: &App, answer: Box<UpstreamResponse>, is_head: bool, record: Re
     respond::recorded_in_body(response)
 }
 
+/// The headers of an upstream that are passed on, besides those that [`is_passed`] knows by a part of their
+/// name. Browsers obey many others for a whole origin (`clear-site-data`, `nel`, `alt-svc`, `report-to` …).
+const PASSED: &str = "\
+    accept-ranges age allow cache-control cf-ray connection date deprecation etag expires last-modified link \
+    location pragma preference-applied proxy-authenticate retry-after server server-timing set-cookie sunset \
+    te trailer transfer-encoding upgrade vary via warning www-authenticate";
+/// The beginnings and the parts of such names.
+const PASSED_BEGINNINGS: [&str; 8] =
+    ["access-control-", "anthropic-", "content-", "llm-", "nvcf-", "openai-", "trace", "x-"];
+const PASSED_PARTS: [&str; 4] = ["ratelimit", "rate-limit", "request-id", "processing-ms"];
+
+fn is_passed(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    PASSED.split_ascii_whitespace().any(|known| known == name)
+        || PASSED_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning))
+        || PASSED_PARTS.iter().any(|part| name.contains(part))
+}
+
 /// Keeps what an upstream sends from acting on respool's origin in a browser: its HTML runs no scripts there,
 /// and it sets neither respool's session nor rules for the whole origin.
 fn guard_origin(headers: &mut HeaderMap) {
-    for name in
-        [HeaderName::from_static("clear-site-data"), header::REFRESH, header::STRICT_TRANSPORT_SECURITY]
-    {
+    let unknown: Vec<HeaderName> = headers.keys().filter(|name| !is_passed(name)).cloned().collect();
+    for name in unknown {
         headers.remove(name);
     }
     if let header::Entry::Occupied(cookies) = headers.entry(header::SET_COOKIE) {
@@ -249,6 +266,18 @@ mod tests {
             ("strict-transport-security", "max-age=31536000"),
             ("content-security-policy", "default-src 'self'"),
             ("content-type", "text/html"),
+            ("nel", "{}"),
+            ("report-to", "{}"),
+            ("reporting-endpoints", "a=\"https://evil.example\""),
+            ("alt-svc", "h3=\":443\""),
+            ("service-worker-allowed", "/"),
+            ("some-header-of-tomorrow", "1"),
+            ("openai-processing-ms", "7"),
+            ("anthropic-ratelimit-requests-remaining", "3"),
+            ("ratelimit-reset", "1"),
+            ("request-id", "r"),
+            ("retry-after", "1"),
+            ("x-vendor", "1"),
         ] {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
@@ -257,11 +286,17 @@ mod tests {
             headers.iter().map(|(name, value)| format!("{name}: {}", value.to_str().unwrap())).collect();
         left.sort();
         let expected = [
+            "anthropic-ratelimit-requests-remaining: 3",
             "content-security-policy: default-src 'self'",
             "content-security-policy: sandbox",
             "content-type: text/html",
+            "openai-processing-ms: 7",
+            "ratelimit-reset: 1",
+            "request-id: r",
+            "retry-after: 1",
             "set-cookie: sticky=1",
             "x-content-type-options: nosniff",
+            "x-vendor: 1",
         ];
         assert_eq!(left, expected);
     }

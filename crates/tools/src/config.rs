@@ -7,7 +7,6 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
-use super::programs::Started;
 use super::sandbox::Level;
 use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
@@ -167,20 +166,17 @@ wire::settings! {
         pub headers: BTreeMap<String, Secret> = BTreeMap::new(),
             with_example(r#"{ Authorization = "Bearer secret" }"#);
         derived {
-            /// The program as it is started, or why it is not. `None`: it has not been looked for.
-            pub started: Option<Result<Started, String>> = None;
+            /// The directories from which none of its code comes.
+            pub held: Vec<PathBuf> = Vec::new();
         }
     }
 }
 
 impl ToolsConfig {
-    /// Finds the programs of MCP servers, outside of what commands write.
-    pub(super) fn with_programs(mut self) -> Self {
-        let writable = self.local.held_from_programs();
-        for server in self.mcp.values_mut() {
-            let line: Vec<String> = server.command.iter().chain(&server.args).cloned().collect();
-            server.started = server.command.is_some().then(|| Started::find(&line, &writable));
-        }
+    /// Keeps the programs of MCP servers away from what commands write.
+    pub(super) fn with_held_programs(mut self) -> Self {
+        let held = self.local.held_from_programs();
+        self.mcp.values_mut().for_each(|server| server.held.clone_from(&held));
         self
     }
 }

@@ -7,6 +7,7 @@ mod arguments;
 mod capture;
 mod edit;
 mod exec;
+mod looking;
 mod ls;
 mod read;
 mod search;
@@ -71,6 +72,9 @@ struct Step {
     /// Whether it is a command of git that writes into a protected repository.
     is_git: bool,
 }
+
+/// The longest that a command looks around before the question.
+const LOOKING: Duration = Duration::from_secs(20);
 
 /// Words that only a shell understands.
 const SHELLS_OWN: [&str; 12] =
@@ -242,6 +246,32 @@ impl Source for Local {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             let workspace = Arc::clone(&self.workspace);
             run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
+        })
+    }
+
+    fn look<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<ToolOutput>> {
+        Box::pin(async move {
+            if self.naming != Naming::Chat || !self.sandbox.can_only_look() {
+                return None;
+            }
+            let call = self.read_call(&invocation.name, &invocation.arguments).await.ok()?;
+            let Call::Exec { command, workdir, timeout } = call else { return None };
+            if !looking::only_looks(&command) {
+                return None;
+            }
+            let order = Order {
+                directory: self.command_directory(&workdir).ok()?,
+                plan: Plan::Shell(command),
+                limit: timeout.unwrap_or(LOOKING).min(LOOKING).min(invocation.timeout),
+                passing: &Passing::default(),
+                sandbox: &self.sandbox,
+            };
+            self.with_sandbox(Sandbox::find_protected).await.ok()?;
+            let _turn = self.sandbox.shared_turn().await;
+            let ran = exec::run_order(&order, Reach::Look).await.ok()?;
+            // `find -exec` and the last command of a pipe hide failures of others.
+            let is_stopped = ran.failed && self.sandbox.refusal(&ran.text).is_some();
+            (!is_stopped && !ran.text.contains("Read-only file system")).then(|| ran.into())
         })
     }
 

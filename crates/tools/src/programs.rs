@@ -23,6 +23,9 @@ const MANIFESTS: &str =
 const INTERPRETERS: &str = "python pypy node nodejs deno bun bunx ruby perl php npm npx pnpm pnpx yarn uv uvx pipx go java dotnet sh bash dash zsh fish";
 /// Words between such a program and that one.
 const SUBCOMMANDS: [&str; 5] = ["run", "exec", "x", "dlx", "tool"];
+/// Options of interpreters whose value is code; others are one letter among several (`-lc`).
+const CODE_OPTIONS: [&str; 3] = ["--eval", "--print", "--command"];
+const CODE_LETTERS: [char; 5] = ['c', 'e', 'E', 'p', 'r'];
 /// Options that name a project from which a program is started.
 const PROJECT_OPTIONS: [&str; 10] = [
     "--directory",
@@ -129,8 +132,32 @@ fn code_of(program: &Path, arguments: &[String], current: &Path) -> Vec<PathBuf>
     let files = values().flat_map(|value| bases.iter().map(move |base| base.join(value)));
     let all: Vec<&str> = program.to_str().into_iter().chain(words.iter().copied()).collect();
     let projects = (1..all.len()).filter(|place| is_project(&all, *place));
-    let projects = projects.map(|place| current.join(value_of(all[place]).1)).filter(|path| path.exists());
-    files.filter(|path| is_code(path)).chain(projects).chain([program.to_owned()]).collect()
+    let projects = projects.map(|place| Path::new(value_of(all[place]).1));
+    let projects = projects.filter(|path| path.is_absolute() || current.join(path).exists());
+    let projects = projects.map(|path| current.join(path));
+    let named = named_in_code(program, arguments);
+    files.filter(|path| is_code(path)).chain(projects).chain(named).chain([program.to_owned()]).collect()
+}
+
+/// Returns the paths in code that an interpreter gets as an argument. Such code could do anything with them.
+fn named_in_code(program: &Path, arguments: &[String]) -> Vec<PathBuf> {
+    let is_option = |word: &str| {
+        CODE_OPTIONS.contains(&word)
+            || (word.starts_with('-') && !word.starts_with("--") && word.ends_with(CODE_LETTERS))
+    };
+    let programs = arguments.iter().map(Path::new);
+    let start = std::iter::once(program).chain(programs).position(is_interpreter);
+    // What comes behind a script is the script's.
+    let behind = arguments.get(start.unwrap_or(usize::MAX)..).unwrap_or_default();
+    let word = behind.iter().position(|word| !word.starts_with('-')).unwrap_or_default();
+    let code = word.checked_sub(1).filter(|option| is_option(&behind[*option])).map_or("", |_| &behind[word]);
+    let fragments = code.split(|c: char| c.is_whitespace() || "\"'`()[]{},;=<>|&:+".contains(c));
+    let home = home_directories().into_iter().next();
+    let path = |text: &str| {
+        let below = text.strip_prefix("~/").or_else(|| text.strip_prefix("$HOME/"));
+        below.zip(home.as_ref()).map_or_else(|| text.into(), |(below, home)| home.join(below))
+    };
+    fragments.map(path).filter(|path: &PathBuf| path.is_absolute() && path.parent().is_some()).collect()
 }
 
 /// True for the value of an option that names a project, and for the first word after an interpreter.
@@ -140,9 +167,12 @@ fn is_project(words: &[&str], place: usize) -> bool {
         return true;
     }
     let is_own = |word: &&&str| !word.starts_with('-') && !SUBCOMMANDS.contains(*word);
-    let before = words[..place].iter().rfind(is_own).copied().map(Path::new).and_then(Path::file_name);
-    let before = before.map(OsStr::to_string_lossy).unwrap_or_default();
-    let name = before.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
+    words[..place].iter().rfind(is_own).is_some_and(|before| is_interpreter(Path::new(before)))
+}
+
+fn is_interpreter(program: &Path) -> bool {
+    let name = program.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    let name = name.trim_end_matches(|c: char| c.is_ascii_digit() || c == '.');
     INTERPRETERS.split(' ').any(|known| known == name)
 }
 
@@ -153,15 +183,16 @@ fn value_of(word: &str) -> (Option<&str>, &str) {
 }
 
 /// True for a file that an interpreter or the system runs, and for what describes a project's programs.
+/// A file that is not there yet is judged by its name.
 fn is_code(path: &Path) -> bool {
-    let Ok(data) = fs::metadata(path) else { return false };
     let has = |names: &str, part: Option<&OsStr>| {
         names.split_ascii_whitespace().any(|name| part.is_some_and(|part| part.eq_ignore_ascii_case(name)))
     };
-    data.is_file()
-        && (data.permissions().mode() & 0o111 != 0
-            || has(CODE, path.extension())
-            || has(MANIFESTS, path.file_name()))
+    let is_named = || has(CODE, path.extension()) || has(MANIFESTS, path.file_name());
+    match fs::metadata(path) {
+        Ok(data) => data.is_file() && (data.permissions().mode() & 0o111 != 0 || is_named()),
+        Err(_) => is_named(),
+    }
 }
 
 /// Makes the path in a word absolute, where it looks like one and leads somewhere.
@@ -369,6 +400,11 @@ mod tests {
             &["env", "uvx", "--from", &at("notes"), "x"],
             &["env", "--manifest-path", &at("project/package.json")],
             &[&at(".venv/bin/python"), "-m", "x"],
+            &["env", "node", &at("later")],
+            &["env", "x", &at("later.py")],
+            &["python3", "-c", &format!("exec(open('{}').read())", at("data.db"))],
+            &["env", "perl", "-ne", &format!("do'{}'", at("data.db"))],
+            &["env", "node", "--eval", &format!("require(`{}`)", at("later"))],
         ] {
             let why = started(line, &work).unwrap_err();
             assert!(why.contains("is where commands write"), "{line:?}: {why}");
@@ -377,6 +413,8 @@ mod tests {
         for line in [
             &["env", "server", &at("notes")][..],
             &["env", "--db", &at("data.db")],
+            &["env", "-e", &at("data.db"), "python3", "-c", "import server", &at("data.db")],
+            &["env", "uvx", "mcp-server-git", "-r", &at("notes")],
             &["env", &at("")],
             &["env", "npx", "-y", "server", &at("project")],
         ] {

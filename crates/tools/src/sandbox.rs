@@ -13,6 +13,7 @@ mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
 mod git;
+mod index;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
@@ -22,7 +23,6 @@ mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
 
-use std::ffi::OsString;
 use std::fs;
 use std::io::{self, PipeWriter};
 use std::os::unix::fs::PermissionsExt as _;
@@ -42,7 +42,7 @@ pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
 pub(super) use protected::WatchedSettings;
-use protected::{Protected, Repository};
+use protected::{Kept, Protected, paths_of_submodules};
 use spec::{Cover, Spec};
 
 #[cfg(target_os = "linux")]
@@ -77,12 +77,24 @@ pub(super) struct Sandbox {
 /// How much a command may reach.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Reach<'a> {
+    /// The same files as for the workspace, but none is written, and there is no network.
+    Look,
     /// The workspace, the usual caches, and what the configuration adds.
     Workspace,
     /// The same, and for git a copy of its directory.
     Repository(&'a GitWork),
     /// All files of the user, and Unix sockets: a person said so.
     User,
+}
+
+/// A command that is ready to start.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub(super) command: Command,
+    /// Everything that it started ends when this is closed; `None` without a launcher.
+    pub(super) control: Option<PipeWriter>,
+    /// The settings that are put right when it has ended.
+    pub(super) watched: Vec<WatchedSettings>,
 }
 
 /// A command's time in the sandbox.
@@ -162,20 +174,16 @@ impl Sandbox {
         if self.level.has_namespaces() {
             self.protected().find_made();
         }
-        self.spec(&self.workspace, Reach::Workspace).map(|_| ())
+        self.find_kept(&self.workspace).map(|_| ())
     }
 
-    /// Returns the settings that a command with this reach must not make. The owner may have accepted that it
-    /// does.
-    ///
-    /// # Errors
-    /// When a directory cannot be opened.
-    pub(super) fn watched_settings(&self, reach: Reach<'_>) -> io::Result<Vec<WatchedSettings>> {
-        let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
-        if matches!(reach, Reach::User) || !self.level.holds_files() || is_accepted {
-            return Ok(Vec::new());
-        }
-        self.protected().watched_settings()
+    fn find_kept(&self, directory: &Path) -> io::Result<Kept> {
+        self.protected().find_kept(directory, self.level.has_namespaces())
+    }
+
+    /// True where a command can be kept from changing anything at all.
+    pub(super) fn can_only_look(&self) -> bool {
+        self.level.has_namespaces()
     }
 
     /// Waits until no git of this sandbox's is at work.
@@ -212,9 +220,10 @@ impl Sandbox {
     pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
         if let Some(index) = work.new_index()? {
             let repository = &work.repository;
-            let known = self.submodules(repository);
+            // What respool cannot read, git does not follow for anybody.
+            let known = self.protected().submodules(repository).unwrap_or_default();
             let is_foreign = |path: &&PathBuf| self.protected().has_foreign_repository(path, repository);
-            let entries = self.index_entries(repository, Some(index))?;
+            let entries = index::read_entries(&index, repository)?;
             if let Some(entry) = entries.iter().find(|entry| git::leads_elsewhere(&entry.name)) {
                 return Err(io::Error::other(format!(
                     "the new index names {:?}, which is not in the work tree, so nothing was taken over",
@@ -234,54 +243,29 @@ impl Sandbox {
         Ok((!left.is_empty()).then(|| format!("git also left {}, which was not taken over", left.join(", "))))
     }
 
-    /// The directories of submodules that the index of a repository names. What git cannot read here, it does
-    /// not follow for anybody.
-    fn submodules(&self, repository: &Repository) -> Vec<PathBuf> {
-        paths_of_submodules(repository, self.index_entries(repository, None).unwrap_or_default())
-    }
-
-    /// Lists the entries of a repository's index, or of the one that git has just written.
-    ///
-    /// # Errors
-    /// When git does not read it.
-    fn index_entries(&self, repository: &Repository, index: Option<PathBuf>) -> io::Result<Vec<IndexEntry>> {
-        let (Some(git), Some(launcher)) = (&self.git, &self.launcher) else { return Ok(Vec::new()) };
-        let mut spec = self.base_spec(&repository.top);
-        spec.readable.extend([self.workspace.clone(), repository.top.clone()]);
-        // With git's real directory: only the index is new.
-        spec.readable.extend(index.clone());
-        let (control, _held) = io::pipe()?;
-        let mut command = std::process::Command::new(launcher);
-        command.args(["sandbox-exec", &serde_json::to_string(&spec)?, "--"]).arg(git);
-        command.args(["-c", "safe.directory=*", "-c", "core.fsmonitor=false", "ls-files", "--stage", "-z"]);
-        command.env_clear().env("GIT_CONFIG_GLOBAL", "/dev/null").env("GIT_CONFIG_SYSTEM", "/dev/null");
-        command.envs(index.map(|index| ("GIT_INDEX_FILE", index)));
-        let listed = command.current_dir("/").stdin(Stdio::from(control)).stderr(Stdio::null()).output()?;
-        if !listed.status.success() {
-            return Err(io::Error::other("git cannot read the index, so nothing was taken over"));
-        }
-        let entries = listed.stdout.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
-        let entry = |entry: &[u8]| IndexEntry {
-            is_submodule: entry.starts_with(b"160000 "),
-            name: entry.splitn(2, |byte| *byte == b'\t').nth(1).unwrap_or_default().to_owned(),
-        };
-        Ok(entries.map(entry).collect())
-    }
-
-    /// The command that starts the launcher, and the pipe that ends everything it started when it is closed;
-    /// `None` where there is no launcher.
+    /// Prepares a command: the one that starts the launcher, or without a launcher the command itself.
     ///
     /// # Errors
     /// When pipes cannot be made, or something cannot be protected.
-    pub(super) fn command(
+    pub(super) fn prepare(
         &self,
         words: &[&str],
         directory: &Path,
         passing: &Passing,
         reach: Reach<'_>,
-    ) -> io::Result<Option<(Command, PipeWriter)>> {
-        let Some(launcher) = &self.launcher else { return Ok(None) };
-        let spec = serde_json::to_string(&self.spec(directory, reach)?)?;
+    ) -> io::Result<Launch> {
+        let Some(launcher) = &self.launcher else {
+            let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+            let mut command = process::new_command(program, passing)?;
+            command.args(arguments).current_dir(directory).env("PWD", directory);
+            return Ok(Launch { command, control: None, watched: Vec::new() });
+        };
+        let is_watched = self.level.holds_files() && matches!(reach, Reach::Workspace | Reach::Repository(_));
+        let kept = if is_watched { self.find_kept(directory)? } else { Kept::default() };
+        // The owner may have accepted that commands make settings.
+        let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
+        let watched = if is_accepted { Vec::new() } else { self.protected().watched_settings(&kept)? };
+        let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;
         let mut command = process::plain_command(launcher, passing);
         command.args(["sandbox-exec", &spec, "--"]).args(words);
@@ -290,66 +274,67 @@ impl Sandbox {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
         }
+        if matches!(reach, Reach::Look) {
+            // The person's settings are out of reach.
+            command.env("GIT_CONFIG_GLOBAL", "/dev/null");
+        }
         if let Reach::Repository(work) = reach {
             command.envs(work.variables());
             // Filters and helpers are the system's too.
             let places = self.places.writable.iter().chain([&self.workspace]);
             command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
         }
-        Ok(Some((command, writer)))
+        Ok(Launch { command, control: Some(writer), watched })
     }
 
-    /// A sandbox in which nothing of the user's can be written.
-    fn base_spec(&self, directory: &Path) -> Spec {
-        Spec {
+    fn spec(&self, directory: &Path, reach: Reach<'_>, kept: &Kept) -> Spec {
+        let git = self.protected().git_directories();
+        let mut spec = Spec {
             directory: directory.to_owned(),
             bubblewrap: self.bubblewrap.clone(),
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
-            network: self.network,
             spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],
-            readable: self
-                .places
-                .readable
-                .iter()
-                .chain(self.protected().git_directories())
-                .cloned()
-                .collect(),
+            readable: self.places.readable.iter().chain(git).cloned().collect(),
             ..Spec::default()
-        }
-    }
-
-    fn spec(&self, directory: &Path, reach: Reach<'_>) -> io::Result<Spec> {
-        let mut spec = self.base_spec(directory);
-        // Where this user cannot get, a command cannot either, outside of what it may write.
-        let is_written = |own: &&PathBuf| {
-            own.exists()
-                || self.places.writable.iter().chain([&self.workspace]).any(|place| own.starts_with(place))
         };
+        let places = || self.places.writable.iter().chain([&self.workspace]).cloned();
+        if matches!(reach, Reach::Look) {
+            spec.readable.extend(places());
+            spec.scratch = ["/tmp", "/var/tmp"]
+                .iter()
+                .filter_map(|place| Path::new(place).canonicalize().ok())
+                .collect();
+            return spec;
+        }
+        spec.network = self.network;
+        spec.readable.extend(self.places.settings.iter().cloned());
+        // Where this user cannot get, a command cannot either, outside of what it may write.
+        let is_written = |own: &&PathBuf| own.exists() || places().any(|place| own.starts_with(place));
         spec.frozen.extend(self.places.own.iter().filter(is_written).cloned());
         if matches!(reach, Reach::User) {
             spec.everything = true;
-            return Ok(spec);
+            return spec;
         }
         spec.scratch.clone_from(&self.places.scratch);
-        let places = self.places.writable.iter().chain([&self.workspace]).cloned();
-        let (read_only, writable): (Vec<_>, Vec<_>) = places.partition(|place| self.is_read_only(place));
+        // Without mounts, nothing else keeps commands from what is protected in a place.
+        let is_read_only = |place: &PathBuf| self.is_read_only(place, kept);
+        let (read_only, writable): (Vec<_>, Vec<_>) = places().partition(is_read_only);
         spec.readable.extend(read_only);
-        spec.writable = writable;
+        spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
         if self.level.has_namespaces() {
-            spec.frozen.extend(self.protected().frozen(|repository| self.submodules(repository))?);
+            spec.frozen.extend(kept.frozen.iter().cloned());
+            spec.pinned = kept.fixed_directories().cloned().collect();
         }
         self.add_temporary(&mut spec);
         if let Reach::Repository(work) = reach {
             work.add_to(&mut spec);
         }
-        Ok(spec)
+        spec
     }
 
-    /// True for a place that would be writable, and is not, as nothing else keeps commands from what is
-    /// protected in it.
-    fn is_read_only(&self, place: &Path) -> bool {
-        !self.level.has_namespaces() && !self.accepts_unprotected && self.protected().has_any_in(place)
+    fn is_read_only(&self, place: &Path, kept: &Kept) -> bool {
+        !self.level.has_namespaces() && !self.accepts_unprotected && kept.has_any_in(place)
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace.
@@ -384,7 +369,8 @@ impl Sandbox {
         let repositories = if self.level.has_namespaces() {
             "`.git` and the settings of editors and agents are read-only, except for a plain `git add`, `git commit` and the like, \
              which may be joined by `&&`"
-        } else if self.is_read_only(&self.workspace) {
+        } else if self.find_kept(&self.workspace).is_ok_and(|kept| self.is_read_only(&self.workspace, &kept))
+        {
             "without bubblewrap a workspace with a repository is read-only as a whole: install bubblewrap, or set \
              `tools.local.unprotected_repositories`"
         } else {
@@ -401,20 +387,8 @@ impl Sandbox {
     }
 }
 
-/// An entry of a repository's index.
-struct IndexEntry {
-    is_submodule: bool,
-    name: Vec<u8>,
-}
-
-fn paths_of_submodules(repository: &Repository, entries: Vec<IndexEntry>) -> Vec<PathBuf> {
-    let submodules = entries.into_iter().filter(|entry| entry.is_submodule);
-    let name = |entry: IndexEntry| <OsString as std::os::unix::ffi::OsStringExt>::from_vec(entry.name);
-    submodules.map(|entry| repository.top.join(name(entry))).collect()
-}
-
 /// What a program says when the sandbox may have stopped it.
-const SIGNS: [&str; 11] = [
+const SIGNS: [&str; 12] = [
     "ermission denied",
     "peration not permitted",
     "ead-only file system",
@@ -426,6 +400,8 @@ const SIGNS: [&str; 11] = [
     "etwork is unreachable",
     "EAI_AGAIN",
     "evice or resource busy",
+    // git's, where it does not see the person's configuration.
+    "dubious ownership",
 ];
 
 /// What confines commands on this machine, as the configuration wants it.

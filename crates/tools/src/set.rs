@@ -96,6 +96,16 @@ impl ToolSet {
             record.note_approval(approver);
         }
         let policy = self.policy.current();
+        if approver.is_some_and(Approver::is_present)
+            && policy.leaves_to_person(&subject)
+            && let Some(output) = source.look(invocation).await
+        {
+            record.note_rule("the sandbox, in which it could only look");
+            record.write_start().await;
+            let looked = Ok(output);
+            record.write_end(&looked).await;
+            return looked;
+        }
         let permit =
             match request_permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {
                 Ok(permit) => permit,

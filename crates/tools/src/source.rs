@@ -52,6 +52,11 @@ pub(super) trait Source: Send + Sync {
         Box::pin(async { Ok(None) })
     }
 
+    /// Runs a call that can change nothing and needs no consent; `None` for any other.
+    fn look<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Option<ToolOutput>> {
+        Box::pin(std::future::ready(None))
+    }
+
     /// Runs the call; `approver` may be asked for more than was permitted.
     fn run_call<'a>(
         &'a self,

@@ -80,7 +80,7 @@ impl Sources {
                 prospect: Availability::Starting,
             })),
             servers: Mutex::default(),
-            config: Arc::new(config.clone().with_programs()),
+            config: Arc::new(config.clone().with_held_programs()),
         })
     }
 

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
-use tokio::process::{Child, Command};
+use tokio::process::Child;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::contract::{OutputWatcher, ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
-use super::super::process::{Group, new_command};
-use super::super::sandbox::{Reach, Sandbox, WatchedSettings};
+use super::super::process::Group;
+use super::super::sandbox::{Launch, Reach, Sandbox, WatchedSettings};
 use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
 
@@ -89,8 +89,7 @@ impl Hold {
 }
 
 pub(super) async fn run_order(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
-    let watched = order.sandbox.watched_settings(reach).map_err(|error| start_error(&error))?;
-    let running = match (start_order(order, reach), &order.plan) {
+    let (running, watched) = match (start_order(order, reach), &order.plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(words), failed: true });
         }
@@ -177,28 +176,17 @@ fn command_words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<Running> {
+fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<(Running, Vec<WatchedSettings>)> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
-    let words = command_words(plan);
-    let (mut command, launched) = match sandbox.command(&words, directory, passing, reach)? {
-        Some((command, control)) => (command, Some(control)),
-        None => (direct_command(&words, directory, passing)?, None),
-    };
+    let Launch { mut command, control, watched } =
+        sandbox.prepare(&command_words(plan), directory, passing, reach)?;
     command.envs(NOT_ASKING);
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = command.spawn()?;
     let output = Receiver::from_owned_fd(reader.into())?;
-    let hold = launched.map_or_else(|| Hold::Group(Group::from_child(&child)), Hold::Launcher);
-    Ok(Running { child, output, hold })
-}
-
-/// Returns the command for a run without a launcher.
-fn direct_command(words: &[&str], directory: &Path, passing: &Passing) -> io::Result<Command> {
-    let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut command = new_command(program, passing)?;
-    command.args(arguments).current_dir(directory).env("PWD", directory);
-    Ok(command)
+    let hold = control.map_or_else(|| Hold::Group(Group::from_child(&child)), Hold::Launcher);
+    Ok((Running { child, output, hold }, watched))
 }
 
 fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {

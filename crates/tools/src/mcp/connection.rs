@@ -217,8 +217,8 @@ async fn open_connection(config: &McpConfig) -> Result<Connection, Problem> {
 }
 
 async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection, Problem> {
-    let find = || Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &[]);
-    let started = config.started.clone().unwrap_or_else(find);
+    // At each start: a command may have made what was not there before.
+    let started = Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &config.held);
     let started = started.map_err(|text| Problem { text, is_final: true })?;
     let cannot = |error: std::io::Error| Problem {
         text: format!("{program} cannot be started: {error}"),

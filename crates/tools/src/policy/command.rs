@@ -142,6 +142,16 @@ pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
     is_pipeline.then(|| line.parts.into_iter().map(words).collect())?
 }
 
+/// Returns the words of each command of a line in which commands are only joined (`&&`, `||`, `;`, `|`).
+/// Globs stay as they are written. `None` for any other line.
+pub(crate) fn commands_of(line: &str) -> Option<Vec<Vec<String>>> {
+    let line = without_merged_outputs(read_line(line.trim())?);
+    let only_joins = line.operators.iter().all(|operator| matches!(operator, '&' | '|' | ';' | '\n'));
+    let parts = line.parts.into_iter().filter(|part| !part.words.is_empty());
+    let words = |part: Part| part.words.into_iter().map(|word| word.text).collect();
+    only_joins.then(|| parts.map(words).collect())
+}
+
 /// Removes each `2>&1`: both outputs are read as one anyway, or go to the same pipe.
 fn without_merged_outputs(mut line: Line) -> Line {
     while let Some(at) = (0..line.operators.len()).find(|at| merges_outputs(&line, *at)) {

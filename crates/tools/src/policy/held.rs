@@ -79,6 +79,13 @@ impl Policies {
         self.0.iter().any(|(_, policy)| policy.asks_before(names))
     }
 
+    /// Returns true for a call that no rule speaks of, so that the default asks a person. Where rules have
+    /// patterns for paths, a command might read a file that one of them denies.
+    pub(crate) fn leaves_to_person(&self, subject: &Subject) -> bool {
+        let judged = self.judge(subject);
+        judged.verdict == Verdict::Ask && judged.is_by_default && !self.judges_paths()
+    }
+
     /// Returns true if some rule has a pattern for paths, so that a file's other names matter.
     pub(crate) fn judges_paths(&self) -> bool {
         self.0.iter().any(|(_, policy)| policy.judges_paths())

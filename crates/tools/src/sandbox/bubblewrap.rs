@@ -111,9 +111,16 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
     let is_inside = |place: &Path| roots.iter().any(|root| place.starts_with(root) && place != *root);
     let frozen = || spec.frozen.iter().filter(|place| roots.iter().any(|root| place.starts_with(root)));
     // As mount points of their own, the directories on the way to what is read-only cannot be moved away.
-    let is_frozen = |place: &Path| frozen().any(|frozen| place.starts_with(frozen));
+    let is_frozen = |place: &Path| {
+        let spared = |frozen: &Path| {
+            let is_between = |hole: &&PathBuf| hole.starts_with(frozen) && *hole != frozen;
+            spec.writable.iter().filter(is_between).any(|hole| place.starts_with(hole))
+        };
+        frozen().any(|frozen| place.starts_with(frozen) && !spared(frozen))
+    };
     let parents = frozen().flat_map(|place| place.ancestors().skip(1));
-    let parents = parents.filter(|parent| is_inside(parent) && !is_frozen(parent));
+    let pinned = spec.pinned.iter().flat_map(|place| place.ancestors());
+    let parents = parents.chain(pinned).filter(|parent| is_inside(parent) && !is_frozen(parent));
     let is_below_scratch = |place: &&PathBuf| spec.scratch.iter().any(|scratch| place.starts_with(scratch));
     let is_directory = |place: &&PathBuf| place.is_dir();
     let own = |make: fn(PathBuf) -> Mount| move |place: &PathBuf| (place.clone(), make(place.clone()));

@@ -22,8 +22,9 @@ const SYSTEM: &str = "\
 const TOOLS: &str = "\
     .rustup .nvm .fnm .volta .n .pyenv .rbenv .asdf .jenv .sdkman .deno .bun .dotnet .ghcup .opam \
     .juliaup .julia go .local/bin .local/lib .local/share/mise .local/share/fnm .local/share/uv \
-    .local/share/pnpm .config/git/config .config/git/ignore .config/git/attributes .config/go \
-    .gitconfig .gitignore";
+    .local/share/pnpm .config/git/ignore .config/git/attributes .gitignore";
+/// Below the home directory, read-only: settings that may hold keys.
+const SETTINGS: &str = ".config/git/config .gitconfig .config/go";
 /// Below the home directory, with the network on: they say where packages come from.
 const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell
@@ -42,7 +43,8 @@ const HOME_CACHES: &str = "\
 const MADE: [(&str, &str); 4] =
     [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
 /// Of cargo's own directory: its credentials are not among them.
-const CARGO_READ: &str = "bin config config.toml env .crates.toml .crates2.json";
+const CARGO_READ: &str = "bin env .crates.toml .crates2.json";
+const CARGO_SETTINGS: &str = "config config.toml";
 const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .global-cache";
 /// Variables that name a toolchain's directory, and those that name a cache.
 const TOOL_VARIABLES: &str = "\
@@ -54,6 +56,8 @@ const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR SCCACHE_DIR CARG
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) readable: Vec<PathBuf>,
+    /// Readable, too, but not for commands without consent.
+    pub(super) settings: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
     /// Of these, the ones that the configuration names.
     pub(super) configured: Vec<PathBuf>,
@@ -93,6 +97,7 @@ impl Places {
         let own = config.own_files.iter().filter_map(|own| resolve_symlinks(own)).map(|own| own.real);
         Self {
             readable: without_all(real(resolved(&named.readable)), &homes),
+            settings: real(resolved(&named.settings)),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
             scratch: real(resolved(&named.scratch)),
@@ -106,6 +111,7 @@ impl Places {
 #[derive(Default)]
 struct Named {
     readable: Vec<PathBuf>,
+    settings: Vec<PathBuf>,
     writable: Vec<PathBuf>,
     scratch: Vec<PathBuf>,
     /// The directories of `PATH`.
@@ -146,8 +152,9 @@ impl Named {
             self.cargo(&cargo);
         }
         self.readable.extend(below(home, TOOLS));
+        self.settings.extend(below(home, SETTINGS));
         if network {
-            self.readable.extend(below(home, REGISTRIES));
+            self.settings.extend(below(home, REGISTRIES));
         }
         self.scratch.push(home.join(".npm"));
         self.writable.extend(below(home, HOME_CACHES));
@@ -163,6 +170,7 @@ impl Named {
             let _ = fs::create_dir(directory.join(name));
         }
         self.readable.extend(below(directory, CARGO_READ));
+        self.settings.extend(below(directory, CARGO_SETTINGS));
         self.writable.extend(below(directory, CARGO_WRITTEN));
     }
 

@@ -24,6 +24,8 @@ pub(super) struct Spec {
     pub(super) scratch: Vec<PathBuf>,
     /// With bubblewrap: files and directories that are read-only also inside writable ones.
     pub(super) frozen: Vec<PathBuf>,
+    /// With bubblewrap: writable directories that stay where they are.
+    pub(super) pinned: Vec<PathBuf>,
     /// Writable directories that stand in for others.
     pub(super) covers: Vec<Cover>,
     /// The number of the open pipe that takes the command's end out of the namespaces.

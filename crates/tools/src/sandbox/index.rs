@@ -1,0 +1,175 @@
+//! The entries of a git index, read without git: commands write indexes, and to read one with git starts git.
+//! The format is that of gitformat-index(5), versions 2 to 4.
+
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+
+use super::protected::Repository;
+
+/// Larger indexes are not read.
+const MOST_BYTES: u64 = 512 << 20;
+/// The part of a mode that is the kind of the entry, and the kind of a submodule.
+const KIND: u32 = 0o170_000;
+const SUBMODULE: u32 = 0o160_000;
+/// The flag of an entry that has more flags.
+const EXTENDED: u8 = 0x40;
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: Vec<u8>,
+    pub(super) is_submodule: bool,
+}
+
+/// Reads the entries of an index, and of the one that it shares with others, if it is split.
+///
+/// # Errors
+/// When it cannot be read, or is not an index.
+pub(super) fn read_entries(file: &Path, repository: &Repository) -> io::Result<Vec<Entry>> {
+    let config =
+        fs::read_to_string(repository.common.join("config")).unwrap_or_default().to_ascii_lowercase();
+    let digest = if config.contains("objectformat") && config.contains("sha256") { 32 } else { 20 };
+    let mut entries = Vec::new();
+    let mut next = Some(file.to_owned());
+    while let Some(file) = next.take() {
+        let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
+        let (own, shared) = parse(&read_file(&file)?, digest).ok_or_else(unknown)?;
+        next = shared.map(|shared| file.with_file_name(format!("sharedindex.{shared}")));
+        if next.is_some() && !entries.is_empty() {
+            return Err(unknown());
+        }
+        // One without a name changes an entry of the shared index.
+        entries.extend(own.into_iter().filter(|entry| next.is_none() || !entry.name.is_empty()));
+    }
+    Ok(entries)
+}
+
+/// Reads a regular file, through no link: a command may have put anything there.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
+    let data = file.metadata()?;
+    if !data.is_file() || data.len() > MOST_BYTES {
+        return Err(io::Error::other(format!("{} is not a file, or is too large", path.display())));
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Returns the entries, and the digest of the shared index; `None` for anything else than an index.
+fn parse(bytes: &[u8], digest: usize) -> Option<(Vec<Entry>, Option<String>)> {
+    let body = bytes.get(..bytes.len().checked_sub(digest)?)?;
+    let number = |at: usize| Some(u32::from_be_bytes(body.get(at..at.checked_add(4)?)?.try_into().ok()?));
+    let (version, count) = (number(4)?, number(8)?);
+    if !body.starts_with(b"DIRC") || !(2..=4).contains(&version) {
+        return None;
+    }
+    let (mut at, mut name, mut entries) = (12, Vec::new(), Vec::new());
+    for _ in 0..count {
+        let (start, mode) = (at, number(at + 24)?);
+        at += 40 + digest;
+        let is_extended = version > 2 && body.get(at)? & EXTENDED != 0;
+        at += if is_extended { 4 } else { 2 };
+        let kept = if version == 4 { name.len().checked_sub(read_offset(body, &mut at)?)? } else { 0 };
+        name.truncate(kept);
+        let length = body.get(at..)?.iter().position(|byte| *byte == 0)?;
+        name.extend(&body[at..at + length]);
+        at += length + 1;
+        if version < 4 {
+            at = start + (at - start).next_multiple_of(8);
+        }
+        entries.push(Entry { name: name.clone(), is_submodule: mode & KIND == SUBMODULE });
+    }
+    let mut shared = None;
+    while at < body.len() {
+        let (kind, size) = (body.get(at..at + 4)?, usize::try_from(number(at + 4)?).ok()?);
+        let content = body.get(at + 8..(at + 8).checked_add(size)?)?;
+        if kind == b"link" {
+            let of = content.get(..digest)?;
+            let hex = || of.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+            shared = of.iter().any(|byte| *byte != 0).then(hex);
+        }
+        at += 8 + size;
+    }
+    Some((entries, shared))
+}
+
+/// Reads a number as packs have it, seven bits in a byte.
+fn read_offset(body: &[u8], at: &mut usize) -> Option<usize> {
+    let mut value = 0_usize;
+    loop {
+        let byte = *body.get(*at)?;
+        *at += 1;
+        value = value.checked_mul(128)?.checked_add(usize::from(byte & 0x7F))?;
+        if byte & 0x80 == 0 {
+            return Some(value);
+        }
+        value = value.checked_add(1)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn git(directory: &Path, arguments: &[&str]) {
+        let mut git = std::process::Command::new("git");
+        git.args(["-c", "user.name=me", "-c", "user.email=me@example.org"]).args(arguments);
+        let done = git.current_dir(directory).env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+
+    /// git itself writes the indexes, in each version and with both kinds of digests.
+    #[test]
+    fn indexes_of_git_are_read() {
+        for (format, digest) in [("sha1", 40), ("sha256", 64)] {
+            let directory = tempfile::tempdir().unwrap();
+            let top = directory.path().to_owned();
+            git(&top, &["init", "-q", &format!("--object-format={format}")]);
+            for name in ["a", "directory/with a name", "directory/with another", "skipped"] {
+                fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
+                fs::write(top.join(name), name).unwrap();
+            }
+            git(&top, &["add", "-A"]);
+            git(
+                &top,
+                &[
+                    "update-index",
+                    "--add",
+                    "--cacheinfo",
+                    &format!("160000,{},sub/module", "1".repeat(digest)),
+                ],
+            );
+            git(&top, &["update-index", "--skip-worktree", "skipped"]);
+            let own = top.join(".git");
+            let repository = Repository { top: top.clone(), own: own.clone(), common: own.clone() };
+            for version in ["--index-version=2", "--index-version=4", "--split-index"] {
+                git(&top, &["update-index", version]);
+                let mut entries = read_entries(&own.join("index"), &repository).unwrap();
+                entries.sort_by(|one, other| one.name.cmp(&other.name));
+                let names: Vec<_> =
+                    entries.iter().map(|entry| String::from_utf8_lossy(&entry.name)).collect();
+                assert_eq!(
+                    names,
+                    ["a", "directory/with a name", "directory/with another", "skipped", "sub/module"],
+                    "{format} {version}"
+                );
+                let submodules: Vec<bool> = entries.iter().map(|entry| entry.is_submodule).collect();
+                assert_eq!(submodules, [false, false, false, false, true], "{format} {version}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_files_are_no_indexes() {
+        for bytes in
+            [&b""[..], b"DIRC", &[b'x'; 200], &[&b"DIRC\0\0\0\x02\xff\xff\xff\xff"[..], &[0; 90]].concat()]
+        {
+            assert_eq!(parse(bytes, 20), None);
+        }
+    }
+}
