@@ -6,6 +6,7 @@
 use std::error::Error;
 use std::fmt;
 use std::io::Write as _;
+use std::time::UNIX_EPOCH;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
@@ -28,9 +29,10 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         let mut line = Line(Vec::with_capacity(512));
+        // A time before 1970 cannot be written.
+        let now = clock::system_time().max(UNIX_EPOCH);
         // Writing to a vector cannot fail.
-        let _ =
-            write!(line.0, "{{\"timestamp\":\"{}\"", humantime::format_rfc3339_micros(clock::system_time()));
+        let _ = write!(line.0, "{{\"timestamp\":\"{}\"", humantime::format_rfc3339_micros(now));
         line.push_field("level", event.metadata().level().as_str());
         event.record(&mut line);
         line.push_field("target", event.metadata().target());
