@@ -25,7 +25,9 @@ fix:
 
 # Generated pages and snapshots.
 generate:
+    UPDATE_DOCS=1 cargo test -p tool-call-parser --lib
     UPDATE_DOCS=1 cargo test --lib config
+    UPDATE_DOCS=1 cargo test --test it -- adapt captures_page the_table_of_levels
     UPDATE_DOCS=1 cargo test --test faults page
     INSTA_UPDATE=always cargo test
     scripts/prose --lower
@@ -102,9 +104,8 @@ bench-queue:
 bench-experts:
     cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1
 
-# What a release must pass beyond `just ci`: kills, the soak, mutants, licences, and the real servers and clients (into DIR, about 10 GB).
+# What a release must pass beyond `just ci`: kills, the soak, mutants, and the real servers and clients (into DIR, about 10 GB).
 release DIR SEED="1": kill-test soak (mutants SEED) (openclaw DIR) (vllm DIR)
-    cargo deny check bans licenses sources
     tests/vllm-suites/run.sh {{DIR}}
     tests/openclaw/run.sh {{DIR}} storms
     tests/openclaw/run.sh {{DIR}} misbehaviours

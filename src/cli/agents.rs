@@ -14,13 +14,13 @@ use crate::observe::ErrorReport;
 use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::relay_ports::RelayedModels;
 use crate::store::Store;
-use crate::tools::Tools;
+use crate::tools::{Tools, UnavailableTool};
 use crate::units::{UnusableSetting, zip_results};
 use crate::upstream::{Fleet, LISTS_EVERY};
 
 /// Opens the tools that an agent's settings name.
 pub type OpenTools<'a> =
-    dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, Vec<String>>> + Send + Sync + 'a;
+    dyn Fn(AgentConfig) -> BoxFuture<'a, Result<Arc<dyn Tools>, Vec<UnavailableTool>>> + Send + Sync + 'a;
 
 /// Reads the system prompt of the agent of this name.
 pub(super) type ReadPrompt<'a> =

@@ -17,7 +17,7 @@ use crate::observe::Recording;
 use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, AgentApiState, App, AppParts, BodyBudget, KeptResponses, LimitsConfig};
-use crate::tools::{Sources, Tools};
+use crate::tools::{Sources, Tools, UnavailableTool};
 use crate::translate::GuardLimits;
 use crate::units::{UnusableSetting, zip_results};
 
@@ -97,7 +97,7 @@ pub(super) async fn open_parts(
 pub(super) async fn tools_of(
     sources: Option<&Sources>,
     config: AgentConfig,
-) -> Result<Arc<dyn Tools>, Vec<String>> {
+) -> Result<Arc<dyn Tools>, Vec<UnavailableTool>> {
     let set = sources.ok_or_else(Vec::new)?.select_tools(&config.tools).await?;
     Ok(Arc::new(set))
 }

@@ -16,7 +16,7 @@ use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
 use super::usage::load_prices;
 use crate::agent::{OPERATOR_KEY, Tokens};
-use crate::chat::{self, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
+use crate::chat::{self, ChatOptions, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
@@ -153,21 +153,23 @@ fn begin_chat(
         models,
         tools: loaded.settings.tools.clone(),
         store: open_store(&loaded.settings),
-        operator_key: std::env::var(OPERATOR_KEY).ok(),
         report: ErrorReport::new(loaded.settings.log.errors_dir.clone()),
         log_content: loaded.settings.log.content,
         state_dir: loaded.settings.store.state_dir.clone(),
         workspace: std::env::current_dir()
             .map_err(|error| format!("this directory cannot be used: {error}"))?,
-        model,
-        yes: arguments.yes,
-        resume: match (arguments.r#continue, arguments.resume) {
-            (true, _) => Resume::Last,
-            (_, true) => Resume::Chosen,
-            _ => Resume::Nothing,
-        },
         price_of: price_of(&loaded.settings).map_err(|found| loaded.problems(found))?,
-        prompt,
+        options: ChatOptions {
+            model,
+            yes: arguments.yes,
+            resume: match (arguments.r#continue, arguments.resume) {
+                (true, _) => Resume::Last,
+                (_, true) => Resume::Chosen,
+                _ => Resume::Nothing,
+            },
+            operator_key: std::env::var(OPERATOR_KEY).ok(),
+            prompt,
+        },
     };
     let done = chat::run_chat(setting, &runtime);
     abort.cancel();

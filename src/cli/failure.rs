@@ -2,68 +2,45 @@
 
 use std::fmt;
 
+use crate::agent::OperatorError;
 use crate::config::{Loaded, Problems};
 use crate::expert::ExpertError;
+use crate::http_client::TlsError;
 use crate::store::StoreError;
-use crate::units::UnusableSetting;
+use crate::units::{InvalidValue, UnusableSetting};
 
 /// Why a command failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     /// A message for people.
+    #[error("{0}")]
     Failed(String),
     /// The message has been printed already.
+    #[error("")]
     Reported,
     /// The configuration is unusable: restarting does not help before it is corrected.
-    Misconfigured(Problems),
+    #[error(transparent)]
+    Misconfigured(#[from] Problems),
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Failed(why) => out.write_str(why),
-            Self::Reported => Ok(()),
-            Self::Misconfigured(problems) => problems.fmt(out),
-        }
-    }
+/// Makes failures of errors, by their messages.
+macro_rules! failures_from {
+    ($($error:ty),+) => {
+        $(impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self::Failed(error.to_string())
+            }
+        })+
+    };
 }
 
-impl std::error::Error for Failure {}
-
-impl From<String> for Failure {
-    fn from(why: String) -> Self {
-        Self::Failed(why)
-    }
-}
-
-impl From<&str> for Failure {
-    fn from(why: &str) -> Self {
-        Self::Failed(why.to_owned())
-    }
-}
-
-impl From<ExpertError> for Failure {
-    fn from(error: ExpertError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-impl From<StoreError> for Failure {
-    fn from(error: StoreError) -> Self {
-        Self::Failed(error.0)
-    }
-}
-
-impl From<Problems> for Failure {
-    fn from(problems: Problems) -> Self {
-        Self::Misconfigured(problems)
-    }
-}
+failures_from!(String, &str, ExpertError, StoreError, OperatorError, TlsError, InvalidValue);
 
 /// Reports a log that cannot be written as an unusable setting.
-pub(super) fn log_problem(loaded: &Loaded, why: String) -> Failure {
+#[expect(clippy::needless_pass_by_value, reason = "callers hand over errors")]
+pub(super) fn log_problem(loaded: &Loaded, why: impl fmt::Display) -> Failure {
     match loaded.settings.log.file {
         Some(_) => loaded.problems(vec![UnusableSetting::new(&["log", "file"], why)]).into(),
-        None => why.into(),
+        None => Failure::Failed(why.to_string()),
     }
 }

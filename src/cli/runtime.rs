@@ -16,8 +16,9 @@ pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, Failure> {
 }
 
 /// Listens for the signals that end a server.
-pub(super) fn stop_signals() -> Result<[Signal; 2], String> {
-    let handler = |kind| signal(kind).map_err(|error| format!("signals cannot be handled: {error}"));
+pub(super) fn stop_signals() -> Result<[Signal; 2], Failure> {
+    let handler =
+        |kind| signal(kind).map_err(|error| Failure::Failed(format!("signals cannot be handled: {error}")));
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 

@@ -15,8 +15,8 @@ use crate::config::{Loaded, Settings};
 use crate::store::{Dimension, Store, UsageQuery, UsageStore};
 use crate::units::UnusableSetting;
 use crate::usage::{
-    Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, parse_dimensions,
-    report_from_store,
+    Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, UnknownDimension,
+    parse_dimensions, report_from_store,
 };
 
 #[derive(Args, Debug)]
@@ -42,8 +42,8 @@ pub(super) struct UsageArgs {
 #[derive(Clone, Debug)]
 struct Grouping(Vec<Dimension>);
 
-fn parse_grouping(text: &str) -> Result<Grouping, Failure> {
-    Ok(Grouping(parse_dimensions(text)?))
+fn parse_grouping(text: &str) -> Result<Grouping, UnknownDimension> {
+    parse_dimensions(text).map(Grouping)
 }
 
 /// Returns the ledger of a server with these settings.

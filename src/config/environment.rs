@@ -3,8 +3,6 @@
 //! Two underscores stand for a dot. Text is taken as it is; numbers, switches, lists and tables are written
 //! as in TOML. A list's entry is reached by its number (`RESPOOL__UPSTREAM__0__URL`).
 
-use std::fmt;
-
 use ::config::{Value, ValueKind};
 
 use super::file::read_value;
@@ -55,45 +53,31 @@ fn read_text(target: &Target, text: &str, place: &Place) -> Value {
 type Resolved = Result<(Vec<Step>, Target), VariableError>;
 
 /// Why a variable sets nothing.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum VariableError {
     /// Its name leads to no key, in words.
+    #[error("{0}")]
     Unknown(String),
     /// Its name goes on after a key, whose path and example follow.
+    #[error("{path} has nothing below it; set the whole value, such as {example}", path = .0.path, example = .0.example)]
     NothingBelow(&'static Key),
     /// Its name has two pairs of underscores with nothing between them.
+    #[error("a name is missing between the underscores")]
     NoName,
     /// Its name has this word in place of an entry's number.
+    #[error(
+        "{0:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML"
+    )]
     NotANumber(String),
     /// It sets an entry of what is not a list.
+    #[error("it is not a list")]
     NotAList,
     /// It sets an entry of a list, of this length, that is further on than the next one.
+    #[error("the list has {0} entries: the next one's number is {0}")]
     BeyondEnd(usize),
     /// It sets a key of what another variable sets to something else than a table.
+    #[error("another variable sets the whole section to something that is not a table")]
     NotATable,
-}
-
-impl fmt::Display for VariableError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unknown(why) => out.write_str(why),
-            Self::NothingBelow(Key { path, example, .. }) => {
-                write!(out, "{path} has nothing below it; set the whole value, such as {example}")
-            }
-            Self::NoName => out.write_str("a name is missing between the underscores"),
-            Self::NotANumber(word) => write!(
-                out,
-                "{word:?} is not an entry of the list: write its number, counted from 0, or set the whole list as in TOML"
-            ),
-            Self::NotAList => out.write_str("it is not a list"),
-            Self::BeyondEnd(length) => {
-                write!(out, "the list has {length} entries: the next one's number is {length}")
-            }
-            Self::NotATable => {
-                out.write_str("another variable sets the whole section to something that is not a table")
-            }
-        }
-    }
 }
 
 /// Follows a variable's words through the table of keys.

@@ -1,7 +1,6 @@
 //! Finds the configuration file and the state directory. Nothing is read from the working directory unless it
 //! is named, because it may be a repository that someone else wrote.
 
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -96,23 +95,12 @@ fn base_directory(environment: &Environment, variable: &str, below_home: &str) -
 }
 
 /// Why a file that exists cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum FileError {
+    #[error("{path} is not UTF-8 text; a configuration file is TOML", path = .0.display())]
     NotText(PathBuf),
+    #[error("cannot read {path}: {1}; make it readable or name another", path = .0.display())]
     Unreadable(PathBuf, io::Error),
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotText(path) => {
-                write!(out, "{} is not UTF-8 text; a configuration file is TOML", path.display())
-            }
-            Self::Unreadable(path, why) => {
-                write!(out, "cannot read {}: {why}; make it readable or name another", path.display())
-            }
-        }
-    }
 }
 
 /// Returns a file's text; `None` when there is no such file.

@@ -14,6 +14,8 @@ use respool::tools::{
 use serde_json::json;
 use tempfile::TempDir;
 
+use testing::waiting::{look_blocking, wait_until};
+
 use crate::support::tools::{config, failure, invocation, launcher, text};
 use crate::tools_local::is_alive;
 
@@ -216,7 +218,7 @@ async fn jobs_outside_their_group_end_too() {
         slow.timeout = Duration::from_secs(20);
         tokio::select! {
             ended = bed.tools.call(&slow, None) => panic!("it ended: {ended:?}"),
-            () = async { while !bed.work("begun").exists() { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
+            () = wait_until("it has begun", async || bed.work("begun").exists()) => {}
         }
         tokio::time::sleep(Duration::from_millis(1800)).await;
         assert!(!bed.work("late").exists(), "{mode}");
@@ -237,13 +239,10 @@ async fn settings_of_a_command_that_is_ended_are_renamed() {
     endless.timeout = Duration::from_secs(20);
     tokio::select! {
         ended = bed.tools.call(&endless, None) => panic!("it ended: {ended:?}"),
-        () = async { while !bed.work("begun").exists() { tokio::time::sleep(Duration::from_millis(10)).await } } => {}
+        () = wait_until("it has begun", async || bed.work("begun").exists()) => {}
     }
-    let end = Instant::now() + Duration::from_secs(10);
-    while !bed.work(".vscode.made-by-a-command-1").exists() && Instant::now() < end {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    assert!(!bed.work(".vscode").exists() && bed.work(".vscode.made-by-a-command-1").exists());
+    wait_until("it is renamed", async || bed.work(".vscode.made-by-a-command-1").exists()).await;
+    assert!(!bed.work(".vscode").exists());
 }
 
 #[tokio::test]
@@ -665,10 +664,9 @@ async fn everything_ends_when_the_pipe_is_closed() {
             .spawn()
             .unwrap();
         let pid = folder.path().join("pid");
-        let end = Instant::now() + Duration::from_secs(10);
-        while !pid.exists() && launched.try_wait().unwrap().is_none() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        look_blocking(Duration::from_secs(10), || {
+            (pid.exists() || launched.try_wait().unwrap().is_some()).then_some(())
+        });
         if !pid.exists() {
             assert!(namespaces, "it did not start");
             continue;

@@ -6,7 +6,7 @@ use respool::tools::{Invocation, ToolError, ToolSet, Tools as _};
 use serde_json::{Value, json};
 
 use crate::support::fake_gateway::{Answer, FakeGateway};
-use crate::support::tools::{Person, call, config, invocation, set, text};
+use crate::support::tools::{Person, call, invocation, problems_of, set, text};
 
 const ALLOW: &str = "policy.default = \"allow\"\n";
 
@@ -109,8 +109,7 @@ async fn denied_and_large_calls_stay_here() {
 #[tokio::test]
 async fn local_tools_own_their_names() {
     let check = async |toml: &str, wanted: &[&str], expected: &[&str]| {
-        let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let problems = ToolSet::open(&config(toml), &wanted).await.err().unwrap_or_default();
+        let problems = problems_of(toml, wanted).await;
         assert_eq!(problems.len(), expected.len(), "{problems:?}");
         for (problem, expected) in problems.iter().zip(expected) {
             assert!(problem.starts_with(expected), "{problem}");

@@ -12,7 +12,7 @@ use respool::tools::{Approver, Invocation, Question, ToolError, ToolSet, Tools a
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::tools::{Person, call, config, failure, invocation, set, text};
+use crate::support::tools::{Person, call, config, failure, invocation, problems_of, set, text};
 use crate::support::wait_until;
 
 const ALL: &[&str] = &["exec", "read", "write", "edit", "ls", "search"];
@@ -715,8 +715,7 @@ async fn text_of(tools: &ToolSet, command: &str) -> Result<respool::tools::ToolO
 #[tokio::test]
 async fn unknown_names_are_reported_first() {
     let check = async |toml: &str, wanted: &[&str], expected: &[&str]| {
-        let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
-        let problems = ToolSet::open(&config(toml), &wanted).await.err().unwrap_or_default();
+        let problems = problems_of(toml, wanted).await;
         assert_eq!(problems.len(), expected.len(), "{problems:?}");
         for (problem, expected) in problems.iter().zip(expected) {
             assert!(problem.starts_with(expected), "{problem}");

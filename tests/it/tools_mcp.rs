@@ -9,7 +9,7 @@ use respool::tools::{Invocation, Sources, ToolError, ToolSet, Tools as _};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::tools::{Person, call, config, failure, invocation, set, text};
+use crate::support::tools::{Person, call, config, failure, invocation, problems_of, set, text};
 use crate::support::wait_until;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/strict_mcp.py");
@@ -85,7 +85,7 @@ async fn only_what_is_wanted_is_offered() {
 async fn wrong_settings_are_reported_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let check = async |toml: &str, wanted: &str, expected: &str| {
-        let problems = ToolSet::open(&config(toml), &[wanted.to_owned()]).await.err().unwrap();
+        let problems = problems_of(toml, &[wanted]).await;
         assert!(problems[0].starts_with(expected), "{problems:?}");
     };
     let strict = settings(folder.path(), "");

@@ -109,7 +109,7 @@ pub enum Loss {
 
 const RULE: Scalar = Scalar::Form("a rule of docs/requests.md", |text| {
     let is_pattern = text.ends_with('*');
-    if is_pattern { Ok(()) } else { text.parse::<Rule>().map(drop).map_err(|unknown| unknown.to_string()) }
+    if is_pattern { Ok(()) } else { Ok(text.parse::<Rule>().map(drop)?) }
 });
 
 wire::settings! {
@@ -245,16 +245,9 @@ impl fmt::Display for Rule {
 }
 
 /// A rule's name that this version does not know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not the name of a rule; docs/requests.md lists them")]
 pub struct UnknownRule(pub String);
-
-impl fmt::Display for UnknownRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not the name of a rule; docs/requests.md lists them", self.0)
-    }
-}
-
-impl std::error::Error for UnknownRule {}
 
 impl FromStr for Rule {
     type Err = UnknownRule;

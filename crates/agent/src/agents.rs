@@ -429,29 +429,40 @@ fn index_by_name(agents: Vec<Agent>) -> ByName {
     agents.into_iter().map(|agent| (agent.name.to_string(), Arc::new(agent))).collect()
 }
 
+/// The reason why a decision about an approval is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OperatorError {
+    /// There is no key.
+    #[error("a decision needs an operator's key: put one into the variable {OPERATOR_KEY}")]
+    NoKey,
+    /// The key is of none of the operators.
+    #[error(
+        "the key in {OPERATOR_KEY} is not one of the operators' keys that `respool serve` was started with"
+    )]
+    UnknownKey,
+    /// No server has named its operators.
+    #[error(
+        "no operator is known: start `respool serve` with the same key in {OPERATOR_KEY}, or with the variable that `operator_keys_env` names"
+    )]
+    NoOperators,
+    /// The store cannot be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// The name under which a decision made at `place` is recorded, for the operator with this key.
 ///
 /// # Errors
-/// Why the key does not count, for people.
-pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, String> {
-    let Some(key) = key else {
-        return Err(format!("a decision needs an operator's key: put one into the variable {OPERATOR_KEY}"));
-    };
+/// When the key does not count.
+pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, OperatorError> {
+    let key = key.ok_or(OperatorError::NoKey)?;
     let digest = Sha256::digest(key.as_bytes());
     let digest = digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-    let failed = |error: store::StoreError| error.0;
-    if let Some(name) = store.operator(&digest).await.map_err(failed)? {
-        return Ok(format!("{name}, {place}"));
+    match store.operator(&digest).await? {
+        Some(name) => Ok(format!("{name}, {place}")),
+        None if store.has_operators().await? => Err(OperatorError::UnknownKey),
+        None => Err(OperatorError::NoOperators),
     }
-    Err(if store.has_operators().await.map_err(failed)? {
-        format!(
-            "the key in {OPERATOR_KEY} is not one of the operators' keys that `respool serve` was started with"
-        )
-    } else {
-        format!(
-            "no operator is known: start `respool serve` with the same key in {OPERATOR_KEY}, or with the variable that `operator_keys_env` names"
-        )
-    })
 }
 
 /// A request for consent, with the ends of its calls.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::units::{Size, deserialize_duration};
+use wire::units::{InvalidValue, Size, deserialize_duration};
 
 wire::string_enum! {
     /// How a run goes on when its client went away.
@@ -60,9 +60,10 @@ pub enum Parser {
 }
 
 impl FromStr for Parser {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let advice = r#"write "native", "guided_json", "react", "markers", "fuzzy" or the name of a dialect"#;
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_' || c == '-';
         match text {
             "native" => Ok(Self::Native),
@@ -71,9 +72,7 @@ impl FromStr for Parser {
             "markers" => Ok(Self::Markers),
             "fuzzy" => Ok(Self::Fuzzy),
             _ if !text.is_empty() && text.chars().all(plain) => Ok(Self::Dialect(text.to_owned())),
-            _ => Err(format!(
-                "{text:?} is not a parser: write \"native\", \"guided_json\", \"react\", \"markers\", \"fuzzy\" or the name of a dialect"
-            )),
+            _ => Err(InvalidValue::form(text, "a parser", advice)),
         }
     }
 }

@@ -1,8 +1,6 @@
 //! The facts that the committed events give about a stored run: its snapshot, its calls with their ends, and
 //! its outcome. Called by code that repeats work of an earlier run.
 
-use std::fmt;
-
 use super::approval::Decision;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
 use super::event::{Event, EventKind};
@@ -46,27 +44,17 @@ pub struct MadeCall {
 }
 
 /// Why what a run did is not known.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FactsError {
     /// The store cannot be read.
+    #[error(transparent)]
     Store(StoreError),
     /// This run cannot be read.
+    #[error(
+        "the run {0} is damaged or was written by another version of respool, so it is not known which calls it made; find \
+                     out, delete the run (respool runs remove {0}), and then start the work again"
+    )]
     Unreadable(String),
-}
-
-impl fmt::Display for FactsError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Store(error) => error.fmt(out),
-            Self::Unreadable(run) => {
-                write!(
-                    out,
-                    "the run {run} is damaged or was written by another version of respool, so it is not known which calls it made; find \
-                     out, delete the run (respool runs remove {run}), and then start the work again"
-                )
-            }
-        }
-    }
 }
 
 impl RunFacts {

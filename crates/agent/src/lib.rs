@@ -46,7 +46,9 @@ mod weights;
 
 pub use active::RunOptions;
 pub use activity::{Activity, Observer};
-pub use agents::{Agents, DecideError, OPERATOR_KEY, approval_details, operator_name, record_decision};
+pub use agents::{
+    Agents, DecideError, OPERATOR_KEY, OperatorError, approval_details, operator_name, record_decision,
+};
 pub use approval::{ApprovalRequest, ApprovalRules, Decision, OnRejection, OnTimeout, Requester, Tier};
 pub use budget::Tokens;
 pub use call::{CallOutcome, RequestedCall, ToolEnd};

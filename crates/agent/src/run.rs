@@ -21,10 +21,9 @@ use super::outcome::{Limit, Outcome};
 use super::setup::{ModelSizes, Setup};
 use super::step::{Action, CallPurpose, ModelStep, Step, ToolStep, UnexpectedEvent};
 use super::transcript::{Entry, Iteration};
-use super::weights::Weights;
 use super::{correction, prompt};
 pub use state::Run;
-use state::{ApprovalWait, Phase, TurnState};
+use state::{ApprovalWait, AskedModel, Phase, SpentTokens, TurnState};
 
 impl Run {
     /// A run that begins.
@@ -38,11 +37,8 @@ impl Run {
             made: Vec::new(),
             approvals: 0,
             answers_late: false,
-            spent: Tokens::default(),
-            spent_at_answer: Tokens::default(),
-            weights: Weights::default(),
-            sizes: setup.limits.sizes(),
-            configured_sizes: setup.limits.sizes(),
+            spent: SpentTokens::default(),
+            model: AskedModel::new(setup.limits.sizes()),
             is_closed: false,
             now: setup.at,
             setup,
@@ -68,7 +64,7 @@ impl Run {
 
     /// The sizes of the model that is asked now, as they were configured or announced.
     pub(super) fn configured_sizes(&self) -> ModelSizes {
-        self.configured_sizes
+        self.model.configured
     }
 
     /// The number of iterations.
@@ -78,12 +74,12 @@ impl Run {
 
     /// The tokens of all calls.
     pub fn spent_tokens(&self) -> Tokens {
-        self.spent
+        self.spent.total
     }
 
     /// The same, since the client was last answered.
     pub fn spent_since_answer(&self) -> Tokens {
-        self.spent.less(self.spent_at_answer)
+        self.spent.total.less(self.spent.at_answer)
     }
 
     /// The transcript.
@@ -229,9 +225,7 @@ impl Run {
             (phase, EventKind::Resumed) => self.resume_phase(phase),
             (phase, EventKind::TurnStarted(message)) => self.start_turn(&phase, message),
             (phase, EventKind::ModelChanged(sizes)) => {
-                (self.sizes, self.configured_sizes) = (sizes, sizes);
-                // Another model counts otherwise.
-                self.weights = Weights::default();
+                self.model = AskedModel::new(sizes);
                 self.phase = phase;
             }
             (phase, EventKind::NoteAdded(text)) => self.add_note(phase, text),
@@ -306,14 +300,14 @@ impl Run {
             messages,
             tools: if is_last { Vec::new() } else { prompt::tools(&self.setup, self.mark_escaper()) },
             format: prompt::response_format(&self.setup).filter(|_| !is_last),
-            max_tokens: self.sizes.max_tokens,
+            max_tokens: self.model.sizes.max_tokens,
             within: self.setup.limits.model_time.min(deadline.saturating_sub(self.turn.worked)).max(1),
         }
     }
 
     /// Breaks the template marks of the model that is asked now.
     fn mark_escaper(&self) -> MarkEscaper {
-        MarkEscaper(self.sizes.dialects)
+        MarkEscaper(self.model.sizes.dialects)
     }
 
     /// The next model call, or what has to come before it, or the end.
@@ -347,8 +341,8 @@ impl Run {
         }
         // There must be enough left for the call and for a last one.
         let budget = limits.tokens.filter(|_| self.turn.iterations > 0)?;
-        let needed = (self.weigh_prompt() + self.sizes.max_tokens).saturating_mul(2);
-        (self.spent.total() + needed > budget).then_some(Limit::Tokens(budget))
+        let needed = (self.weigh_prompt() + self.model.sizes.max_tokens).saturating_mul(2);
+        (self.spent.total.total() + needed > budget).then_some(Limit::Tokens(budget))
     }
 
     fn resume_asking(&mut self) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::rule::Rule;
-use wire::settings::Scalar;
+use wire::settings::{FormError, Scalar};
 use wire::units::{Secret, deserialize_duration};
 
 wire::string_enum! {
@@ -31,11 +31,11 @@ wire::string_enum! {
 
 const RULE: Scalar = Scalar::Form("a rule", check_rule);
 
-fn check_rule(text: &str) -> Result<(), String> {
+fn check_rule(text: &str) -> Result<(), FormError> {
     let known = || Rule::ALL.iter().map(|rule| rule.as_str()).collect::<Vec<_>>().join(", ");
     Rule::from_name(text)
         .map(drop)
-        .ok_or_else(|| format!("there is no rule {text:?}. Available rules: {}", known()))
+        .ok_or_else(|| format!("there is no rule {text:?}. Available rules: {}", known()).into())
 }
 
 wire::settings! {

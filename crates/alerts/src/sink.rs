@@ -2,7 +2,6 @@
 //! other up. What cannot be delivered is tried again with growing pauses, a bounded number of times, and then
 //! said in the log.
 
-use std::fmt;
 use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -29,50 +28,42 @@ const WITHIN: Duration = Duration::from_secs(20);
 const PAUSES: [u64; 5] = [1, 5, 30, 120, 300];
 
 /// The reason why a message was not delivered.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum SinkError {
     /// A setting of the sink is missing.
+    #[error("it has no `{0}`")]
     NoSetting(&'static str),
     /// No client can be made for the sink's address.
+    #[error("{0}")]
     NoClient(String),
     /// A setting is not an e-mail address.
+    #[error("`{0}` is not an e-mail address: {1}")]
     NotAnAddress(&'static str, String),
     /// No answer came.
+    #[error("{0}")]
     NoAnswer(String),
     /// The answer's status is an error's.
+    #[error("it answered HTTP {0}")]
     Status(u16),
     /// The delivery took too long.
+    #[error("it took longer than {} s", WITHIN.as_secs())]
     TooSlow,
     /// OpenClaw's tool for messages failed.
+    #[error("OpenClaw's `message` tool failed: {0}")]
     OpenClaw(String),
     /// The program is not started, for this reason.
+    #[error("{0}")]
     NotSafe(String),
     /// The program could not be started or watched.
+    #[error("{0} cannot be started: {1}")]
     NotStarted(String, io::Error),
     /// The program failed.
+    #[error("{0} ended with {1}")]
     ProgramFailed(String, ExitStatus),
     /// The mail could not be written or sent.
+    #[error("{0}")]
     Mail(String),
 }
-
-impl fmt::Display for SinkError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoSetting(key) => write!(out, "it has no `{key}`"),
-            Self::NoClient(why) | Self::NoAnswer(why) | Self::Mail(why) | Self::NotSafe(why) => {
-                out.write_str(why)
-            }
-            Self::NotAnAddress(key, why) => write!(out, "`{key}` is not an e-mail address: {why}"),
-            Self::Status(status) => write!(out, "it answered HTTP {status}"),
-            Self::TooSlow => write!(out, "it took longer than {} s", WITHIN.as_secs()),
-            Self::OpenClaw(why) => write!(out, "OpenClaw's `message` tool failed: {why}"),
-            Self::NotStarted(program, error) => write!(out, "{program} cannot be started: {error}"),
-            Self::ProgramFailed(program, status) => write!(out, "{program} ended with {status}"),
-        }
-    }
-}
-
-impl std::error::Error for SinkError {}
 
 /// Keeps the address out of the error, because it may hold a secret.
 fn no_answer(error: reqwest::Error) -> SinkError {
@@ -172,8 +163,8 @@ pub(super) async fn send_once(
 impl Sender {
     fn new(config: SinkConfig, link: Option<String>) -> Result<Self, SinkError> {
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
-        let client =
-            client_for(config.url.as_deref().unwrap_or_default(), builder).map_err(SinkError::NoClient)?;
+        let client = client_for(config.url.as_deref().unwrap_or_default(), builder)
+            .map_err(|error| SinkError::NoClient(error.to_string()))?;
         Ok(Self { config, link, client })
     }
 

@@ -73,7 +73,8 @@ impl Approvals {
         id: &str,
         make: impl FnOnce(&ApprovalRequest, &str) -> Decision,
     ) -> Result<(), String> {
-        let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await?;
+        let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await;
+        let by = by.map_err(|error| error.to_string())?;
         let row = find_approval(store, id).await?;
         let request = serde_json::from_str(&row.body);
         let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;

@@ -86,14 +86,20 @@ pub struct Setting {
     pub system: String,
     /// The sources of these settings, to be shown.
     pub sources: Sources,
+    /// Prices tokens.
+    pub price_of: PriceOf,
+    /// The options of the command line and the environment.
+    pub options: ChatOptions,
+}
+
+/// The options of the command line and the environment.
+pub struct ChatOptions {
     /// The model; `None` for the first that the endpoint names.
     pub model: Option<String>,
     /// Whether to run calls without asking.
     pub yes: bool,
     /// The earlier conversation to resume.
     pub resume: Resume,
-    /// Prices tokens.
-    pub price_of: PriceOf,
     /// The operator's key with which the person decides requests of agents and experts.
     pub operator_key: Option<String>,
     /// A prompt to answer before the process ends.
@@ -106,7 +112,7 @@ pub struct Setting {
 /// The reason why it could not begin, or why the prompt was not answered.
 pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-    let prompt = setting.prompt.clone();
+    let prompt = setting.options.prompt.clone();
     let state_dir = setting.state_dir.clone();
     let screen = new_screen(prompt.is_some());
     let mut session = runtime.block_on(begin_session(setting, screen, terminal))?;
@@ -137,7 +143,7 @@ fn new_screen(has_prompt: bool) -> Screen {
 }
 
 async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let (model, _) = models::find_model(&setting.models, setting.model.as_deref()).await?;
+    let (model, _) = models::find_model(&setting.models, setting.options.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
@@ -146,16 +152,16 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     // `--continue` resumes no single question, except with `-p`.
     let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));
     let (place, others) =
-        if setting.prompt.is_some() { (questions, vec![talks]) } else { (talks, Vec::new()) };
+        if setting.options.prompt.is_some() { (questions, vec![talks]) } else { (talks, Vec::new()) };
     let models = Arc::clone(&setting.models);
-    let approvals = Approvals { store: setting.store.clone(), operator_key: setting.operator_key };
+    let approvals = Approvals { store: setting.store.clone(), operator_key: setting.options.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
-    session.greeting = greeting::greeting_lines(&setting.sources, &setting.tools.policy, setting.yes);
-    session.yes = setting.yes;
+    session.greeting = greeting::greeting_lines(&setting.sources, &setting.tools.policy, setting.options.yes);
+    session.yes = setting.options.yes;
     session.is_attended = terminal;
     session.price_of = setting.price_of;
-    match setting.resume {
+    match setting.options.resume {
         Resume::Nothing => {}
         Resume::Last => session.take_up(&others).await?,
         Resume::Chosen => session.resume_chosen().await?,

@@ -2,7 +2,6 @@
 //! within limits on their number and size. Links, devices and paths that leave the directory are refused, not
 //! skipped; what file managers and archivers add is skipped. Called by `source`.
 
-use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Component, Path, PathBuf};
@@ -51,40 +50,29 @@ pub(super) fn unpack(archive: &Path, into: &Path) -> Result<(), ExpertError> {
 }
 
 /// Why an archive cannot be unpacked. Paths are made visible for people.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum ArchiveError {
     /// It has none of the known formats, or its end is missing.
+    #[error("it is not a tar, tar.gz or zip archive, or it is incomplete")]
     NotTar,
     /// The zip archive cannot be read.
+    #[error("it is not a zip archive that can be read: {0}")]
     Zip(zip::result::ZipError),
     /// An entry is neither a file nor a folder.
+    #[error("{0} is a link or a device; a package has only files")]
     NotAFile(String),
     /// A file would leave the package.
+    #[error("its file {0} would be written outside of the package")]
     Outside(String),
     /// It has more files than a package may have.
+    #[error("it has more than {MOST_FILES} files")]
     TooManyFiles,
     /// A file is larger than allowed, or makes the whole larger than allowed.
+    #[error("its file {0} makes it too large: one file may have 4 MiB, all together 64 MiB")]
     TooLarge(String),
     /// A file cannot be written.
+    #[error("its file {0} cannot be written: {1}")]
     Unwritable(String, io::Error),
-}
-
-impl fmt::Display for ArchiveError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // tar's own words quote the file.
-            Self::NotTar => out.write_str("it is not a tar, tar.gz or zip archive, or it is incomplete"),
-            Self::Zip(error) => write!(out, "it is not a zip archive that can be read: {error}"),
-            Self::NotAFile(path) => write!(out, "{path} is a link or a device; a package has only files"),
-            Self::Outside(path) => write!(out, "its file {path} would be written outside of the package"),
-            Self::TooManyFiles => write!(out, "it has more than {MOST_FILES} files"),
-            Self::TooLarge(path) => write!(
-                out,
-                "its file {path} makes it too large: one file may have 4 MiB, all together 64 MiB"
-            ),
-            Self::Unwritable(path, error) => write!(out, "its file {path} cannot be written: {error}"),
-        }
-    }
 }
 
 struct Target<'a> {

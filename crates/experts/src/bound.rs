@@ -96,6 +96,7 @@ pub(super) fn bind_tools(
         let set = match sources.select_now(&binding.requested_tools(&operations)) {
             Ok(set) => Some(set),
             Err(whys) => {
+                let whys: Vec<String> = whys.iter().map(ToString::to_string).collect();
                 problems.push(problem(whys.join("; ")));
                 None
             }

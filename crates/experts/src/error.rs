@@ -1,7 +1,6 @@
 //! Why respool cannot do something with an expert, in words for people. Used by `library`, `source` and what
 //! runs experts.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 
@@ -9,16 +8,20 @@ use openexperts::foreign::FolderError;
 use store::StoreError;
 
 /// Why something with an expert failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum ExpertError {
     /// A request that cannot be met, and what to do about it.
+    #[error("{0}")]
     Refused(String),
     /// The disk failed. The text says what cannot be done, and where.
+    #[error("{0}: {1}")]
     Disk(String, io::Error),
     /// The folder of a package cannot be used.
-    Folder(FolderError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
     /// The store failed.
-    Store(StoreError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
 }
 
 impl ExpertError {
@@ -29,33 +32,8 @@ impl ExpertError {
     }
 }
 
-impl fmt::Display for ExpertError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) => out.write_str(why),
-            Self::Disk(what, error) => write!(out, "{what}: {error}"),
-            Self::Folder(error) => error.fmt(out),
-            Self::Store(error) => error.fmt(out),
-        }
-    }
-}
-
-impl std::error::Error for ExpertError {}
-
 impl From<String> for ExpertError {
     fn from(why: String) -> Self {
         Self::Refused(why)
-    }
-}
-
-impl From<FolderError> for ExpertError {
-    fn from(error: FolderError) -> Self {
-        Self::Folder(error)
-    }
-}
-
-impl From<StoreError> for ExpertError {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
     }
 }

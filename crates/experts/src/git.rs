@@ -1,7 +1,6 @@
 //! Clones an untrusted repository with the `git` of this machine: one commit, no submodules, hooks, helper
 //! protocols or terminal prompts, within limits on time and size. Called by `source`.
 
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -58,24 +57,17 @@ pub(super) fn clone_repository(url: &str, into: &Path) -> Result<(), ExpertError
 }
 
 /// Why a clone failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum CloneError {
+    #[error("it took longer than 2 minutes")]
     TooSlow,
+    #[error("it is larger than 256 MiB")]
     TooLarge,
     /// In git's own words.
+    #[error("{0}")]
     Git(String),
+    #[error(transparent)]
     Wait(io::Error),
-}
-
-impl fmt::Display for CloneError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooSlow => out.write_str("it took longer than 2 minutes"),
-            Self::TooLarge => out.write_str("it is larger than 256 MiB"),
-            Self::Git(words) => out.write_str(words),
-            Self::Wait(error) => error.fmt(out),
-        }
-    }
 }
 
 fn wait_for_clone(mut child: Child, into: &Path) -> Result<(), CloneError> {

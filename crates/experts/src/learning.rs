@@ -219,26 +219,14 @@ impl LearningFiles {
 }
 
 /// Why an entry was not added.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LearningError {
     /// The package has no such function.
+    #[error("there is no function {0:?}: write `{PACKAGE_SCOPE}` or the name of a function")]
     UnknownScope(String),
     /// The files cannot be used.
+    #[error("the learnings cannot be written: {0}")]
     Failed(String),
-}
-
-impl std::fmt::Display for LearningError {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::UnknownScope(scope) => {
-                write!(
-                    out,
-                    "there is no function {scope:?}: write `{PACKAGE_SCOPE}` or the name of a function"
-                )
-            }
-            Self::Failed(why) => write!(out, "the learnings cannot be written: {why}"),
-        }
-    }
 }
 
 fn check_scope(package: &Package, scope: &str) -> Result<(), LearningError> {

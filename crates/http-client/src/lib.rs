@@ -7,21 +7,24 @@ use std::iter::successors;
 use reqwest::{Client, ClientBuilder};
 use rustls::{CertificateError, InvalidMessage};
 
+/// TLS cannot be set up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "TLS cannot be set up: {0}. If this system has no CA certificates, install them (`ca-certificates`), or set SSL_CERT_FILE"
+)]
+pub struct TlsError(String);
+
 /// Builds a client for one address. Only an `https` address loads CA certificates, because a bare container
 /// has none.
 ///
 /// # Errors
 /// When TLS cannot be set up, with what to do about it.
-pub fn client_for(url: &str, builder: ClientBuilder) -> Result<Client, String> {
+pub fn client_for(url: &str, builder: ClientBuilder) -> Result<Client, TlsError> {
     let is_tls = url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
     let builder = if is_tls { builder } else { builder.tls_certs_only([]) };
-    builder.build().map_err(|error| {
-        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        format!(
-            "TLS cannot be set up: {cause}. If this system has no CA certificates, install them (`ca-certificates`), or set \
-             SSL_CERT_FILE"
-        )
-    })
+    builder
+        .build()
+        .map_err(|error| TlsError(error.source().map_or_else(|| error.to_string(), ToString::to_string)))
 }
 
 /// Formats an error with its causes, outermost first.

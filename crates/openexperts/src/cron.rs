@@ -1,8 +1,6 @@
 //! When a clock fires: cron expressions (croner) in a zone of the IANA database (chrono-tz). Pure: the time
 //! comes in as an argument.
 
-use std::fmt;
-
 use chrono::{DateTime, Utc};
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
@@ -11,30 +9,23 @@ use croner::parser::{CronParser, Seconds};
 const SOME_TIME: i64 = 1_700_000_000;
 
 /// Why an expression or a zone cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CronError {
     /// It begins with `@`.
+    #[error("nicknames are not part of the format")]
     Nickname,
     /// It has this many fields.
+    #[error("it needs 5 or 6 fields, and has {0}")]
     FieldCount(usize),
     /// A field cannot be read; the text is croner's.
+    #[error("{0}")]
     Syntax(String),
     /// No date matches it.
+    #[error("that date never comes")]
     NoDate,
     /// The IANA database has no zone of this name.
+    #[error("{0:?} is not a time zone")]
     UnknownZone(String),
-}
-
-impl fmt::Display for CronError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Nickname => out.write_str("nicknames are not part of the format"),
-            Self::FieldCount(count) => write!(out, "it needs 5 or 6 fields, and has {count}"),
-            Self::Syntax(why) => out.write_str(why),
-            Self::NoDate => out.write_str("that date never comes"),
-            Self::UnknownZone(name) => write!(out, "{name:?} is not a time zone"),
-        }
-    }
 }
 
 /// Checks an expression.

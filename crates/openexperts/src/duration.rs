@@ -30,30 +30,23 @@ impl fmt::Display for Length {
 }
 
 /// Why a text is not a duration.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DurationError {
     /// It is empty.
+    #[error("it is empty")]
     Empty,
     /// It is longer than can be counted.
+    #[error("it is too long")]
     TooLong,
     /// A number has no unit.
+    #[error("a unit is missing")]
     NoUnit,
     /// A unit has no number.
+    #[error("a number is missing before \"{0}\"")]
     NoNumber(String),
     /// The format has no such unit.
+    #[error("there is no unit \"{0}\"")]
     UnknownUnit(String),
-}
-
-impl fmt::Display for DurationError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty => out.write_str("it is empty"),
-            Self::TooLong => out.write_str("it is too long"),
-            Self::NoUnit => out.write_str("a unit is missing"),
-            Self::NoNumber(unit) => write!(out, "a number is missing before \"{unit}\""),
-            Self::UnknownUnit(unit) => write!(out, "there is no unit \"{unit}\""),
-        }
-    }
 }
 
 /// Reads a duration.

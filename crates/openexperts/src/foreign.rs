@@ -2,7 +2,7 @@
 //! agentskills.io) becomes a package of its own; for plugins, a message says what to do. Nothing is executed.
 //! Called by `source`.
 
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,64 +40,40 @@ const PLUGINS: [(&str, &str); 6] = [
 const SERVERS: [&str; 3] = [".mcp.json", "mcp.json", ".cursor/mcp.json"];
 
 /// Why a folder cannot be used as a package, in words for people.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum FolderError {
     /// The folder cannot be opened.
+    #[error("{path} cannot be opened as a package: {1}", path = .0.display())]
     Package(PathBuf, io::Error),
     /// It belongs to another program.
+    #[error("{0}")]
     Plugin(String),
     /// The skill's file is larger than the limit.
+    #[error("{0} is larger than 1 MiB: split it")]
     SkillTooLarge(String),
     /// The skill's file cannot be read.
+    #[error("{0} cannot be read: {1}")]
     SkillUnreadable(String, io::Error),
     /// The skill's file says too little about itself.
+    #[error("{0} is not a skill that respool can install: {1}")]
     NotASkill(String, HeadError),
     /// The package of a skill cannot be written.
+    #[error("the package of the skill cannot be written: {0}")]
     Temporary(io::Error),
 }
 
-impl fmt::Display for FolderError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Package(path, error) => {
-                write!(out, "{} cannot be opened as a package: {error}", path.display())
-            }
-            Self::Plugin(what) => out.write_str(what),
-            Self::SkillTooLarge(file) => write!(out, "{file} is larger than 1 MiB: split it"),
-            Self::SkillUnreadable(file, error) => write!(out, "{file} cannot be read: {error}"),
-            Self::NotASkill(file, why) => {
-                write!(out, "{file} is not a skill that respool can install: {why}")
-            }
-            Self::Temporary(error) => write!(out, "the package of the skill cannot be written: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for FolderError {}
-
 /// A fault in the head of a skill's file.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum HeadError {
     /// There is no head, or it is not YAML.
+    #[error("{0}. Begin it with `---`, `name: …`, `description: …` and `---`")]
     Unreadable(String),
     /// It lacks a required field.
+    #[error("it has no `name` or no `description`: write both between the lines of `---`")]
     Incomplete,
     /// Its name cannot be the name of a package.
+    #[error("its `name` {0:?} cannot be a package's: {1}")]
     BadName(String, &'static str),
-}
-
-impl fmt::Display for HeadError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable(why) => {
-                write!(out, "{why}. Begin it with `---`, `name: …`, `description: …` and `---`")
-            }
-            Self::Incomplete => {
-                out.write_str("it has no `name` or no `description`: write both between the lines of `---`")
-            }
-            Self::BadName(name, why) => write!(out, "its `name` {name:?} cannot be a package's: {why}"),
-        }
-    }
 }
 
 /// Loads the package in a folder. A skill becomes a package first.

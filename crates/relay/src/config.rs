@@ -259,9 +259,9 @@ wire::settings! {
 /// A field that may be left out.
 const DECLARABLE: Scalar = Scalar::Form("a field of the chat request", |field| {
     if UNDECLARABLE.contains(&field) {
-        Err(format!("`{field}` makes the request what it is; it cannot be left out"))
+        Err(format!("`{field}` makes the request what it is; it cannot be left out").into())
     } else if field.split('.').any(str::is_empty) {
-        Err(format!("{field:?} is not the path of a field, such as \"extra.user\""))
+        Err(format!("{field:?} is not the path of a field, such as \"extra.user\"").into())
     } else {
         Ok(())
     }

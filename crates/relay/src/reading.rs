@@ -211,7 +211,7 @@ impl Relay {
     ) -> Arc<ConversationRules> {
         let rules = recent.and_then(|recent| recent.rules_for(body)).unwrap_or_default();
         let now = std::time::Instant::now();
-        let loss = self.recent.remember_request(body, request, recent, (tools, &rules), now);
+        let loss = self.recent.remember_request(body, request, recent, tools, &rules, now);
         if let Some(PrefixLoss { message, bytes }) = loss {
             let place = message.map_or_else(|| "tools".to_owned(), |number| format!("message {number}"));
             origin.record.prefix_lost(&place, bytes);

@@ -126,17 +126,17 @@ impl Recent {
         Some(request)
     }
 
-    /// Remembers a request that was read with what `known` knew of it. `found`: the tools that it declares,
-    /// and the rules of its conversation. Returns what the conversation lost of its prefix.
+    /// Remembers a request that was read with what `known` knew of it. `tools`: those that it declares;
+    /// `rules`: those of its conversation. Returns what the conversation lost of its prefix.
     pub(super) fn remember_request(
         &self,
         body: &[u8],
         request: &ChatRequest<'_>,
         known: Option<&Arc<RecentRequest>>,
-        found: (&Arc<Tools>, &Arc<ConversationRules>),
+        tools: &Arc<Tools>,
+        rules: &Arc<ConversationRules>,
         now: Instant,
     ) -> Option<PrefixLoss> {
-        let (tools, rules) = found;
         if body.len() < SHORT {
             return None;
         }
@@ -266,8 +266,8 @@ mod tests {
         let before = parts.messages;
         let same = request.known_messages(before);
         let same = same.iter().zip(before).filter(|(new, old)| Arc::ptr_eq(new, old)).count();
-        let found = (&Arc::default(), &Arc::default());
-        let loss = recent.remember_request(body.as_bytes(), &request, known.as_ref(), found, now);
+        let (tools, rules) = (Arc::default(), Arc::default());
+        let loss = recent.remember_request(body.as_bytes(), &request, known.as_ref(), &tools, &rules, now);
         (same, request.has_known_tools(), loss)
     }
 

@@ -14,7 +14,7 @@ use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
 use super::config::ServerConfig;
 use super::key_digest::digest_key;
 use super::key_file::KeyList;
-use super::key_reading::KeyFile;
+use super::key_reading::{KeyFile, KeyFileError};
 use super::keys::{ClientKey, KEY_HEADERS, KeyRing, key_in_headers};
 use super::meter::{Meters, read_clocks};
 use super::metered_request::MeteredRequest;
@@ -89,6 +89,17 @@ impl AccessSettings {
     }
 }
 
+/// The reason why a login on the page is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LoginError {
+    #[error("This key is not known.")]
+    Unknown,
+    #[error("This is a client's key. Log in with an operator key.")]
+    Client,
+    #[error("{0}")]
+    TooManyWrongKeys(String),
+}
+
 impl Access {
     /// Builds the checks. `uses_own_key`: an upstream has a key of its own, which is sent instead of a
     /// client's.
@@ -97,7 +108,7 @@ impl Access {
     /// When the file of keys is unusable.
     pub fn new(config: &ServerConfig, uses_own_key: bool) -> Result<Self, Vec<UnusableSetting>> {
         let opened = config.client_keys_file.as_deref().map(KeyFile::open).transpose();
-        let unusable = |whys: Vec<String>| {
+        let unusable = |whys: Vec<KeyFileError>| {
             whys.into_iter().map(|why| UnusableSetting::new(&["client_keys_file"], why)).collect::<Vec<_>>()
         };
         let (file, list) = opened.map_err(unusable)?.unzip();
@@ -345,17 +356,17 @@ impl Access {
     /// Returns the cookie for an operator's key.
     ///
     /// # Errors
-    /// The reason for the refusal, for people.
-    pub(super) fn open_session(&self, key: &str, peer: Option<IpAddr>) -> Result<String, String> {
-        let unknown = || "This key is not known.".to_owned();
+    /// The reason for the refusal.
+    pub(super) fn open_session(&self, key: &str, peer: Option<IpAddr>) -> Result<String, LoginError> {
         let mut headers = HeaderMap::new();
-        let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| unknown())?;
+        let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| LoginError::Unknown)?;
         headers.insert(header::AUTHORIZATION, value);
-        let found = self.key_of(&headers, peer).map_err(|error| {
-            if error.code == Some(ErrorCode::TooManyWrongKeys) { error.message } else { unknown() }
+        let found = self.key_of(&headers, peer).map_err(|error| match error.code {
+            Some(ErrorCode::TooManyWrongKeys) => LoginError::TooManyWrongKeys(error.message),
+            _ => LoginError::Unknown,
         })?;
         if !found.is_operator {
-            return Err("This is a client's key. Log in with an operator key.".to_owned());
+            return Err(LoginError::Client);
         }
         Ok(self.sessions.begin_session(&digest_key(key.as_bytes()), read_clocks().since_1970))
     }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use wire::settings::Scalar;
-use wire::units::{Secret, Size, deserialize_duration};
+use wire::settings::{FormError, Scalar};
+use wire::units::{InvalidValue, Secret, Size, deserialize_duration};
 
 wire::settings! {
     /// The settings of the server: the address, who may ask, and the bounds.
@@ -111,11 +111,12 @@ impl Listen {
 }
 
 impl FromStr for Listen {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong =
-            |why: &str| format!("{text:?} is not an address to listen on: {why}, such as \"127.0.0.1:8003\"");
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let wrong = |why: &str| {
+            InvalidValue::form(text, "an address to listen on", format!("{why}, such as \"127.0.0.1:8003\""))
+        };
         if text.contains("://") || text.contains('/') {
             return Err(wrong("write HOST:PORT without scheme or path"));
         }
@@ -158,33 +159,28 @@ const HOST: Scalar = Scalar::Form("a host name", check_host);
 const ORIGIN: Scalar = Scalar::Form("an origin", check_origin);
 const ROUTE: Scalar = Scalar::Form("a route", check_route);
 
-fn check_host(text: &str) -> Result<(), String> {
+fn check_host(text: &str) -> Result<(), FormError> {
     let is_name = !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    let wrong = || format!("{text:?} is not a host name: write the name alone, such as \"llm.example.org\"");
-    is_name.then_some(()).ok_or_else(wrong)
+    check_form(is_name, text, "a host name", r#"write the name alone, such as "llm.example.org""#)
 }
 
-fn check_origin(text: &str) -> Result<(), String> {
+fn check_origin(text: &str) -> Result<(), FormError> {
     let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
     let is_origin =
         !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-._:[]".contains(c));
-    let wrong = || {
-        format!(
-            "{text:?} is not an origin: write the scheme and the host alone, such as \"https://llm.example.org\""
-        )
-    };
-    is_origin.then_some(()).ok_or_else(wrong)
+    let advice = r#"write the scheme and the host alone, such as "https://llm.example.org""#;
+    check_form(is_origin, text, "an origin", advice)
 }
 
-fn check_route(text: &str) -> Result<(), String> {
+fn check_route(text: &str) -> Result<(), FormError> {
     let path = text.strip_suffix("/*").unwrap_or(text);
     let is_route = path.starts_with('/') && !path.contains(['*', '?', '#', ' ']);
-    let wrong = || {
-        format!(
-            "{text:?} is not a route: write a path, such as \"/v1/files\", with `/*` at its end for everything below"
-        )
-    };
-    is_route.then_some(()).ok_or_else(wrong)
+    let advice = r#"write a path, such as "/v1/files", with `/*` at its end for everything below"#;
+    check_form(is_route, text, "a route", advice)
+}
+
+fn check_form(is_valid: bool, text: &str, form: &'static str, advice: &'static str) -> Result<(), FormError> {
+    if is_valid { Ok(()) } else { Err(InvalidValue::form(text, form, advice).into()) }
 }
 
 wire::settings! {

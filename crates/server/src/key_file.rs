@@ -61,31 +61,66 @@ struct Entry {
     max_concurrency: Option<u32>,
 }
 
+/// A mistake in the file, with its line; never with a key.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Mistake {
+    #[error("line {0} is not TOML: write `NAME = \"KEY\"`, or a table `[NAME]` with `key = \"KEY\"`")]
+    NotToml(usize),
+    #[error("line {line}: {}: {mistake}", .name.escape_debug())]
+    Entry { line: usize, name: String, mistake: EntryMistake },
+}
+
+/// A mistake in one entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum EntryMistake {
+    #[error("{0}")]
+    Fields(String),
+    #[error("it is neither a key in quotes nor a table")]
+    NotAnEntry,
+    #[error("a name has 1 to 64 letters, digits and characters of `._@+-`")]
+    Name,
+    #[error(
+        "it stands for every key, so it takes limits only: name a key to give it `key`, `sha256` or `operator`"
+    )]
+    KeyForEvery,
+    #[error("its key is that of {0} too; give each name a key of its own")]
+    KeyOf(String),
+    #[error("its key is empty, or holds a space or a character that an HTTP header cannot carry")]
+    KeyText,
+    #[error("its key is not text: put it in quotes")]
+    KeyNotText,
+    #[error("`sha256` is not a digest: write its 64 hexadecimal digits (printf %s KEY | sha256sum)")]
+    Digest,
+    #[error("it has no key: add `key = \"…\"` or `sha256 = \"…\"`")]
+    NoKey,
+    #[error("it has both `key` and `sha256`: keep one")]
+    TwoKeys,
+    #[error("`{0}` must be at least 1; leave it out for no limit, or take the key out")]
+    ZeroLimit(&'static str),
+}
+
 impl KeyList {
     /// Reads a file's text.
     ///
     /// # Errors
-    /// The mistakes, each with its line; never with a key.
-    pub(super) fn parse(text: &str) -> Result<Self, Vec<String>> {
+    /// All mistakes.
+    pub(super) fn parse(text: &str) -> Result<Self, Vec<Mistake>> {
         let line = |at: usize| text[..at.min(text.len())].matches('\n').count() + 1;
         let entries: BTreeMap<Spanned<String>, Value> = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| line(span.start));
-            // The parser might quote a key.
-            vec![format!(
-                "line {line} is not TOML: write `NAME = \"KEY\"`, or a table `[NAME]` with `key = \"KEY\"`"
-            )]
+            // The parser's own message might quote a key.
+            vec![Mistake::NotToml(error.span().map_or(1, |span| line(span.start)))]
         })?;
-        let (mut list, mut owners, mut problems) = (Self::default(), HashMap::new(), Vec::new());
+        let (mut list, mut owners, mut mistakes) = (Self::default(), HashMap::new(), Vec::new());
         for (name, value) in entries {
             let start = name.span().start;
             let name = name.into_inner();
             match parse_entry(value).and_then(|entry| list.add_key(&name, &entry, &mut owners)) {
                 Ok(()) => {}
-                Err(why) => problems.push(format!("line {}: {}: {why}", line(start), name.escape_debug())),
+                Err(mistake) => mistakes.push(Mistake::Entry { line: line(start), name, mistake }),
             }
         }
-        if !problems.is_empty() {
-            return Err(problems);
+        if !mistakes.is_empty() {
+            return Err(mistakes);
         }
         let every = list.every.clone();
         list.keys.iter_mut().for_each(|key| key.limits = std::mem::take(&mut key.limits).or(&every));
@@ -98,22 +133,22 @@ impl KeyList {
         name: &str,
         entry: &Entry,
         owners: &mut HashMap<KeyDigest, String>,
-    ) -> Result<(), String> {
+    ) -> Result<(), EntryMistake> {
         let limits = read_limits(entry)?;
         if name == EVERY {
             if entry.key.is_some() || entry.sha256.is_some() || entry.operator {
-                return Err("it stands for every key, so it takes limits only: name a key to give it `key`, `sha256` or `operator`".into());
+                return Err(EntryMistake::KeyForEvery);
             }
             self.every = limits;
             return Ok(());
         }
         let is_sign = |c: char| c.is_ascii_alphanumeric() || "._@+-".contains(c);
         if name.is_empty() || name.len() > 64 || !name.chars().all(is_sign) {
-            return Err("a name has 1 to 64 letters, digits and characters of `._@+-`".into());
+            return Err(EntryMistake::Name);
         }
         let (digest, is_short) = key_of(entry)?;
         if let Some(other) = owners.insert(digest, name.to_owned()) {
-            return Err(format!("its key is that of {other} too; give each name a key of its own"));
+            return Err(EntryMistake::KeyOf(other));
         }
         let is_operator = entry.operator;
         self.keys.push(NamedKey { name: name.to_owned(), digest, is_operator, limits, is_short });
@@ -121,33 +156,28 @@ impl KeyList {
     }
 }
 
-fn parse_entry(value: Value) -> Result<Entry, String> {
+fn parse_entry(value: Value) -> Result<Entry, EntryMistake> {
     match value {
         Value::String(_) => Ok(Entry { key: Some(value), ..Entry::default() }),
-        Value::Table(_) => value.try_into().map_err(|error: toml::de::Error| error.message().to_owned()),
-        _ => Err("it is neither a key in quotes nor a table".into()),
+        Value::Table(_) => value
+            .try_into()
+            .map_err(|error: toml::de::Error| EntryMistake::Fields(error.message().to_owned())),
+        _ => Err(EntryMistake::NotAnEntry),
     }
 }
 
-fn key_of(entry: &Entry) -> Result<(KeyDigest, bool), String> {
+fn key_of(entry: &Entry) -> Result<(KeyDigest, bool), EntryMistake> {
     match (&entry.key, &entry.sha256) {
         (Some(Value::String(key)), None) => {
             if key.is_empty() || !key.chars().all(|c| c.is_ascii_graphic()) {
-                return Err(
-                    "its key is empty, or holds a space or a character that an HTTP header cannot carry"
-                        .into(),
-                );
+                return Err(EntryMistake::KeyText);
             }
             Ok((digest_key(key.as_bytes()), is_short(key)))
         }
-        (None, Some(Value::String(written))) => {
-            let wrong =
-                "`sha256` is not a digest: write its 64 hexadecimal digits (printf %s KEY | sha256sum)";
-            Ok((from_hex(written).ok_or(wrong)?, false))
-        }
-        (None, None) => Err("it has no key: add `key = \"…\"` or `sha256 = \"…\"`".into()),
-        (Some(_), Some(_)) => Err("it has both `key` and `sha256`: keep one".into()),
-        _ => Err("its key is not text: put it in quotes".into()),
+        (None, Some(Value::String(written))) => Ok((from_hex(written).ok_or(EntryMistake::Digest)?, false)),
+        (None, None) => Err(EntryMistake::NoKey),
+        (Some(_), Some(_)) => Err(EntryMistake::TwoKeys),
+        _ => Err(EntryMistake::KeyNotText),
     }
 }
 
@@ -162,14 +192,14 @@ fn from_hex(text: &str) -> Option<KeyDigest> {
     Some(digest)
 }
 
-fn read_limits(entry: &Entry) -> Result<KeyLimits, String> {
+fn read_limits(entry: &Entry) -> Result<KeyLimits, EntryMistake> {
     let nought = [
         ("requests_per_minute", entry.requests_per_minute == Some(0)),
         ("tokens_per_day", entry.tokens_per_day == Some(0)),
         ("max_concurrency", entry.max_concurrency == Some(0)),
     ];
     if let Some((name, _)) = nought.iter().find(|(_, is_nought)| *is_nought) {
-        return Err(format!("`{name}` must be at least 1; leave it out for no limit, or take the key out"));
+        return Err(EntryMistake::ZeroLimit(name));
     }
     Ok(KeyLimits {
         models: entry.models.clone(),
@@ -232,7 +262,8 @@ mod tests {
             ("[bob]\nkey = 'sk-secret'\nmax_concurrency = 0", "`max_concurrency` must be at least 1"),
             ("[bob]\nkey = 'sk-secret'\nrequests_per_minute = -1", "line 1: bob: "),
         ] {
-            let problems = KeyList::parse(text).unwrap_err().join("\n");
+            let mistakes = KeyList::parse(text).unwrap_err();
+            let problems = mistakes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
             assert!(problems.contains(expected), "{text}\n{problems}");
             assert!(!problems.contains("secret") && !problems.contains("7123"), "{problems}");
         }

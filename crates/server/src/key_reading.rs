@@ -1,11 +1,11 @@
 //! Reads `client_keys_file`, at the start and whenever it changes. Called by `access`.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{self, Read as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-use super::key_file::KeyList;
+use super::key_file::{KeyList, Mistake};
 
 /// The largest file that is read: room for ten thousand keys.
 const LARGEST: u64 = 4 << 20;
@@ -19,19 +19,29 @@ pub(super) struct KeyFile {
     fault: Option<String>,
 }
 
+/// The reason why the file cannot be used. A file has one for each of its mistakes.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeyFileError {
+    #[error("{} cannot be read: {cause}; correct the path or its permissions", .path.display())]
+    Unreadable { path: PathBuf, cause: io::Error },
+    #[error("{} is larger than 4 MiB, so it is not a list of keys: correct the path", .0.display())]
+    TooLarge(PathBuf),
+    #[error("{} holds no key; write at least one (docs/keys.md), or remove this setting", .0.display())]
+    NoKey(PathBuf),
+    #[error("{}: {mistake}", .path.display())]
+    Mistake { path: PathBuf, mistake: Mistake },
+}
+
 impl KeyFile {
     /// Reads the file for the first time.
     ///
     /// # Errors
     /// When it cannot be read, is not a list of keys, or is empty.
-    pub(super) fn open(path: &Path) -> Result<(Self, KeyList), Vec<String>> {
+    pub(super) fn open(path: &Path) -> Result<(Self, KeyList), Vec<KeyFileError>> {
         let text = read_text(path).map_err(|why| vec![why])?;
         let list = parse_keys(path, &text)?;
         if list.keys.is_empty() {
-            return Err(vec![format!(
-                "{} holds no key; write at least one (docs/keys.md), or remove this setting",
-                path.display()
-            )]);
+            return Err(vec![KeyFileError::NoKey(path.to_owned())]);
         }
         warn_about_permissions(path, &list);
         Ok((Self { path: path.to_owned(), text, fault: None }, list))
@@ -57,7 +67,7 @@ impl KeyFile {
                 is_new.then_some(list)
             }
             Err(problems) => {
-                let fault = problems.join("; ");
+                let fault = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 if self.fault.as_ref() != Some(&fault) {
                     tracing::error!(target: "respool::server", fault, "the changed file of client keys is wrong; the old keys stay in use: correct the file");
                 }
@@ -68,29 +78,23 @@ impl KeyFile {
     }
 }
 
-fn read_text(path: &Path) -> Result<String, String> {
-    let cannot = |why: &dyn std::fmt::Display| {
-        format!("{} cannot be read: {why}; correct the path or its permissions", path.display())
+fn read_text(path: &Path) -> Result<String, KeyFileError> {
+    let read = || {
+        let mut text = String::new();
+        // Opening a pipe would wait for its writer.
+        if !std::fs::metadata(path)?.is_file() {
+            return Err(io::Error::other("it is not a file"));
+        }
+        File::open(path)?.take(LARGEST + 1).read_to_string(&mut text)?;
+        Ok(text)
     };
-    let mut text = String::new();
-    // Opening a pipe would wait for its writer.
-    if !std::fs::metadata(path).map_err(|error| cannot(&error))?.is_file() {
-        return Err(cannot(&"it is not a file"));
-    }
-    let file = File::open(path).map_err(|error| cannot(&error))?;
-    let length = file.take(LARGEST + 1).read_to_string(&mut text).map_err(|error| cannot(&error))?;
-    if length as u64 > LARGEST {
-        return Err(format!(
-            "{} is larger than 4 MiB, so it is not a list of keys: correct the path",
-            path.display()
-        ));
-    }
-    Ok(text)
+    let text = read().map_err(|cause| KeyFileError::Unreadable { path: path.to_owned(), cause })?;
+    if text.len() as u64 > LARGEST { Err(KeyFileError::TooLarge(path.to_owned())) } else { Ok(text) }
 }
 
-fn parse_keys(path: &Path, text: &str) -> Result<KeyList, Vec<String>> {
-    let name = |problem| format!("{}: {problem}", path.display());
-    KeyList::parse(text).map_err(|problems| problems.into_iter().map(name).collect())
+fn parse_keys(path: &Path, text: &str) -> Result<KeyList, Vec<KeyFileError>> {
+    let name = |mistake| KeyFileError::Mistake { path: path.to_owned(), mistake };
+    KeyList::parse(text).map_err(|mistakes| mistakes.into_iter().map(name).collect())
 }
 
 /// Warns about permissions of the file that are too wide.
@@ -145,7 +149,8 @@ mod tests {
         let check = |name: &str, text: Option<&str>, expected: &str| {
             let path = dir.path().join(name);
             text.iter().for_each(|text| std::fs::write(&path, text).unwrap());
-            let problems = KeyFile::open(&path).unwrap_err().join("\n");
+            let problems = KeyFile::open(&path).unwrap_err();
+            let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
             assert!(problems.contains(expected) && problems.contains(name), "{problems}");
         };
         check("none", None, "cannot be read");

@@ -1,6 +1,7 @@
 //! `GET /v1/usage`: what was used, by model, key, agent and day. A client sees its own requests, an operator
 //! all; where clients have no keys, and so are not distinguished, all are seen.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,12 +46,13 @@ async fn usage_report(app: &App, query: &str, key: Option<String>) -> Result<Val
 
 /// `since=7d&by=model,day&costs=true`.
 fn read_query(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), ApiError> {
-    let wrong =
-        |name: &str, why: String| ApiError::bad_request(ErrorCode::InvalidValue, why).with_param(name);
+    let wrong = |name: &str, why: &dyn fmt::Display| {
+        ApiError::bad_request(ErrorCode::InvalidValue, why.to_string()).with_param(name)
+    };
     let (mut since, mut by, mut costs) = (SINCE, "model".to_owned(), false);
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         match &*name {
-            "since" => since = parse_duration(&value).map_err(|why| wrong("since", why))?,
+            "since" => since = parse_duration(&value).map_err(|why| wrong("since", &why))?,
             "by" => value.as_ref().clone_into(&mut by),
             "costs" => costs = matches!(&*value, "true" | "1" | ""),
             other => {
@@ -58,11 +60,11 @@ fn read_query(query: &str, key: Option<String>) -> Result<(UsageQuery, bool), Ap
                     "`{}` is not a parameter of this route. Available parameters: since, by, costs",
                     other.escape_default()
                 );
-                return Err(wrong("query", why));
+                return Err(wrong("query", &why));
             }
         }
     }
-    let by = parse_dimensions(&by).map_err(|why| wrong("by", why))?;
+    let by = parse_dimensions(&by).map_err(|why| wrong("by", &why))?;
     let only = key.map(|key| (Dimension::Key, key)).into_iter().collect();
     Ok((UsageQuery { since: clock::time_ago(since), until: u64::MAX, by, only }, costs))
 }

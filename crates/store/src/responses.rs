@@ -3,12 +3,14 @@
 //! A response holds its own items only; the conversation before it is read along `previous`. What the items
 //! mean is `translate`'s business: inputs and response objects are texts here. Called by `server`.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use async_trait::async_trait;
 
 use super::error::StoreError;
 
 /// The longest conversation, in responses.
-pub(crate) const LONGEST: u32 = 10_000;
+pub(crate) const LONGEST: usize = 10_000;
 
 /// A response that is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,6 +49,72 @@ pub type ItemsOf = fn(&str, &str) -> Vec<String>;
 
 /// Gives those items of a response object that have these ids, each with its id.
 pub type ItemsNamed = fn(&str, &[String]) -> Vec<(String, String)>;
+
+/// A response and all that it continues, the oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Conversation {
+    /// The responses' ids.
+    pub(crate) ids: Vec<String>,
+    /// Their items.
+    pub(crate) items: Vec<String>,
+}
+
+/// Reads a response and all that it continues, each with `find`. Empty when it is not known, or one of them
+/// is no longer kept or not made yet; `None` when the items take more than `most` bytes.
+pub(crate) fn read_conversation<E>(
+    id: &str,
+    most: usize,
+    items_of: ItemsOf,
+    mut find: impl FnMut(&str) -> Result<Option<KeptResponse>, E>,
+) -> Result<Option<Conversation>, E> {
+    let (mut found, mut left) = (Vec::new(), most);
+    let mut next = Some(id.to_owned());
+    while let Some(id) = next {
+        let response = find(&id)?.filter(|response| response.request.is_none());
+        let Some(response) = response else { return Ok(Some(Conversation::default())) };
+        next = response.previous.filter(|_| found.len() < LONGEST);
+        let items = items_of(&response.input, &response.body);
+        let Some(rest) = left.checked_sub(items.iter().map(String::len).sum()) else { return Ok(None) };
+        left = rest;
+        found.push((id, items));
+    }
+    let (ids, items): (Vec<_>, Vec<_>) = found.into_iter().rev().unzip();
+    Ok(Some(Conversation { ids, items: items.into_iter().flatten().collect() }))
+}
+
+/// Groups items by the response that holds them, which `holder` names.
+pub(crate) fn group_items<E>(
+    ids: &[String],
+    mut holder: impl FnMut(&str) -> Result<Option<String>, E>,
+) -> Result<BTreeMap<String, Vec<String>>, E> {
+    let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for item in ids.iter().collect::<BTreeSet<_>>() {
+        if let Some(response) = holder(item)? {
+            holders.entry(response).or_default().push(item.clone());
+        }
+    }
+    Ok(holders)
+}
+
+/// Reads items, each with its id; `None` when they take more than `most` bytes. A response is read once,
+/// with `find`, however many of the items it holds.
+pub(crate) fn read_items<E>(
+    holders: BTreeMap<String, Vec<String>>,
+    most: usize,
+    items_named: ItemsNamed,
+    mut find: impl FnMut(&str) -> Result<Option<KeptResponse>, E>,
+) -> Result<Option<Vec<(String, String)>>, E> {
+    let (mut found, mut left) = (Vec::new(), most);
+    for (response, ids) in holders {
+        let Some(response) = find(&response)? else { continue };
+        let named = items_named(&response.body, &ids);
+        let bytes = named.iter().map(|(_, item)| item.len()).sum();
+        let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
+        left = rest;
+        found.extend(named);
+    }
+    Ok(Some(found))
+}
 
 /// Responses that clients keep.
 #[async_trait]
@@ -106,7 +174,8 @@ pub trait Responses: Send + Sync {
         id: &str,
         client: &str,
         at: u64,
-        items: (usize, ItemsOf),
+        most: usize,
+        items_of: ItemsOf,
     ) -> Result<Option<Vec<String>>, StoreError>;
 
     /// These items of a client's responses, each with its id; `None` when they take more than `most` bytes.
@@ -117,7 +186,8 @@ pub trait Responses: Send + Sync {
         &self,
         ids: Vec<String>,
         client: &str,
-        items: (usize, ItemsNamed),
+        most: usize,
+        items_named: ItemsNamed,
     ) -> Result<Option<Vec<(String, String)>>, StoreError>;
 
     /// Deletes responses that were not used for `responses.keep`, and those that were used longest ago while

@@ -6,11 +6,11 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
-use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::{Level, LogConfig, LogFormat};
@@ -25,11 +25,27 @@ pub struct Flush {
     _batches: Vec<Batches>,
 }
 
+/// The reason why there is no log.
+#[derive(Debug, thiserror::Error)]
+pub enum LogError {
+    /// The log file cannot be opened.
+    #[error("{path} cannot be opened: {cause}; name a file in a directory that respool may write to", path = .path.display())]
+    File {
+        /// Its path.
+        path: PathBuf,
+        /// The system's reason.
+        cause: io::Error,
+    },
+    /// A logger is installed already.
+    #[error("logging cannot be set up: {0}")]
+    Installed(#[from] TryInitError),
+}
+
 /// Installs the process's logger.
 ///
 /// # Errors
-/// When the log file cannot be opened, with its path; or when a logger is installed already.
-pub fn init(config: &LogConfig) -> Result<Flush, String> {
+/// When the log file cannot be opened, or a logger is installed already.
+pub fn init(config: &LogConfig) -> Result<Flush, LogError> {
     let (stderr, batches) = if io::stderr().is_terminal() {
         writer::start_writer(TerminalWriter(io::stderr()))
     } else {
@@ -43,7 +59,7 @@ pub fn init(config: &LogConfig) -> Result<Flush, String> {
         layers.push(fmt::layer().event_format(JsonLines).with_writer(move || file.clone()).boxed());
     }
     let registry = tracing_subscriber::registry().with(layers.with_filter(level_filter(config.level)));
-    registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
+    registry.try_init()?;
     Ok(Flush { _batches: all })
 }
 
@@ -52,12 +68,12 @@ pub fn init(config: &LogConfig) -> Result<Flush, String> {
 ///
 /// # Errors
 /// As [`init`].
-pub fn init_file(config: &LogConfig) -> Result<Flush, String> {
+pub fn init_file(config: &LogConfig) -> Result<Flush, LogError> {
     let Some(path) = &config.file else { return Ok(Flush { _batches: Vec::new() }) };
     let (file, batches) = writer::start_writer(open_log_file(path)?);
     let layer = fmt::layer().event_format(JsonLines).with_writer(move || file.clone());
     let registry = tracing_subscriber::registry().with(layer.with_filter(level_filter(config.level)));
-    registry.try_init().map_err(|error| format!("logging cannot be set up: {error}"))?;
+    registry.try_init()?;
     Ok(Flush { _batches: vec![batches] })
 }
 
@@ -91,15 +107,10 @@ fn level_filter(level: Level) -> tracing_subscriber::filter::Targets {
         .with_target("rmcp", LevelFilter::OFF)
 }
 
-fn open_log_file(path: &Path) -> Result<File, String> {
+fn open_log_file(path: &Path) -> Result<File, LogError> {
     // It may contain text of people and models, so only its owner may read it.
     let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-    opened.map_err(|error| {
-        format!(
-            "{} cannot be opened: {error}; name a file in a directory that respool may write to",
-            path.display()
-        )
-    })
+    opened.map_err(|cause| LogError::File { path: path.to_owned(), cause })
 }
 
 #[cfg(test)]
@@ -114,7 +125,7 @@ mod tests {
         let path = dir.path().join("log");
         let file = open_log_file(&path).unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        let why = open_log_file(&dir.path().join("no/log")).unwrap_err();
+        let why = open_log_file(&dir.path().join("no/log")).unwrap_err().to_string();
         assert!(why.contains("no/log cannot be opened"), "{why}");
     }
 

@@ -20,7 +20,7 @@ mod writer;
 pub use account::{Account, Accounts, ReplyHead};
 pub use config::{Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
-pub use init::{Flush, init, init_file};
+pub use init::{Flush, LogError, init, init_file};
 pub use record::{RequestFacts, RequestRecord, RequestStart, TRACEPARENT};
 pub use request_line::Outcome;
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};

@@ -152,8 +152,9 @@ mod tests {
         struct Stuck;
         impl Write for Stuck {
             fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-                thread::sleep(Duration::from_hours(1));
-                Ok(0)
+                loop {
+                    thread::park();
+                }
             }
             fn flush(&mut self) -> io::Result<()> {
                 Ok(())

@@ -38,12 +38,18 @@ pub(crate) struct Ledger {
     has_reasoned: bool,
     /// Whether the text has ended.
     closing: bool,
+    kept: KeptTexts,
+    has_content: bool,
+}
+
+/// Texts that count if the turn would have no answer without them.
+#[derive(Debug, Default)]
+struct KeptTexts {
     /// The text of calls that did not leave, shown if the turn would be blank without it.
     refused: String,
     reasoning: String,
     /// The content, kept only for the fuzzy dialect.
     spoken: String,
-    has_content: bool,
 }
 
 /// An event that waits until it is certain whether the text is reasoning.
@@ -101,9 +107,7 @@ impl Ledger {
             deferred: Vec::new(),
             has_reasoned: false,
             closing: false,
-            refused: String::new(),
-            reasoning: String::new(),
-            spoken: String::new(),
+            kept: KeptTexts::default(),
             has_content: false,
         }
     }
@@ -134,12 +138,12 @@ impl Ledger {
 
     /// Takes the reasoning that has come, or its tail.
     pub(crate) fn take_reasoning(&mut self) -> String {
-        std::mem::take(&mut self.reasoning)
+        std::mem::take(&mut self.kept.reasoning)
     }
 
     /// Takes the content that has come, if it is kept.
     pub(crate) fn take_spoken(&mut self) -> String {
-        std::mem::take(&mut self.spoken)
+        std::mem::take(&mut self.kept.spoken)
     }
 
     /// Emits text.
@@ -157,8 +161,8 @@ impl Ledger {
                 self.deferred.push(Deferred::Text);
             }
         }
-        if self.options.fuzzy && field == Field::Content && self.spoken.len() < KEPT_REASONING {
-            self.spoken.push_str(text);
+        if self.options.fuzzy && field == Field::Content && self.kept.spoken.len() < KEPT_REASONING {
+            self.kept.spoken.push_str(text);
         }
         match (self.events.last_mut(), field) {
             (Some(Event::Content(last)), Field::Content)
@@ -170,13 +174,13 @@ impl Ledger {
 
     fn keep_reasoning(&mut self, text: &str) {
         if !self.is_blank() && !self.options.fuzzy {
-            self.reasoning = String::new();
+            self.kept.reasoning = String::new();
             return;
         }
-        self.reasoning.push_str(text);
-        if self.reasoning.len() > 2 * KEPT_REASONING {
-            let cut = self.reasoning.ceil_char_boundary(self.reasoning.len() - KEPT_REASONING);
-            self.reasoning.drain(..cut);
+        self.kept.reasoning.push_str(text);
+        if self.kept.reasoning.len() > 2 * KEPT_REASONING {
+            let cut = self.kept.reasoning.ceil_char_boundary(self.kept.reasoning.len() - KEPT_REASONING);
+            self.kept.reasoning.drain(..cut);
         }
     }
 
@@ -188,7 +192,7 @@ impl Ledger {
     /// Ends reasoning that the model closed: calls in it were only considered, unless the request wants them.
     pub(crate) fn close_reasoning(&mut self) {
         if !self.options.read_reasoning {
-            self.reasoning.clear();
+            self.kept.reasoning.clear();
         }
     }
 
@@ -282,10 +286,10 @@ impl Ledger {
     }
 
     pub(crate) fn keep_refused(&mut self, text: &str) {
-        if !self.refused.is_empty() {
-            self.refused.push('\n');
+        if !self.kept.refused.is_empty() {
+            self.kept.refused.push('\n');
         }
-        self.refused.push_str(text);
+        self.kept.refused.push_str(text);
     }
 
     fn send_call(&mut self, mut ready: Box<Ready>, from_text: bool) {
@@ -337,8 +341,8 @@ impl Ledger {
         self.closing = true;
         self.send_deferred();
         self.settle_repeat(cut);
-        if self.is_blank() && !self.refused.is_empty() {
-            let refused = std::mem::take(&mut self.refused);
+        if self.is_blank() && !self.kept.refused.is_empty() {
+            let refused = std::mem::take(&mut self.kept.refused);
             self.emit_text(Field::Content, &refused);
         }
     }

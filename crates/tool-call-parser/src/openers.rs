@@ -32,7 +32,7 @@ pub(super) struct Opener {
 }
 
 impl Opener {
-    fn new(mark: &'static str, line: bool, (index, dialect): (usize, &'static Dialect)) -> Self {
+    fn new(mark: &'static str, line: bool, index: usize, dialect: &'static Dialect) -> Self {
         let mut bytes = [[0; 8]; 2];
         for (index, byte) in mark.bytes().take(8).enumerate() {
             (bytes[0][index], bytes[1][index]) = (byte, u8::MAX);
@@ -96,22 +96,22 @@ impl Openers {
     pub(super) fn new(table: &[&'static Dialect]) -> Self {
         let mut lists: Vec<Vec<Opener>> = (0..256).map(|_| Vec::new()).collect();
         let mut running = Vec::new();
-        for dialect in table.iter().copied().enumerate() {
-            let (marks, line) = match dialect.1.opens {
+        for (index, dialect) in table.iter().copied().enumerate() {
+            let (marks, line) = match dialect.opens {
                 Opens::Anywhere(marks) => (marks, false),
                 Opens::Line(marks) => (marks, true),
                 Opens::Tag(form) => {
-                    let opener = Opener::new("<", form == TagForm::Name, dialect);
+                    let opener = Opener::new("<", form == TagForm::Name, index, dialect);
                     lists[usize::from(b'<')].push(Opener { form: Some(form), ..opener });
                     continue;
                 }
                 Opens::Name => {
-                    lists.iter_mut().for_each(|list| list.push(Opener::new("", true, dialect)));
+                    lists.iter_mut().for_each(|list| list.push(Opener::new("", true, index, dialect)));
                     continue;
                 }
             };
             for mark in marks {
-                lists[usize::from(mark.as_bytes()[0])].push(Opener::new(mark, line, dialect));
+                lists[usize::from(mark.as_bytes()[0])].push(Opener::new(mark, line, index, dialect));
                 running.extend((!line).then_some(*mark));
             }
         }

@@ -25,7 +25,7 @@ use super::policy::{Subject, foreign};
 use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
 use super::wanted::Wanted;
-use http_client::client_for;
+use http_client::{TlsError, client_for};
 
 /// The largest request that the gateway accepts.
 const LARGEST_REQUEST: usize = 2_000_000;
@@ -55,11 +55,11 @@ impl Connection {
     ///
     /// # Errors
     /// When TLS cannot be set up.
-    pub(super) fn new(config: &GatewayConfig) -> Result<Option<Self>, String> {
+    pub(super) fn new(config: &GatewayConfig) -> Result<Option<Self>, TlsError> {
         let Some(url) = &config.url else { return Ok(None) };
         // Neither a proxy nor another host may see the token.
         let builder = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
-        let client = client_for(url, builder).map_err(|error| format!("tools.gateway: {error}"))?;
+        let client = client_for(url, builder)?;
         let endpoint = format!("{}/tools/invoke", url.trim_end_matches('/'));
         Ok(Some(Self { client, endpoint, config: config.clone() }))
     }

@@ -22,6 +22,7 @@ mod sandbox;
 mod set;
 mod source;
 mod sources;
+mod unavailable;
 mod wanted;
 
 pub use audit::{AuditConfig, Caller};
@@ -39,3 +40,4 @@ pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_wor
 pub use sandbox::{Level, launch, level as sandbox_level, remove_temporary_directories};
 pub use set::ToolSet;
 pub use sources::{Sources, StricterPolicy};
+pub use unavailable::UnavailableTool;

@@ -26,6 +26,7 @@ use super::process::AbortOnDrop;
 
 use super::offer::{MCP_PREFIX, Offer};
 use super::source::{Permit, Source, run_with_limit};
+use super::unavailable::UnavailableTool;
 use connection::{State, Up, is_url, ping_server, supervise_server};
 
 /// The time that a call waits for a server that is down.
@@ -88,13 +89,13 @@ impl Server {
     ///
     /// # Errors
     /// When it can never start with its configuration.
-    pub(super) async fn wait_until_started(&self, limit: Duration) -> Result<(), String> {
+    pub(super) async fn wait_until_started(&self, limit: Duration) -> Result<(), UnavailableTool> {
         let mut state = self.state.clone();
         let settled = timeout(limit, state.wait_for(|state| !matches!(state, State::Starting))).await;
         match settled {
             Ok(Ok(state)) => match &*state {
                 State::Down(problem, _) if problem.is_final => {
-                    Err(format!("tools.mcp.{}: {}", self.name, problem.text))
+                    Err(UnavailableTool::Server { name: self.name.clone(), problem: problem.text.clone() })
                 }
                 _ => Ok(()),
             },

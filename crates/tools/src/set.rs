@@ -13,6 +13,7 @@ use super::plain::plain_text;
 use super::policy::held::HeldPolicy;
 use super::record::Record;
 use super::source::{Source, request_permit};
+use super::unavailable::UnavailableTool;
 use super::wanted::{Wanted, setting_for};
 use wire::visible::make_visible;
 
@@ -39,7 +40,7 @@ impl ToolSet {
     ///
     /// # Errors
     /// The names that two tools have.
-    pub(super) fn without_doubles(self) -> Result<Self, Vec<String>> {
+    pub(super) fn without_doubles(self) -> Result<Self, Vec<UnavailableTool>> {
         let mut seen = BTreeMap::new();
         let mut problems = Vec::new();
         let offers = self.sources.iter().flat_map(|(source, wanted)| {
@@ -47,8 +48,7 @@ impl ToolSet {
         });
         for Offer { spec, name } in offers {
             if let Some(other) = seen.insert(spec.name.clone(), name.clone()).filter(|other| *other != name) {
-                problems
-                    .push(format!("{other:?} and {name:?} are both called {:?}; leave one out", spec.name));
+                problems.push(UnavailableTool::SameName { one: other, other: name, called: spec.name });
             }
         }
         if problems.is_empty() { Ok(self) } else { Err(problems) }

@@ -1,6 +1,7 @@
 //! All configured sources of tools, opened once, and the selection of an agent's tools from them.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +17,8 @@ use super::policy::held::{HeldPolicy, Policies};
 use super::sandbox::Level;
 use super::set::ToolSet;
 use super::source::Source;
-use super::wanted::{Wanted, nearest_name};
+use super::unavailable::UnavailableTool;
+use super::wanted::Wanted;
 use wire::pattern::matches_stars;
 use wire::units::{UnusableSetting, zip_results};
 
@@ -55,10 +57,10 @@ impl Sources {
     /// # Errors
     /// The settings that cannot be used.
     pub fn open(config: &ToolsConfig) -> Result<Self, Vec<UnusableSetting>> {
-        let one = |key: &[&str], why: String| vec![UnusableSetting::new(key, why)];
+        let one = |key: &[&str], why: &dyn Display| vec![UnusableSetting::new(key, why)];
         let workspace = config.local.workspace.as_deref().map(Workspace::open).transpose();
-        let workspace = workspace.map_err(|why| one(&["tools", "local", "workspace"], why));
-        let gateway = Connection::new(&config.gateway).map_err(|why| one(&["tools", "gateway"], why));
+        let workspace = workspace.map_err(|why| one(&["tools", "local", "workspace"], &why));
+        let gateway = Connection::new(&config.gateway).map_err(|why| one(&["tools", "gateway"], &why));
         let root = workspace.as_ref().ok().and_then(Option::as_ref).map(|workspace| workspace.root.clone());
         let policy = Policy::new(&config.policy, root.as_deref());
         let ((workspace, gateway), policy) = zip_results(zip_results(workspace, gateway), policy)?;
@@ -66,7 +68,7 @@ impl Sources {
             workspace.refuses_links = AtomicBool::new(policy.judges_paths());
             Local::new(workspace, Naming::Agent, &config.local)
         });
-        let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], why))?;
+        let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], &why))?;
         if let Some(local) = &local {
             log_confinement(local.sandbox());
         }
@@ -157,14 +159,14 @@ impl Sources {
     /// Returns the tools of an agent, by the names in its `tools`.
     ///
     /// # Errors
-    /// One text for each name that nothing offers. An MCP server that is down for now is not an error: its
+    /// Each name that nothing offers. An MCP server that is down for now is not an error: its
     /// tools come with it.
-    pub async fn select_tools(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+    pub async fn select_tools(&self, wanted: &[String]) -> Result<ToolSet, Vec<UnavailableTool>> {
         let sorted = self.sort_wanted(wanted)?;
         let checks: Vec<_> =
             sorted.mcp.iter().map(|(name, wanted)| (self.ensure_server(name), wanted.clone())).collect();
         let checks = checks.iter().map(|(server, wanted)| missing_tools(server, wanted));
-        let problems: Vec<String> = futures::future::join_all(checks).await.into_iter().flatten().collect();
+        let problems: Vec<_> = futures::future::join_all(checks).await.into_iter().flatten().collect();
         if problems.is_empty() { self.build_set(sorted) } else { Err(problems) }
     }
 
@@ -172,19 +174,19 @@ impl Sources {
     /// come with them.
     ///
     /// # Errors
-    /// One text for each name that nothing can offer with this configuration.
-    pub fn select_now(&self, wanted: &[String]) -> Result<ToolSet, Vec<String>> {
+    /// Each name that nothing can offer with this configuration.
+    pub fn select_now(&self, wanted: &[String]) -> Result<ToolSet, Vec<UnavailableTool>> {
         self.build_set(self.sort_wanted(wanted)?)
     }
 
-    fn sort_wanted(&self, wanted: &[String]) -> Result<Sorted, Vec<String>> {
+    fn sort_wanted(&self, wanted: &[String]) -> Result<Sorted, Vec<UnavailableTool>> {
         let mut sorted = Sorted::default();
-        let problems: Vec<String> =
+        let problems: Vec<_> =
             wanted.iter().filter_map(|name| self.sort_name(name, &mut sorted).err()).collect();
         if problems.is_empty() { Ok(sorted) } else { Err(problems) }
     }
 
-    fn build_set(&self, sorted: Sorted) -> Result<ToolSet, Vec<String>> {
+    fn build_set(&self, sorted: Sorted) -> Result<ToolSet, Vec<UnavailableTool>> {
         let mut sources: Vec<(Arc<dyn Source>, Wanted)> = Vec::new();
         if let Some(local) = &self.local {
             sources.push((Arc::clone(local) as _, sorted.local));
@@ -201,8 +203,9 @@ impl Sources {
 
     /// Assigns a name to its source. Local tools come first: the gateway has tools of these names too, but
     /// does not offer them over HTTP.
-    fn sort_name(&self, name: &str, sorted: &mut Sorted) -> Result<(), String> {
-        let needs = |what: &str| Err(format!("the tool {name:?} needs {what}"));
+    fn sort_name(&self, name: &str, sorted: &mut Sorted) -> Result<(), UnavailableTool> {
+        let needs =
+            |what: &str| Err(UnavailableTool::Needs { tool: name.to_owned(), needed: what.to_owned() });
         if agent_names().any(|known| known == name) {
             sorted.local.0.push(name.to_owned());
             return if self.local.is_some() {
@@ -212,9 +215,7 @@ impl Sources {
             };
         }
         if name.strip_prefix(known::PREFIX).is_some_and(|own| !known::is_name(own)) {
-            return Err(format!(
-                "{name:?} is not a tool of the gateway: write its name there after \"gateway:\", without *"
-            ));
+            return Err(UnavailableTool::NotOfGateway(name.to_owned()));
         }
         if known::known_names().any(|known| known == name) || name.starts_with(known::PREFIX) {
             sorted.gateway.0.push(name.to_owned());
@@ -232,7 +233,7 @@ impl Sources {
                 needs(&format!("[tools.mcp.{server}]"))
             };
         }
-        Err(nothing_offers(name))
+        Err(UnavailableTool::Unknown(name.to_owned()))
     }
 
     /// Returns the server of this name, and starts it if it does not run yet.
@@ -254,38 +255,18 @@ fn log_confinement(level: &Level) {
     }
 }
 
-/// Returns the names that a server does not offer, as messages.
-async fn missing_tools(server: &Server, wanted: &Wanted) -> Vec<String> {
+/// Returns the names that a server does not offer.
+async fn missing_tools(server: &Server, wanted: &Wanted) -> Vec<UnavailableTool> {
     if let Err(problem) = server.wait_until_started(FIRST_START).await {
         return vec![problem];
     }
     let Some(names) = server.tool_names() else { return Vec::new() };
     let missing = wanted.0.iter().filter(|name| !names.iter().any(|known| matches_stars(name, known)));
-    missing.map(|name| format!("the MCP server offers no {name:?}; it has {}", names.join(", "))).collect()
-}
-
-fn nothing_offers(name: &str) -> String {
-    let near = nearest_name(name, agent_names().chain(known::known_names()));
-    let hint = near.map(|near| format!("; did you mean {near:?}?")).unwrap_or_default();
-    format!(
-        "nothing offers a tool {name:?}{hint} (write \"gateway:{name}\" for a tool of OpenClaw's gateway that respool does not know, \
-         or \"mcp:SERVER/{name}\" for one of an MCP server)"
-    )
-}
-
-fn describe_problems(problems: &[UnusableSetting]) -> Vec<String> {
-    problems.iter().map(ToString::to_string).collect()
+    let problem = |name: &String| UnavailableTool::NotOffered { tool: name.clone(), offered: names.clone() };
+    missing.map(problem).collect()
 }
 
 impl ToolSet {
-    /// Opens the tools of an agent that does not share its sources.
-    ///
-    /// # Errors
-    /// Those of [`Sources::open`] and [`Sources::select_tools`].
-    pub async fn open(config: &ToolsConfig, wanted: &[String]) -> Result<Self, Vec<String>> {
-        Sources::open(config).map_err(|found| describe_problems(&found))?.select_tools(wanted).await
-    }
-
     /// Opens the chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`.
     /// Rules, timeouts and limits also know them as `exec`, `read`, `edit` and `write`.
     ///
@@ -298,7 +279,7 @@ impl ToolSet {
     ) -> Result<Self, String> {
         let mut workspace = Workspace::open(workspace)?;
         let compiled = Policy::new(policy, Some(&workspace.root))
-            .map_err(|found| describe_problems(&found).join("; "))?;
+            .map_err(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
         let local = Local::new(workspace, Naming::Chat, &config.local)?;

@@ -37,11 +37,8 @@ pub fn interpret_completion(completion: Completion, rules: &ReplyRules, ids: &mu
     let spent = completion.choices.len() == 1
         && used.is_some_and(|used| rules.token_limit.is_some_and(|limit| used >= limit));
     let below = rules.is_below_limit(used);
-    let choices: Vec<ReplyChoice> = completion
-        .choices
-        .into_iter()
-        .map(|choice| read_choice(choice, (spent, below), rules, ids))
-        .collect();
+    let choices: Vec<ReplyChoice> =
+        completion.choices.into_iter().map(|choice| read_choice(choice, spent, below, rules, ids)).collect();
     let id = if completion.id.is_empty() { ids.reply_id() } else { completion.id };
     let head = Head {
         id,
@@ -54,7 +51,8 @@ pub fn interpret_completion(completion: Completion, rules: &ReplyRules, ids: &mu
 
 fn read_choice(
     choice: Choice,
-    (spent, is_below_limit): (bool, bool),
+    spent: bool,
+    is_below_limit: bool,
     rules: &ReplyRules,
     ids: &mut Ids,
 ) -> ReplyChoice {

@@ -8,7 +8,6 @@
 mod content;
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use regex::{Captures, Regex, RegexBuilder};
 use serde_json::{Map, Value};
@@ -86,24 +85,28 @@ pub enum Part<'a> {
 }
 
 /// The reason why a template cannot be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum TemplateError {
     /// The text is not JSON.
-    Json(serde_json::Error),
+    #[error("the response template is not JSON: {0}")]
+    Json(#[from] serde_json::Error),
     /// The JSON is not a template: where and why.
+    #[error("the response template cannot be used: {0}")]
     Shape(String),
 }
 
-impl fmt::Display for TemplateError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Json(error) => write!(out, "the response template is not JSON: {error}"),
-            Self::Shape(why) => write!(out, "the response template cannot be used: {why}"),
-        }
-    }
+/// The mistake in one field of a template.
+#[derive(Debug, thiserror::Error)]
+enum FieldError {
+    #[error("`{0}` looks ahead or behind, which is not supported; write it without")]
+    LooksAround(String),
+    #[error(transparent)]
+    Expression(#[from] regex::Error),
+    #[error("`tag_pattern` has no group `key`")]
+    NoKeyGroup,
+    #[error("there is no content parser `{0}`")]
+    UnknownParser(String),
 }
-
-impl std::error::Error for TemplateError {}
 
 impl ResponseTemplate {
     /// Reads a template's JSON, or an object that has one as `response_template`.
@@ -111,7 +114,7 @@ impl ResponseTemplate {
     /// # Errors
     /// When the text is not JSON, or not a template.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
-        let mut source: Value = serde_json::from_str(text).map_err(TemplateError::Json)?;
+        let mut source: Value = serde_json::from_str(text)?;
         if let Some(inner) = source.get_mut("response_template") {
             source = inner.take();
         }
@@ -278,14 +281,13 @@ fn join_alternatives(literals: &[Value]) -> Option<String> {
 }
 
 /// Compiles an expression in Python's notation.
-fn compile_expression(pattern: &str) -> Result<Regex, String> {
+fn compile_expression(pattern: &str) -> Result<Regex, FieldError> {
     let look_around = ["(?=", "(?!", "(?<=", "(?<!"];
     if look_around.iter().any(|sign| pattern.contains(sign)) {
-        return Err(format!("`{pattern}` looks ahead or behind, which is not supported; write it without"));
+        return Err(FieldError::LooksAround(pattern.to_owned()));
     }
     let pattern = pattern.replace(r"\Z", r"\z");
-    let built = RegexBuilder::new(&pattern).dot_matches_new_line(true).size_limit(LARGEST).build();
-    built.map_err(|error| error.to_string())
+    Ok(RegexBuilder::new(&pattern).dot_matches_new_line(true).size_limit(LARGEST).build()?)
 }
 
 fn shape_error(why: impl Into<String>) -> TemplateError {

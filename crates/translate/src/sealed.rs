@@ -2,24 +2,29 @@
 //! signed (others can read it, but not change it).
 //!
 //! Clients of the Responses and Messages APIs carry reasoning back as `encrypted_content` or with a
-//! `signature`. Returned reasoning is used only if it was made with the same secret. The nonce follows from
-//! the text, so nothing here is random. Called by `responses` and `messages`.
+//! `signature`. Returned reasoning is used only if it was made with the same secret. Texts are sealed with
+//! AES-256-GCM-SIV (RFC 8452), which needs no random nonce: the same text is sealed in the same way.
+//! Called by `responses` and `messages`.
 
+use aes_gcm_siv::aead::{Aead as _, KeyInit as _, Payload};
+use aes_gcm_siv::{Aes256GcmSiv, Nonce};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, UnboundKey};
 use ring::hmac;
 
-/// The beginning of a sealed text. The number is the version of its form, which stays readable.
-const SEALED: &str = "respool.sealed.1.";
+/// The beginning of a sealed text. The number is the version of its form.
+const SEALED: &str = "respool.sealed.2.";
+/// The beginning of what respool 0.2.0 and earlier sealed with ChaCha20-Poly1305. It stays readable.
+const SEALED_1: &str = "respool.sealed.1.";
 /// The beginning of a signature.
 const SIGNED: &str = "respool.signed.1.";
 
 /// Seals and opens with one secret.
 #[derive(Debug)]
 pub struct Sealer {
-    sealing: LessSafeKey,
-    nonces: hmac::Key,
+    sealing: Aes256GcmSiv,
+    opening_1: LessSafeKey,
     signing: hmac::Key,
 }
 
@@ -33,36 +38,39 @@ impl Sealer {
     pub fn new(secret: &[u8]) -> Self {
         let root = hmac::Key::new(hmac::HMAC_SHA256, secret);
         let key_for = |purpose: &str| hmac::sign(&root, purpose.as_bytes());
-        let hmac_for = |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, key_for(purpose).as_ref());
-        let sealing = UnboundKey::new(&CHACHA20_POLY1305, key_for("respool reasoning sealing").as_ref());
+        let sealing = Aes256GcmSiv::new_from_slice(key_for("respool reasoning AES-GCM-SIV").as_ref());
+        let opening_1 = UnboundKey::new(&CHACHA20_POLY1305, key_for("respool reasoning sealing").as_ref());
         Self {
-            sealing: LessSafeKey::new(sealing.expect("32 bytes are a key")),
-            nonces: hmac_for("respool reasoning nonces"),
-            signing: hmac_for("respool reasoning signatures"),
+            sealing: sealing.expect("32 bytes are a key"),
+            opening_1: LessSafeKey::new(opening_1.expect("32 bytes are a key")),
+            signing: hmac::Key::new(hmac::HMAC_SHA256, key_for("respool reasoning signatures").as_ref()),
         }
     }
 
     /// Seals a text.
     pub fn seal(&self, text: &str) -> String {
-        let tag = hmac::sign(&self.nonces, text.as_bytes());
-        let mut nonce = [0; NONCE_LEN];
-        nonce.copy_from_slice(&tag.as_ref()[..NONCE_LEN]);
-        let mut sealed = text.as_bytes().to_vec();
-        let unique = Nonce::assume_unique_for_key(nonce);
-        if self.sealing.seal_in_place_append_tag(unique, Aad::from(SEALED), &mut sealed).is_err() {
-            // Only texts beyond 256 GB do not fit the cipher.
-            return String::new();
+        let payload = Payload { msg: text.as_bytes(), aad: SEALED.as_bytes() };
+        match self.sealing.encrypt(&Nonce::default(), payload) {
+            Ok(sealed) => format!("{SEALED}{}", URL_SAFE_NO_PAD.encode(sealed)),
+            // Only texts beyond 64 GB do not fit the cipher.
+            Err(_) => String::new(),
         }
-        format!("{SEALED}{}", URL_SAFE_NO_PAD.encode([&nonce[..], &sealed].concat()))
     }
 
     /// Opens a text that was sealed with this secret; `None` for any other.
     pub fn open(&self, sealed: &str) -> Option<String> {
-        let bytes = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(SEALED)?).ok()?;
+        let Some(text) = sealed.strip_prefix(SEALED) else { return self.open_1(sealed) };
+        let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+        let payload = Payload { msg: &bytes, aad: SEALED.as_bytes() };
+        String::from_utf8(self.sealing.decrypt(&Nonce::default(), payload).ok()?).ok()
+    }
+
+    fn open_1(&self, sealed: &str) -> Option<String> {
+        let bytes = URL_SAFE_NO_PAD.decode(sealed.strip_prefix(SEALED_1)?).ok()?;
         let (nonce, text) = bytes.split_at_checked(NONCE_LEN)?;
-        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let nonce = ring::aead::Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = text.to_vec();
-        let opened = self.sealing.open_in_place(nonce, Aad::from(SEALED), &mut text).ok()?;
+        let opened = self.opening_1.open_in_place(nonce, Aad::from(SEALED_1), &mut text).ok()?;
         String::from_utf8(opened.to_vec()).ok()
     }
 
@@ -105,14 +113,16 @@ mod tests {
         }
         let signature = ours.sign("because");
         assert!(!ours.is_signed("becaus", &signature) && !other.is_signed("because", &signature));
-        for foreign in ["", "gAAAAABo", SEALED, SIGNED, "respool.sealed.1.AAAA"] {
+        for foreign in ["", "gAAAAABo", SEALED, SIGNED, SEALED_1, "respool.sealed.1.AAAA"] {
             assert!(ours.open(foreign).is_none() && !ours.is_signed("", foreign), "{foreign}");
         }
     }
 
     #[test]
-    fn the_form_of_version_1_stays_readable() {
+    fn stored_forms_stay_readable() {
         let sealer = Sealer::new(b"secret");
         insta::assert_snapshot!(format!("{}\n{}", sealer.seal("why"), sealer.sign("why")));
+        let version_1 = "respool.sealed.1.IizTZTn_BN0Dg4sc_7GT9c3U4c2mfiOb5F3ETyCq6Q";
+        assert_eq!(sealer.open(version_1).as_deref(), Some("why"));
     }
 }

@@ -1,5 +1,6 @@
 //! `[[upstream]]`: a model server, and where its routes are.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -9,7 +10,7 @@ use http::uri::{InvalidUri, PathAndQuery};
 use serde::Deserialize;
 use url::Url;
 
-use wire::units::{Secret, deserialize_optional_duration};
+use wire::units::{InvalidValue, Secret, deserialize_optional_duration};
 
 wire::string_enum! {
     /// Another API than chat completions that a model server may answer itself.
@@ -128,12 +129,12 @@ impl Address {
         }
     }
 
-    fn parse_http(text: &str, url: &Url) -> Result<Self, String> {
-        let wrong = |why: &str| Err(format!("{:?} is not a base URL: {why}", without_secrets(text)));
+    fn parse_http(text: &str, url: &Url) -> Result<Self, InvalidValue> {
+        let wrong = |why: &'static str| Err(not_a_base(text, why));
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(
-                "the URL holds a user name or password; put the key into api_key or api_key_env".into()
-            );
+            return Err(InvalidValue::Unnamed(
+                "the URL holds a user name or password; put the key into api_key or api_key_env",
+            ));
         }
         if url.query().is_some() || url.fragment().is_some() {
             return wrong("it has a query or a fragment; leave out what follows \"?\" or \"#\"");
@@ -152,6 +153,10 @@ impl Address {
             None => Self::Http { api: format!("{base}/v1"), root: base },
         })
     }
+}
+
+fn not_a_base(text: &str, why: impl Into<Cow<'static, str>>) -> InvalidValue {
+    InvalidValue::form(&without_secrets(text), "a base URL", why)
 }
 
 /// A URL that is wrong, for the message: what is before `@` and behind `?` or `#` may be a key.
@@ -175,28 +180,32 @@ fn is_version(segment: &str) -> bool {
 }
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
         let text = text.trim();
-        let wrong = |why: &str| Err(format!("{:?} is not a base URL: {why}", without_secrets(text)));
+        let wrong = |why: String| Err(not_a_base(text, why));
         match text.strip_prefix("replay:") {
-            Some("") => return Err("replay: needs a directory, such as \"replay:fixtures/replay\"".into()),
+            Some("") => {
+                return Err(InvalidValue::Unnamed(
+                    "replay: needs a directory, such as \"replay:fixtures/replay\"",
+                ));
+            }
             Some(directory) => return Ok(Self::Replay(PathBuf::from(directory))),
             None => {}
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return wrong(&format!("the scheme is missing; write \"http://{}\"", without_secrets(text)));
+            return wrong(format!("the scheme is missing; write \"http://{}\"", without_secrets(text)));
         };
         if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
-            return wrong("only http, https and replay:DIR are possible");
+            return wrong("only http, https and replay:DIR are possible".into());
         }
         if rest.is_empty() || rest.starts_with('/') {
-            return wrong("the host is missing; write it as \"http://127.0.0.1:8000\"");
+            return wrong("the host is missing; write it as \"http://127.0.0.1:8000\"".into());
         }
         match Url::parse(text) {
             Ok(url) => Self::parse_http(text, &url),
-            Err(why) => wrong(&format!("{why}; write it as \"http://127.0.0.1:8000\"")),
+            Err(why) => wrong(format!("{why}; write it as \"http://127.0.0.1:8000\"")),
         }
     }
 }
@@ -291,7 +300,7 @@ mod tests {
             ("replay:", "needs a directory"),
             ("", "the scheme is missing"),
         ] {
-            let error = text.parse::<Address>().expect_err(text);
+            let error = text.parse::<Address>().expect_err(text).to_string();
             assert!(error.contains(why), "{text}: {error}");
         }
     }

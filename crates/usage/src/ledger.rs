@@ -587,7 +587,7 @@ pub async fn report_from_store(
     let sums = store.sums(query).await?;
     let (paid, own): (Vec<&UsageSum>, Vec<&UsageSum>) =
         all.iter().partition(|sum| prices.token_price(&sum.model).is_some());
-    let busy = store.busy(span, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
+    let busy = store.busy(span.0..span.1, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
     let own_use = HardwareUse {
         busy: busy.as_secs_f64(),
         tokens: own.iter().map(|sum| sum.usage.total_tokens()).sum(),

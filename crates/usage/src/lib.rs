@@ -19,4 +19,6 @@ pub use ledger::{Ledger, LedgerSettings, Problem, RunUsage, report_from_store};
 pub use minutes::{Counts, Minutes, RequestOutcome};
 pub use money::Money;
 pub use prices::{OwnHardware, Price, PriceSource, Prices};
-pub use report::{Comparison, Cost, HardwareUse, Report, ReportLine, make_report, parse_dimensions};
+pub use report::{
+    Comparison, Cost, HardwareUse, Report, ReportLine, UnknownDimension, make_report, parse_dimensions,
+};

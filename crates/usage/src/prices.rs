@@ -109,8 +109,11 @@ impl Prices {
     ///
     /// # Errors
     /// When the list cannot be read.
-    pub fn new(configured: &BTreeMap<String, PriceConfig>, list: Option<&str>) -> Result<Self, String> {
-        let list: PublicList = toml::from_str(list.unwrap_or(PUBLIC)).map_err(|error| error.to_string())?;
+    pub fn new(
+        configured: &BTreeMap<String, PriceConfig>,
+        list: Option<&str>,
+    ) -> Result<Self, toml::de::Error> {
+        let list: PublicList = toml::from_str(list.unwrap_or(PUBLIC))?;
         let public = |(name, price): (String, PublicPrice)| {
             let PublicPrice { input, cached_input, output, .. } = price;
             (name, Price { input, cached_input: cached_input.unwrap_or(input), output })

@@ -88,19 +88,18 @@ pub struct Comparison {
     pub saved: Option<Money>,
 }
 
+/// A word that names no dimension.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot group by `{}`. Choose from: {}", .0.escape_default(), Dimension::ALL.map(Dimension::as_str).join(", "))]
+pub struct UnknownDimension(String);
+
 /// Reads the names of dimensions, separated by commas.
 ///
 /// # Errors
 /// When a name is unknown.
-pub fn parse_dimensions(text: &str) -> Result<Vec<Dimension>, String> {
+pub fn parse_dimensions(text: &str) -> Result<Vec<Dimension>, UnknownDimension> {
     let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
-    let named = |word: &str| {
-        Dimension::named(word).ok_or_else(|| {
-            let known: Vec<_> = Dimension::ALL.iter().map(|dimension| dimension.as_str()).collect();
-            format!("cannot group by `{}`. Choose from: {}", word.escape_default(), known.join(", "))
-        })
-    };
-    words.map(named).collect()
+    words.map(|word| Dimension::named(word).ok_or_else(|| UnknownDimension(word.to_owned()))).collect()
 }
 
 /// Makes the report of a period, in milliseconds since 1970, from its sums.
@@ -304,7 +303,7 @@ mod tests {
             [Dimension::Model, Dimension::Key, Dimension::Day]
         );
         assert_eq!(parse_dimensions("").unwrap(), []);
-        let error = parse_dimensions("colour").unwrap_err();
+        let error = parse_dimensions("colour").unwrap_err().to_string();
         assert!(error.contains("`colour`") && error.contains("model"), "{error}");
     }
 }

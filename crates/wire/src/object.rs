@@ -204,7 +204,7 @@ impl Object<'_> {
             match place {
                 // The key's quote precedes it, and the value follows.
                 Some(((start, key_end), (value_start, end))) if start > 0 && key_end < value_start => {
-                    assembly.add_member((start - 1, end), index == 0);
+                    assembly.add_member(start - 1..end, index == 0);
                 }
                 _ => {
                     assembly.add_text(if index == 0 { "\"" } else { ",\"" });

@@ -2,6 +2,7 @@
 //! instead of copied. Made by `object` and from forms, sent by `upstream`.
 
 use std::borrow::Cow;
+use std::ops::Range;
 
 use bytes::{Bytes, BytesMut};
 
@@ -123,16 +124,16 @@ impl<'o> Assembly<'o> {
 
     /// Adds a member of an object as the original has it. Neighbours there are taken with the comma between
     /// them.
-    pub(super) fn add_member(&mut self, (start, end): (usize, usize), is_first: bool) {
+    pub(super) fn add_member(&mut self, member: Range<usize>, is_first: bool) {
         let (_, reached) = self.part;
         if reached > 0
-            && self.original.get(reached..start).is_some_and(|between| between.trim_ascii() == b",")
+            && self.original.get(reached..member.start).is_some_and(|between| between.trim_ascii() == b",")
         {
-            self.part.1 = end;
+            self.part.1 = member.end;
             return;
         }
         self.add_text(if is_first { "" } else { "," });
-        self.part = (start, end);
+        self.part = (member.start, member.end);
     }
 
     /// Returns the bytes of a text in the original.

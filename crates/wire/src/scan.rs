@@ -4,13 +4,12 @@
 //! chunks a second; building values for them would cost more than all its other work. The scanner does not
 //! decode strings, and checks only the characters of numbers. Called by the rest of `wire`.
 
-use std::fmt;
-
 /// Deeper nesting is refused, as in `serde_json`.
 const MAX_DEPTH: u8 = 128;
 
 /// An error: the text is not JSON at this place.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected} at byte {at}")]
 pub struct Malformed {
     /// Byte offset in the text.
     pub at: usize,
@@ -26,14 +25,6 @@ impl Malformed {
         (memchr::memchr_iter(b'\n', before).count() + 1, before.len() - line_start + 1)
     }
 }
-
-impl fmt::Display for Malformed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "expected {} at byte {}", self.expected, self.at)
-    }
-}
-
-impl std::error::Error for Malformed {}
 
 /// A position in a JSON text.
 #[derive(Debug)]

@@ -35,6 +35,9 @@ pub struct Key {
     pub example: String,
 }
 
+/// The mistake in a text that should have some form.
+pub type FormError = Box<dyn std::error::Error + Send + Sync>;
+
 /// The form of one value.
 #[derive(Clone, Copy, Debug)]
 pub enum Scalar {
@@ -57,7 +60,7 @@ pub enum Scalar {
     /// An `http` or `https` URL.
     HttpUrl,
     /// Text in a form that has a name and a check, which says what is wrong.
-    Form(&'static str, fn(&str) -> Result<(), String>),
+    Form(&'static str, fn(&str) -> Result<(), FormError>),
     /// Any value, tables included.
     Any,
 }
@@ -361,7 +364,7 @@ macro_rules! text_setting {
     ($type:ty, $form:literal) => {
         impl $crate::settings::Setting for $type {
             const SCALAR: $crate::settings::Scalar =
-                $crate::settings::Scalar::Form($form, |text| text.parse::<$type>().map(drop));
+                $crate::settings::Scalar::Form($form, |text| Ok(text.parse::<$type>().map(drop)?));
 
             fn to_toml(&self) -> String {
                 format!("{:?}", self.to_string())

@@ -2,25 +2,51 @@
 //! words, and secrets; and the error for a setting that cannot be used. Every crate's `config.rs` builds on
 //! these; no key is named here.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
+/// The reason why a text is not a value of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidValue {
+    /// The text has another form.
+    #[error("{text:?} is not {form}: {advice}")]
+    Form {
+        /// The text, without secrets.
+        text: String,
+        /// The form with its article: "a duration".
+        form: &'static str,
+        /// The mistake, or a valid example.
+        advice: Cow<'static, str>,
+    },
+    /// The size is larger than any number of bytes.
+    #[error("{0:?} is too large a size")]
+    TooLarge(String),
+    /// A mistake whose text is not repeated, because it may be a secret or explains nothing.
+    #[error("{0}")]
+    Unnamed(&'static str),
+}
+
+impl InvalidValue {
+    /// Makes the error for a text that has another form.
+    pub fn form(text: &str, form: &'static str, advice: impl Into<Cow<'static, str>>) -> Self {
+        Self::Form { text: text.to_owned(), form, advice: advice.into() }
+    }
+}
+
 /// Reads a duration such as `250ms`, `2s`, `1m 30s` or `1h`.
 ///
 /// # Errors
 /// When the text is not a duration; the message shows valid ones.
-pub fn parse_duration(text: &str) -> Result<Duration, String> {
+pub fn parse_duration(text: &str) -> Result<Duration, InvalidValue> {
     if text.trim() == "0" {
         return Ok(Duration::ZERO);
     }
-    humantime::parse_duration(text.trim()).map_err(|_| {
-        format!(
-            "{text:?} is not a duration: write a number and a unit, such as \"250ms\", \"2s\", \"30m\", \"1h\""
-        )
-    })
+    let advice = r#"write a number and a unit, such as "250ms", "2s", "30m", "1h""#;
+    humantime::parse_duration(text.trim()).map_err(|_| InvalidValue::form(text, "a duration", advice))
 }
 
 /// Writes a duration so that [`parse_duration`] reads the same one.
@@ -75,21 +101,18 @@ impl Size {
 }
 
 impl FromStr for Size {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "{text:?} is not a size: write a whole number and a unit, such as \"32MiB\", \"64KiB\", \"1MB\", \"512B\""
-            )
-        };
+    fn from_str(text: &str) -> Result<Self, InvalidValue> {
+        let advice = r#"write a whole number and a unit, such as "32MiB", "64KiB", "1MB", "512B""#;
+        let wrong = || InvalidValue::form(text, "a size", advice);
         let digits = text.trim();
         let end = digits.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let (number, unit) = digits.split_at(end);
         let number: u64 = number.parse().map_err(|_| wrong())?;
         let unit = unit.trim();
         let scale = UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(wrong)?.1;
-        number.checked_mul(scale).map(Self).ok_or_else(|| format!("{text:?} is too large a size"))
+        number.checked_mul(scale).map(Self).ok_or_else(|| InvalidValue::TooLarge(text.to_owned()))
     }
 }
 
@@ -141,8 +164,9 @@ pub struct UnusableSetting {
 
 impl UnusableSetting {
     /// Describes the problem of the setting with this key.
-    pub fn new(key: &[&str], why: impl Into<String>) -> Self {
-        Self { key: key.iter().map(|step| (*step).to_owned()).collect(), why: why.into() }
+    #[expect(clippy::needless_pass_by_value, reason = "callers hand over messages and errors")]
+    pub fn new(key: &[&str], why: impl ToString) -> Self {
+        Self { key: key.iter().map(|step| (*step).to_owned()).collect(), why: why.to_string() }
     }
 }
 

@@ -1,6 +1,5 @@
 //! Asks respool for its models, and tries a turn.
 
-use std::fmt;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -28,23 +27,14 @@ pub(super) struct ClientKey {
 }
 
 /// An error in a conversation with respool; its text says what to do.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum AskError {
+    #[error("respool does not answer at {url}: {cause}. {todo}")]
     Unreachable { url: String, cause: String, todo: String },
+    #[error("respool at {url} {refusal}")]
     WrongKey { url: String, refusal: String },
+    #[error("respool answered {status}: {text}")]
     Refused { status: reqwest::StatusCode, text: String },
-}
-
-impl fmt::Display for AskError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreachable { url, cause, todo } => {
-                write!(out, "respool does not answer at {url}: {cause}. {todo}")
-            }
-            Self::WrongKey { url, refusal } => write!(out, "respool at {url} {refusal}"),
-            Self::Refused { status, text } => write!(out, "respool answered {status}: {text}"),
-        }
-    }
 }
 
 impl From<AskError> for Failure {
@@ -115,7 +105,7 @@ impl Respool {
     fn http_client(&self) -> Result<reqwest::Client, AskError> {
         client_for(&self.url, reqwest::Client::builder().no_proxy().timeout(TURN_WITHIN)).map_err(|cause| {
             let todo = "Give its address with --url".to_owned();
-            AskError::Unreachable { url: self.url.clone(), cause, todo }
+            AskError::Unreachable { url: self.url.clone(), cause: cause.to_string(), todo }
         })
     }
 

@@ -11,59 +11,43 @@ use crate::units::{Size, parse_duration};
 use crate::upstream::Address;
 
 /// A fault in a value; the text says what to write in its place.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum ValueError {
     /// It has another type, in words.
+    #[error("{0}")]
     Mismatch(String),
     /// A whole number out of its range.
+    #[error("expected a whole number from {least} to {}, found {found}", u32::MAX)]
     Count { least: u64, found: i64 },
     /// A number out of its range.
+    #[error("expected a number from {least} to {most}, found {found}")]
     Range { least: f64, most: f64, found: f64 },
     /// An empty text; an example of the key follows.
+    #[error("it is empty; write a value, such as {0}, or leave the key out")]
     Blank(&'static str),
     /// None of the words that the key accepts, in words.
+    #[error("{0}")]
     NotAWord(String),
     /// A duration of no length.
+    #[error("{0:?} is too short; it must be longer than 0s")]
     TooShort(String),
     /// A size of no bytes.
+    #[error("{0:?} is too small; it must be larger than 0B")]
     TooSmall(String),
     /// An address that is not one of HTTP.
+    #[error("{0:?} is not a URL: write it as \"http://127.0.0.1:18789\"")]
     NotHttp(String),
     /// A path below a home directory that is not known.
+    #[error("{0:?} begins at the home directory, and HOME is not set; write the whole path")]
     NoHome(String),
     /// A text that its own type cannot read, with its words.
+    #[error("{0}")]
     Unreadable(String),
 }
 
 impl ValueError {
     fn unreadable(why: impl fmt::Display) -> Self {
         Self::Unreadable(why.to_string())
-    }
-}
-
-impl fmt::Display for ValueError {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mismatch(why) | Self::NotAWord(why) | Self::Unreadable(why) => out.write_str(why),
-            Self::Count { least, found } => {
-                write!(out, "expected a whole number from {least} to {}, found {found}", u32::MAX)
-            }
-            Self::Range { least, most, found } => {
-                write!(out, "expected a number from {least} to {most}, found {found}")
-            }
-            Self::Blank(example) => {
-                write!(out, "it is empty; write a value, such as {example}, or leave the key out")
-            }
-            Self::TooShort(text) => write!(out, "{text:?} is too short; it must be longer than 0s"),
-            Self::TooSmall(text) => write!(out, "{text:?} is too small; it must be larger than 0B"),
-            Self::NotHttp(text) => {
-                write!(out, "{text:?} is not a URL: write it as \"http://127.0.0.1:18789\"")
-            }
-            Self::NoHome(text) => write!(
-                out,
-                "{text:?} begins at the home directory, and HOME is not set; write the whole path"
-            ),
-        }
     }
 }
 

@@ -32,6 +32,17 @@ pub async fn set(toml: &str, wanted: &[&str]) -> ToolSet {
         .unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
+/// The problems of a set with these tools, each as `check` reports it.
+pub async fn problems_of(toml: &str, wanted: &[&str]) -> Vec<String> {
+    let wanted: Vec<String> = wanted.iter().map(|name| (*name).to_owned()).collect();
+    match Sources::open(&config(toml)) {
+        Ok(sources) => {
+            sources.select_tools(&wanted).await.err().iter().flatten().map(ToString::to_string).collect()
+        }
+        Err(problems) => problems.iter().map(ToString::to_string).collect(),
+    }
+}
+
 /// One call.
 pub fn invocation(name: &str, arguments: &Value) -> Invocation {
     let arguments = arguments.as_object().unwrap().clone();

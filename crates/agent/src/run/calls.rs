@@ -235,7 +235,7 @@ impl Run {
             self.keep_result(call, &ToolEnd { outcome, text, took: 0 });
         }
         self.entries.extend(tail.into_iter().map(Entry::ClientMessage));
-        self.spent_at_answer = self.spent;
+        self.spent.at_answer = self.spent.total;
         self.pause_and_ask();
     }
 

@@ -24,7 +24,7 @@ pub(super) const LONGEST_BACKOFF: u64 = 30_000;
 
 impl Run {
     pub(super) fn take_reply(&mut self, reply: ModelReply) {
-        self.weights.learn(reply.tokens.prompt);
+        self.model.weights.learn(reply.tokens.prompt);
         (self.turn.attempts, self.turn.squeezes, self.turn.summaries) = (0, 0, 0);
         if self.turn.limit.is_some() {
             self.record_call(CallPurpose::Last, &reply, None);
@@ -185,7 +185,7 @@ impl Run {
     pub(super) fn record_call(&mut self, purpose: CallPurpose, reply: &ModelReply, parser: Option<String>) {
         let prompt = reply.tokens.prompt.saturating_add(reply.earlier_prompts);
         let tokens = Tokens { prompt, ..reply.tokens };
-        self.spent += tokens;
+        self.spent.total += tokens;
         self.iterations.push(Iteration {
             purpose: purpose.as_str().into(),
             tokens,

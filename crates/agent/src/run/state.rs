@@ -24,17 +24,37 @@ pub struct Run {
     pub(super) approvals: usize,
     /// See [`Run::answers_late`].
     pub(super) answers_late: bool,
-    pub(super) spent: Tokens,
-    /// The tokens spent when the client was answered last.
-    pub(super) spent_at_answer: Tokens,
-    pub(super) weights: Weights,
-    /// Of the model that is asked now, as far as its server's refusals taught them.
-    pub(super) sizes: ModelSizes,
-    /// The same, as they were configured or announced.
-    pub(super) configured_sizes: ModelSizes,
+    pub(super) spent: SpentTokens,
+    pub(super) model: AskedModel,
     /// The outcome of the last turn is in the transcript already.
     pub(super) is_closed: bool,
     pub(super) now: u64,
+}
+
+/// The tokens of all calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct SpentTokens {
+    pub(super) total: Tokens,
+    /// The total when the client was answered last.
+    pub(super) at_answer: Tokens,
+}
+
+/// The model that is asked now.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct AskedModel {
+    /// Its sizes, as far as its server's refusals taught them.
+    pub(super) sizes: ModelSizes,
+    /// The same, as they were configured or announced.
+    pub(super) configured: ModelSizes,
+    /// How it counts tokens.
+    pub(super) weights: Weights,
+}
+
+impl AskedModel {
+    /// Makes the state of a model that was not asked yet.
+    pub(super) fn new(sizes: ModelSizes) -> Self {
+        Self { sizes, configured: sizes, weights: Weights::default() }
+    }
 }
 
 /// The state of a run: what it does or waits for.

@@ -13,7 +13,7 @@ impl Run {
         self.entries.push(Entry::UserTurn(message));
         self.is_closed = false;
         self.turn = TurnState::default();
-        self.spent_at_answer = self.spent;
+        self.spent.at_answer = self.spent.total;
         self.ask_model();
     }
 

@@ -119,7 +119,7 @@ impl Run {
     /// A child that ended by a tool which would end this run too has ended both; and so has one that failed,
     /// where a failing server would.
     pub(super) fn child_finished(&mut self, wait: ChildWait, end: &ChildEnd) {
-        self.spent += end.tokens;
+        self.spent.total += end.tokens;
         self.made.extend(end.made.iter().cloned());
         let outcome = if end.outcome.has_answer() { CallOutcome::Ok } else { CallOutcome::Failed };
         let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked };

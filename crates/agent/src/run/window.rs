@@ -21,20 +21,20 @@ impl Run {
         let (has_tools, neutral) = (self.turn.limit.is_none(), self.mark_escaper());
         let messages = prompt::messages(&self.setup, &self.entries, has_tools, neutral);
         let tools = if has_tools { prompt::tools(&self.setup, neutral) } else { Vec::new() };
-        self.weights.weigh(&messages, &tools, self.sizes.is_harmony)
+        self.model.weights.weigh(&messages, &tools, self.model.sizes.is_harmony)
     }
 
     /// The part of the window that is left after the reply and the reserve. Of a tiny window they take no
     /// more than half.
     pub(super) fn room(&self) -> u64 {
-        let sizes = &self.sizes;
+        let sizes = &self.model.sizes;
         sizes.window.saturating_sub(RESERVE.max(sizes.max_tokens).min(sizes.window / 2))
     }
 
     pub(super) fn make_fit(&mut self) {
         loop {
             let prompt = self.weigh_prompt();
-            match context::judge_fit(prompt, self.sizes.window, self.room()) {
+            match context::judge_fit(prompt, self.model.sizes.window, self.room()) {
                 Fit::Shrink => {
                     if !context::shrink_one(&mut self.entries) {
                         return;
@@ -42,7 +42,7 @@ impl Run {
                 }
                 Fit::Compact | Fit::TooLarge if context::shrink_one(&mut self.entries) => {}
                 // Only the margin says so: the server judges.
-                Fit::TooLarge if self.weights.lower_bound() <= self.room() => return,
+                Fit::TooLarge if self.model.weights.lower_bound() <= self.room() => return,
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
                 Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
@@ -65,7 +65,7 @@ impl Run {
     }
 
     pub(super) fn does_not_fit(&mut self) {
-        let (window, room, prompt) = (self.sizes.window, self.room(), self.weigh_prompt());
+        let (window, room, prompt) = (self.model.sizes.window, self.room(), self.weigh_prompt());
         let text = format!(
             "This model's maximum context length is {window} tokens, of which {} are kept for the reply. However, the \
              messages have about {prompt} tokens; please reduce the length of the input messages.",
@@ -92,7 +92,7 @@ impl Run {
             ),
             tools: Vec::new(),
             format: None,
-            max_tokens: self.sizes.max_tokens.min(RESERVE),
+            max_tokens: self.model.sizes.max_tokens.min(RESERVE),
             within: self.setup.limits.model_time.min(self.time_left()).max(1),
         }
     }
@@ -115,12 +115,15 @@ impl Run {
     /// says, and make the prompt smaller.
     pub(super) fn squeeze(&mut self, reply: &str) {
         self.turn.squeezes += 1;
-        let overflow = read_overflow(reply, Some(self.sizes.max_tokens));
-        self.sizes.window =
-            overflow.and_then(|overflow| overflow.window).unwrap_or(self.sizes.window).min(self.sizes.window);
-        let counted = overflow.and_then(|overflow| overflow.prompt).unwrap_or(0).max(self.sizes.window + 1);
+        let overflow = read_overflow(reply, Some(self.model.sizes.max_tokens));
+        self.model.sizes.window = overflow
+            .and_then(|overflow| overflow.window)
+            .unwrap_or(self.model.sizes.window)
+            .min(self.model.sizes.window);
+        let counted =
+            overflow.and_then(|overflow| overflow.prompt).unwrap_or(0).max(self.model.sizes.window + 1);
         let weighed = self.weigh_prompt();
-        self.weights.learn(counted.max(weighed));
+        self.model.weights.learn(counted.max(weighed));
         self.ask_model();
     }
 }

@@ -76,8 +76,7 @@ impl KeptResponses {
         }
         let Some(store) = self.existing_store().await else { return Ok(recalled) };
         if let Some(id) = wanted.previous {
-            let found =
-                store.continued_responses(&id, client, clock::now(), (left, conversation_items)).await;
+            let found = store.continued_responses(&id, client, clock::now(), left, conversation_items).await;
             let found = found.map_err(|error| store_error(&error))?;
             let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
             left = left.saturating_sub(items.iter().map(String::len).sum());
@@ -87,7 +86,7 @@ impl KeptResponses {
             recalled.previous = Some(items).filter(|items| !items.is_empty());
         }
         if !wanted.items.is_empty() {
-            let found = store.response_items(wanted.items.clone(), client, (left, output_items_named)).await;
+            let found = store.response_items(wanted.items.clone(), client, left, output_items_named).await;
             let found = found.map_err(|error| store_error(&error))?;
             recalled.items = found.ok_or_else(|| too_large("input", most))?.into_iter().collect();
             // An item that is named a hundred times is sent a hundred times.

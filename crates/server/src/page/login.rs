@@ -34,7 +34,7 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
             tracing::info!(target: "respool::server", "an operator logged in on the page");
             with_cookie(redirect_response("/"), &cookie, &parts.headers)
         }
-        Err(why) => page_response(StatusCode::FORBIDDEN, login_markup(&app, &why)),
+        Err(why) => page_response(StatusCode::FORBIDDEN, login_markup(&app, &why.to_string())),
     }
 }
 

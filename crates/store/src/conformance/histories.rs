@@ -141,10 +141,7 @@ async fn wake(store: &Store, model: &mut Model, dice: &mut Dice) {
 }
 
 pub(super) async fn the_queue_equals_its_model(bed: &Bed) {
-    let seed = std::env::var("RESPOOL_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(rand::random::<u64>).max(1);
-    println!("RESPOOL_SEED={seed}");
-    let (mut dice, mut model) = (Dice(seed), Model::default());
+    let (mut dice, mut model) = (Dice(testing::seed::seed().max(1)), Model::default());
     let stores = [bed.open(), bed.open()];
     for _ in 0..STEPS {
         let store = &stores[dice.roll(2)];

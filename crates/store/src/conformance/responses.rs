@@ -28,12 +28,12 @@ fn body_for_each(body: &str, ids: &[String]) -> Vec<(String, String)> {
 }
 
 async fn chain(store: &Store, id: &str, client: &str) -> Vec<String> {
-    store.continued_responses(id, client, 5, (1 << 10, input)).await.unwrap().unwrap()
+    store.continued_responses(id, client, 5, 1 << 10, input).await.unwrap().unwrap()
 }
 
 async fn items(store: &Store, ids: &[&str], client: &str) -> Vec<(String, String)> {
     let ids = ids.iter().map(|id| (*id).to_owned()).collect();
-    store.response_items(ids, client, (1 << 10, body_for_each)).await.unwrap().unwrap()
+    store.response_items(ids, client, 1 << 10, body_for_each).await.unwrap().unwrap()
 }
 
 pub(super) async fn a_conversation_survives_a_restart(bed: &Bed) {
@@ -63,11 +63,11 @@ pub(super) async fn reads_stop_at_the_limit(bed: &Bed) {
     let named = |id: &str| vec![format!("{id}1"), format!("{id}2")];
     store.keep_response(response("a", None), named("a"), 1).await.unwrap();
     store.keep_response(response("b", Some("a")), named("b"), 1).await.unwrap();
-    let conversation = async |most| store.continued_responses("b", "me", 5, (most, input)).await.unwrap();
+    let conversation = async |most| store.continued_responses("b", "me", 5, most, input).await.unwrap();
     assert_eq!(conversation(1).await, None);
     assert_eq!(conversation(2).await.map(|items| items.len()), Some(2));
     let ids = [named("a"), named("b")].concat();
-    let named = async |most| store.response_items(ids.clone(), "me", (most, body_for_each)).await.unwrap();
+    let named = async |most| store.response_items(ids.clone(), "me", most, body_for_each).await.unwrap();
     assert_eq!(named(7).await, None);
     assert_eq!(named(8).await.map(|items| items.len()), Some(4));
 }
@@ -80,7 +80,7 @@ pub(super) async fn old_responses_are_deleted_first(bed: &Bed) {
     }
     let waiting = KeptResponse { request: Some("{}".to_owned()), ..response("waiting", None) };
     store.keep_response(waiting, vec![], 1).await.unwrap();
-    store.continued_responses("used", "me", 195, (1 << 10, input)).await.unwrap();
+    store.continued_responses("used", "me", 195, 1 << 10, input).await.unwrap();
     let left = async || {
         let mut left = Vec::new();
         for id in ["old", "used", "one", "two", "three", "waiting"] {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use fallible_iterator::FallibleIterator as _;
+use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::{Client, Error, Row};
 use tokio::sync::Notify;
 

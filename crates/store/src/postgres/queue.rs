@@ -272,7 +272,7 @@ fn enqueue(change: &mut Change<'_>, entry: &NewEntry) -> Result<Enqueued, Error>
         change.execute(sql, &[&key.0, &span(*kept), &entry.id])?;
     }
     let lane = entry.lane.as_ref().map(|lane| lane.0.as_str());
-    insert(change, &entry.id, (&entry.queue, lane), entry.delay, &entry.payload)?;
+    insert(change, &entry.id, &entry.queue, lane, entry.delay, &entry.payload)?;
     Ok(Enqueued::Accepted)
 }
 
@@ -280,7 +280,8 @@ fn enqueue(change: &mut Change<'_>, entry: &NewEntry) -> Result<Enqueued, Error>
 fn insert(
     change: &mut Change<'_>,
     id: &str,
-    (queue, lane): (&str, Option<&str>),
+    queue: &str,
+    lane: Option<&str>,
     delay: Duration,
     payload: &str,
 ) -> Result<bool, Error> {
@@ -403,7 +404,7 @@ fn replay(change: &mut Change<'_>, entry: &str, new_id: &str) -> Result<bool, Er
     let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
     let dead: Option<DeadLetter> = change.find(sql, &[&entry], row)?;
     let Some((queue, lane, payload, work)) = dead else { return Ok(false) };
-    let is_queued = insert(change, new_id, (&queue, lane.as_deref()), Duration::ZERO, &payload)?;
+    let is_queued = insert(change, new_id, &queue, lane.as_deref(), Duration::ZERO, &payload)?;
     change.execute("UPDATE respool.queue SET work = $2 WHERE id = $1", &[&new_id, &work])?;
     Ok(is_queued)
 }

@@ -1,20 +1,18 @@
 //! Responses that clients keep, in `PostgreSQL`.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
 use super::link::{Change, as_bigint, number, span};
 use crate::error::StoreError;
-use crate::responses::{ItemsNamed, ItemsOf, KeptResponse, LONGEST, Responses, UnfinishedResponse};
+use crate::responses::{
+    Conversation, ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse, group_items,
+    read_conversation, read_items,
+};
 
 /// At most this many responses are deleted in one batch.
 const BATCH: i64 = 64;
-
-/// The ids of a response and of all that it continues, the oldest first, and their items.
-type Conversation = (Vec<String>, Vec<String>);
 
 #[async_trait]
 impl Responses for PostgresStore {
@@ -88,11 +86,13 @@ impl Responses for PostgresStore {
         id: &str,
         client: &str,
         at: u64,
-        items: (usize, ItemsOf),
+        most: usize,
+        items_of: ItemsOf,
     ) -> Result<Option<Vec<String>>, StoreError> {
         let (id, client) = (id.to_owned(), client.to_owned());
         let work = move |change: &mut Change<'_>| {
-            let Some((ids, items)) = conversation(change, &id, &client, items)? else { return Ok(None) };
+            let found = read_conversation(&id, most, items_of, |id| response(change, id, &client))?;
+            let Some(Conversation { ids, items }) = found else { return Ok(None) };
             let sql = "UPDATE respool.responses SET used = $2 WHERE id = ANY ($1)";
             change.execute(sql, &[&ids, &as_bigint(at)])?;
             Ok(Some(items))
@@ -104,10 +104,19 @@ impl Responses for PostgresStore {
         &self,
         ids: Vec<String>,
         client: &str,
-        items: (usize, ItemsNamed),
+        most: usize,
+        items_named: ItemsNamed,
     ) -> Result<Option<Vec<(String, String)>>, StoreError> {
         let client = client.to_owned();
-        self.pool.run(move |change| response_items(change, &ids, &client, items)).await
+        let sql =
+            "SELECT responses.id FROM respool.response_items JOIN respool.responses ON responses.id = response
+             WHERE response_items.id = $1 AND client = $2";
+        let work = move |change: &mut Change<'_>| {
+            let holders =
+                group_items(&ids, |item| change.find(sql, &[&item, &client], |row| row.try_get(0)))?;
+            read_items(holders, most, items_named, |id| response(change, id, &client))
+        };
+        self.pool.run(work).await
     }
 
     async fn clear_responses(&self, now: u64) -> Result<usize, StoreError> {
@@ -194,57 +203,4 @@ fn response(change: &mut Change<'_>, id: &str, client: &str) -> Result<Option<Ke
         })
     };
     change.find(sql, &[&id, &client], row)
-}
-
-/// A response of a client and all that it continues. Empty when it is not known, or one of them is no longer
-/// kept or not made yet; `None` when the items take more than `most` bytes.
-fn conversation(
-    change: &mut Change<'_>,
-    id: &str,
-    client: &str,
-    (most, items_of): (usize, ItemsOf),
-) -> Result<Option<Conversation>, Error> {
-    let (mut found, mut left) = (Vec::new(), most);
-    let mut next = Some(id.to_owned());
-    while let Some(id) = next {
-        let response = response(change, &id, client)?.filter(|response| response.request.is_none());
-        let Some(response) = response else { return Ok(Some(Conversation::default())) };
-        next = response.previous.filter(|_| found.len() < LONGEST as usize);
-        let items = items_of(&response.input, &response.body);
-        let Some(rest) = left.checked_sub(items.iter().map(String::len).sum()) else { return Ok(None) };
-        left = rest;
-        found.push((id, items));
-    }
-    let (ids, items): (Vec<_>, Vec<_>) = found.into_iter().rev().unzip();
-    Ok(Some((ids, items.into_iter().flatten().collect())))
-}
-
-/// These items of a client's responses, each with its id; `None` when they take more than `most` bytes. A
-/// response is read once, however many of the items it holds.
-fn response_items(
-    change: &mut Change<'_>,
-    ids: &[String],
-    client: &str,
-    (most, items_named): (usize, ItemsNamed),
-) -> Result<Option<Vec<(String, String)>>, Error> {
-    let sql =
-        "SELECT responses.id FROM respool.response_items JOIN respool.responses ON responses.id = response
-         WHERE response_items.id = $1 AND client = $2";
-    let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for item in ids.iter().collect::<BTreeSet<_>>() {
-        let holder: Option<String> = change.find(sql, &[item, &client], |row| row.try_get(0))?;
-        if let Some(holder) = holder {
-            holders.entry(holder).or_default().push(item.clone());
-        }
-    }
-    let (mut found, mut left) = (Vec::new(), most);
-    for (holder, ids) in holders {
-        let Some(response) = response(change, &holder, client)? else { continue };
-        let named = items_named(&response.body, &ids);
-        let bytes = named.iter().map(|(_, item)| item.len()).sum();
-        let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
-        left = rest;
-        found.extend(named);
-    }
-    Ok(Some(found))
 }

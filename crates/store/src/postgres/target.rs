@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fallible_iterator::FallibleIterator as _;
+use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::{Client, Error};
 use serde_json::Value;
 

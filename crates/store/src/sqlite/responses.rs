@@ -1,26 +1,18 @@
 //! Responses that clients keep, as rows.
 
 use async_trait::async_trait;
-use std::collections::{BTreeMap, BTreeSet};
-
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
 use super::statements::{execute, find, has_changed, list, signed};
 use super::store::SqliteStore;
 use crate::error::StoreError;
-use crate::responses::{ItemsNamed, ItemsOf, KeptResponse, LONGEST, Responses, UnfinishedResponse};
+use crate::responses::{
+    Conversation, ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse, group_items,
+    read_conversation, read_items,
+};
 
 /// At most this many responses are deleted in one batch.
 const BATCH: u32 = 64;
-
-/// A response and all that it continues, the oldest first.
-#[derive(Debug, Default)]
-struct Conversation {
-    /// The responses' ids.
-    ids: Vec<String>,
-    /// Their items.
-    items: Vec<String>,
-}
 
 #[async_trait]
 impl Responses for SqliteStore {
@@ -98,11 +90,14 @@ impl Responses for SqliteStore {
         id: &str,
         client: &str,
         at: u64,
-        (most, items_of): (usize, ItemsOf),
+        most: usize,
+        items_of: ItemsOf,
     ) -> Result<Option<Vec<String>>, StoreError> {
         let (id, client) = (id.to_owned(), client.to_owned());
-        let found =
-            self.read(move |connection| conversation(connection, &id, &client, (most, items_of))).await?;
+        let read = move |connection: &Connection| {
+            read_conversation(&id, most, items_of, |id| response(connection, id, &client))
+        };
+        let found = self.read(read).await?;
         let Some(Conversation { ids, items }) = found else { return Ok(None) };
         let sql = "UPDATE responses SET used = ?2 WHERE id = ?1";
         let touch = move |change: &Transaction<'_>| {
@@ -116,10 +111,21 @@ impl Responses for SqliteStore {
         &self,
         ids: Vec<String>,
         client: &str,
-        (most, items_named): (usize, ItemsNamed),
+        most: usize,
+        items_named: ItemsNamed,
     ) -> Result<Option<Vec<(String, String)>>, StoreError> {
         let client = client.to_owned();
-        self.read(move |connection| response_items(connection, &ids, &client, (most, items_named))).await
+        let read = move |connection: &Connection| {
+            let mut holder = connection.prepare_cached(
+                "SELECT responses.id FROM response_items JOIN responses ON responses.id = response_items.response
+                 WHERE response_items.id = ?1 AND responses.client = ?2",
+            )?;
+            let holders = group_items(&ids, |item| {
+                holder.query_row(params![item, client], |row| row.get(0)).optional()
+            })?;
+            read_items(holders, most, items_named, |id| response(connection, id, &client))
+        };
+        self.read(read).await
     }
 
     async fn clear_responses(&self, now: u64) -> Result<usize, StoreError> {
@@ -214,61 +220,6 @@ fn row(row: &Row<'_>) -> rusqlite::Result<KeptResponse> {
 fn response(connection: &Connection, id: &str, client: &str) -> rusqlite::Result<Option<KeptResponse>> {
     let sql = format!("SELECT {COLUMNS} FROM responses WHERE id = ?1 AND client = ?2");
     find(connection, &sql, params![id, client], row)
-}
-
-/// A response of a client and all that it continues. Empty when it is not known, or one of them is no longer
-/// kept or not made yet; `None` when the items take more than `most` bytes.
-fn conversation(
-    connection: &Connection,
-    id: &str,
-    client: &str,
-    (most, items_of): (usize, ItemsOf),
-) -> rusqlite::Result<Option<Conversation>> {
-    let (mut found, mut left) = (Vec::new(), most);
-    let mut next = Some(id.to_owned());
-    while let Some(id) = next {
-        let response = response(connection, &id, client)?.filter(|response| response.request.is_none());
-        let Some(response) = response else { return Ok(Some(Conversation::default())) };
-        next = response.previous.filter(|_| found.len() < LONGEST as usize);
-        let items = items_of(&response.input, &response.body);
-        let Some(rest) = left.checked_sub(items.iter().map(String::len).sum()) else { return Ok(None) };
-        left = rest;
-        found.push((id, items));
-    }
-    let (ids, items): (Vec<_>, Vec<_>) = found.into_iter().rev().unzip();
-    Ok(Some(Conversation { ids, items: items.into_iter().flatten().collect() }))
-}
-
-/// These items of a client's responses, each with its id; `None` when they take more than `most` bytes. A
-/// response is read once, however many of the items it holds.
-fn response_items(
-    connection: &Connection,
-    ids: &[String],
-    client: &str,
-    (most, items_named): (usize, ItemsNamed),
-) -> rusqlite::Result<Option<Vec<(String, String)>>> {
-    let mut holder = connection.prepare_cached(
-        "SELECT responses.id FROM response_items JOIN responses ON responses.id = response_items.response
-         WHERE response_items.id = ?1 AND responses.client = ?2",
-    )?;
-    let mut holders: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for item in ids.iter().collect::<BTreeSet<_>>() {
-        let response: Option<String> =
-            holder.query_row(params![item, client], |row| row.get(0)).optional()?;
-        if let Some(response) = response {
-            holders.entry(response).or_default().push(item.clone());
-        }
-    }
-    let (mut found, mut left) = (Vec::new(), most);
-    for (response, ids) in holders {
-        let Some(response) = self::response(connection, &response, client)? else { continue };
-        let named = items_named(&response.body, &ids);
-        let bytes = named.iter().map(|(_, item)| item.len()).sum();
-        let Some(rest) = left.checked_sub(bytes) else { return Ok(None) };
-        left = rest;
-        found.extend(named);
-    }
-    Ok(Some(found))
 }
 
 /// The responses that are still to be made, each with the process that works on it.

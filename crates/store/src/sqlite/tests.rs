@@ -2,9 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
-
 use std::path::Path;
-use std::time::Duration;
 
 use super::lease::Lease;
 use super::*;
@@ -220,13 +218,7 @@ async fn a_large_damaged_file_is_set_aside_later() {
     let store = open(dir.path()).unwrap();
     assert_eq!(store.set_aside, None);
     let mark = dir.path().join("respool.db-damaged");
-    for _ in 0..400 {
-        if mark.exists() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(25)).await;
-    }
-    assert!(mark.exists(), "it is found");
+    testing::waiting::wait_until("the damage is found", async || mark.exists()).await;
     drop(store);
     let store = open(dir.path()).unwrap();
     assert!(store.set_aside.is_some() && !mark.exists());

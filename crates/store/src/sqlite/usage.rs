@@ -2,6 +2,7 @@
 //! not touch the runs, and neither is in the other's limits. Called by `usage`.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -559,17 +560,13 @@ fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
 }
 
 /// The length of the union of the times in which calls were under way.
-fn busy(
-    connection: &Connection,
-    (since, until): (u64, u64),
-    without: Vec<String>,
-) -> rusqlite::Result<Duration> {
+fn busy(connection: &Connection, span: Range<u64>, without: Vec<String>) -> rusqlite::Result<Duration> {
     let mut statement = connection.prepare_cached(
         "SELECT at, at + duration FROM requests WHERE at >= ?1 AND at < ?2 AND upstream <> '' AND route <> 'agent'
              AND model NOT IN (SELECT value FROM json_each(?3)) ORDER BY at",
     )?;
     let without = serde_json::Value::from(without).to_string();
-    let mut rows = statement.query(params![signed(since), signed(until), without])?;
+    let mut rows = statement.query(params![signed(span.start), signed(span.end), without])?;
     let (mut sum, mut end) = (0, i64::MIN);
     while let Some(row) = rows.next()? {
         let (begin, until): (i64, i64) = (row.get(0)?, row.get(1)?);
@@ -699,12 +696,9 @@ mod tests {
         let of_alice = UsageQuery { only: vec![(Dimension::Key, "alice".into())], ..query(&[]) };
         assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.requests).sum::<u64>(), 2);
         // 1 to 1,500 together, then the two of the second day, which overlap but for 5 ms.
+        assert_eq!(store.busy(0..u64::MAX, Vec::new()).await.unwrap(), Duration::from_millis(1_499 + 1_005));
         assert_eq!(
-            store.busy((0, u64::MAX), Vec::new()).await.unwrap(),
-            Duration::from_millis(1_499 + 1_005)
-        );
-        assert_eq!(
-            store.busy((0, u64::MAX), vec!["m".into()]).await.unwrap(),
+            store.busy(0..u64::MAX, vec!["m".into()]).await.unwrap(),
             Duration::from_secs(1),
             "the calls of `m` are left out"
         );

@@ -29,7 +29,7 @@ pub(super) fn to_span_data(span: Span) -> SpanData {
         name: name.into(),
         start_time: start,
         end_time: end,
-        attributes: attributes.into_iter().map(to_key_value).collect(),
+        attributes: attributes.into_iter().map(|(name, value)| to_key_value(name, value)).collect(),
         dropped_attributes_count: 0,
         events: SpanEvents::default(),
         links: SpanLinks::default(),
@@ -38,7 +38,7 @@ pub(super) fn to_span_data(span: Span) -> SpanData {
     }
 }
 
-fn to_key_value((name, value): (&'static str, SpanValue)) -> KeyValue {
+fn to_key_value(name: &'static str, value: SpanValue) -> KeyValue {
     match value {
         SpanValue::Text(text) => KeyValue::new(name, text),
         SpanValue::Number(number) => KeyValue::new(name, number),

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 pub use config::OtlpConfig;
 
 use crate::{Span, SpanSink, TraceContext};
-use http_client::client_for;
+use http_client::{TlsError, client_for};
 
 /// The most spans that wait. Further spans are lost, and counted.
 const MOST_WAITING: usize = 8_192;
@@ -35,6 +35,17 @@ const WITHIN: Duration = Duration::from_secs(10);
 const MOST_RUNS: usize = 10_000;
 /// The path at which collectors accept traces.
 const PATH: &str = "/v1/traces";
+
+/// The reason why no client for the collector can be built.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectorError {
+    /// TLS cannot be set up.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The exporter refuses this address.
+    #[error("{0}: {1}")]
+    Exporter(String, ExporterBuildError),
+}
 
 /// Takes spans and sends them.
 #[derive(Debug)]
@@ -60,13 +71,15 @@ impl Traces {
     ///
     /// # Errors
     /// When no client for it can be built.
-    pub fn open(config: &OtlpConfig) -> Result<Option<Arc<Self>>, String> {
+    pub fn open(config: &OtlpConfig) -> Result<Option<Arc<Self>>, CollectorError> {
         let Some(endpoint) = &config.endpoint else { return Ok(None) };
         let endpoint = traces_endpoint(endpoint);
         let builder = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(WITHIN);
         let client = client_for(&endpoint, builder)?;
-        let exporter =
-            build_exporter(&endpoint, config, client).map_err(|error| format!("{endpoint}: {error}"))?;
+        let exporter = match build_exporter(&endpoint, config, client) {
+            Ok(exporter) => exporter,
+            Err(error) => return Err(CollectorError::Exporter(endpoint, error)),
+        };
         let (state, full) = (Mutex::default(), Notify::new());
         Ok(Some(Arc::new(Self { state, full, exporter, endpoint })))
     }
@@ -150,7 +163,7 @@ impl SpanSink for Traces {
     }
 
     fn begin_run(&self, run: &str, parent: TraceContext) {
-        self.lock_state().remember_run(run, (parent.new_child(), Some(parent.span)));
+        self.lock_state().remember_run(run, parent.new_child(), Some(parent.span));
     }
 
     fn run_context(&self, run_context: &str) -> (TraceContext, Option<u64>) {
@@ -159,18 +172,18 @@ impl SpanSink for Traces {
             return *known;
         }
         // The run_context resumes after a restart, or was not started by a request.
-        let new = (TraceContext::begin_trace(), None);
-        state.remember_run(run_context, new);
-        new
+        let new = TraceContext::begin_trace();
+        state.remember_run(run_context, new, None);
+        (new, None)
     }
 }
 
 impl State {
-    fn remember_run(&mut self, run: &str, context: (TraceContext, Option<u64>)) {
+    fn remember_run(&mut self, run: &str, context: TraceContext, parent: Option<u64>) {
         if self.runs.len() >= MOST_RUNS {
             self.runs.clear();
         }
-        self.runs.insert(run.to_owned(), context);
+        self.runs.insert(run.to_owned(), (context, parent));
     }
 }
 

@@ -1,6 +1,8 @@
 //! Tries candidates: asks the dialects whose marks may begin at a place to read from there, and takes the
 //! result.
 
+use std::ops::Range;
+
 use super::state::{Held, Holds, Io, MAX_HELD, Open, Waiting};
 use super::{MAX_RUN, QUOTED_LINE, Scanner};
 use crate::calls::RawCall;
@@ -56,7 +58,7 @@ impl Scanner {
         }
         match open.undeclared.take() {
             Some(held) => {
-                let end = held.source.1;
+                let end = held.source.end;
                 self.hold_part(*held, end);
             }
             None => self.pass_over(&open, io),
@@ -129,7 +131,7 @@ impl Scanner {
             steps: io.steps,
             before: if self.gone == 0 && from == 0 { &self.buffer[..open.at] } else { before },
             line_start: open.line_start,
-            first: self.blank && spaced && self.held.is_empty(),
+            first: self.blank && spaced && self.held.0.is_empty(),
             after_call: self.after_call && spaced,
             json_wanted: io.options.json_wanted || !io.options.calls_wanted,
             reasoning: self.reasoning,
@@ -175,13 +177,13 @@ impl Scanner {
         io: &mut Io<'_>,
     ) -> bool {
         let end = open.at + length;
-        let source = (open.at, end);
+        let source = open.at..end;
         match found {
             Found::Calls { calls, firm } => return self.take_calls(calls, firm, open, dialect, end, io),
             Found::Broken(name, why) => {
                 self.hold_part(Held { dialect, holds: Holds::Broken(name, why), source }, end);
             }
-            Found::Skip if self.holds_broken_only() => {
+            Found::Skip if self.held.are_broken_only() => {
                 self.hold_part(Held { dialect, holds: Holds::Frame, source }, end);
             }
             Found::Skip | Found::Lane(_) | Found::EndOfReasoning => {
@@ -215,14 +217,14 @@ impl Scanner {
 
     /// Notes a call that was not sent. Only a reply that was cut has truncated calls. Otherwise the model did
     /// not finish the call, and its text is shown if there is no other.
-    fn note_dropped_call(&self, name: &str, why: Dropped, (start, end): (usize, usize), io: &mut Io<'_>) {
+    fn note_dropped_call(&self, name: &str, why: Dropped, source: Range<usize>, io: &mut Io<'_>) {
         let unclosed = why == Dropped::Truncated && !self.cut;
         if self.reasoning {
             return;
         }
         io.ledger.note_dropped(name, if unclosed { Dropped::Unclosed } else { why });
         if unclosed {
-            io.ledger.keep_refused(&self.buffer[start..end]);
+            io.ledger.keep_refused(&self.buffer[source]);
         }
     }
 }

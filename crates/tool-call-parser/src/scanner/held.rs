@@ -1,6 +1,8 @@
 //! Handles calls that were read: firm ones leave immediately, others only if nothing but calls follows. An
 //! unreadable call is dropped next to other calls, and is text without them.
 
+use std::ops::Range;
+
 use super::Scanner;
 use super::state::{Held, Holds, Io, Open};
 use crate::calls::RawCall;
@@ -11,19 +13,10 @@ use crate::settle::{Settled, settle_call};
 /// Taking and releasing calls.
 impl Scanner {
     pub(super) fn hold_part(&mut self, held: Held, end: usize) {
-        self.held.push(held);
+        self.held.0.push(held);
         self.scan = end;
         self.fresh = true;
     }
-
-    pub(super) fn holds_broken_only(&self) -> bool {
-        !self.held.is_empty() && !self.holds_calls()
-    }
-
-    fn holds_calls(&self) -> bool {
-        self.held.iter().any(|held| matches!(held.holds, Holds::Calls(_)))
-    }
-
     pub(super) fn take_calls(
         &mut self,
         calls: Vec<RawCall>,
@@ -42,7 +35,7 @@ impl Scanner {
             (call, settled)
         };
         let calls: Vec<_> = calls.into_iter().map(settled).collect();
-        let source = (open.at, end);
+        let source = open.at..end;
         let refused = |why| calls.iter().all(|(_, settled)| *settled == Settled::Refused(why));
         if refused(Dropped::Undeclared) {
             let name = calls.first().map(|(call, _)| call.name.clone()).unwrap_or_default();
@@ -70,9 +63,9 @@ impl Scanner {
     /// Holds a call of an undeclared tool, because another dialect may read the text better. If none does, a
     /// call with its own marks is held: next to other calls it counts as a call that cannot leave.
     fn hold_undeclared(&mut self, held: Held, firm: bool, open: Open, io: &mut Io<'_>) -> bool {
-        let own_marks = dialects::holds_mark(&self.buffer[held.source.0..held.source.1]);
+        let own_marks = dialects::holds_mark(&self.buffer[held.source.clone()]);
         let mut next = open.skip_opener();
-        self.spend_credit(&mut next, held.source.1 - held.source.0);
+        self.spend_credit(&mut next, held.source.len());
         if firm && own_marks && !self.reasoning {
             next.keep_undeclared(held);
         }
@@ -83,10 +76,10 @@ impl Scanner {
         &mut self,
         calls: Vec<(RawCall, Settled)>,
         dialect: &'static Dialect,
-        source: (usize, usize),
+        source: Range<usize>,
         io: &mut Io<'_>,
     ) {
-        let source = &self.buffer[source.0..source.1];
+        let source = &self.buffer[source];
         if self.last_note != Some(dialect.name) {
             self.last_note = Some(dialect.name);
             io.ledger.add_note(Note::Dialect(dialect.name));
@@ -99,19 +92,19 @@ impl Scanner {
     /// Accepts the held parts as calls, because nothing but calls followed. Unreadable ones are dropped next
     /// to calls, and are text alone.
     pub(super) fn accept_held(&mut self, among_calls: bool, io: &mut Io<'_>) {
-        let Some(first) = self.held.first() else { return };
-        let start = first.source.0;
-        let real = among_calls || self.holds_calls() || !io.ledger.is_without_calls();
+        let Some(first) = self.held.0.first() else { return };
+        let start = first.source.start;
+        let real = among_calls || self.held.have_calls() || !io.ledger.is_without_calls();
         if !real && !self.reasoning {
             return self.take_frames(io);
         }
-        let holds_calls = self.holds_calls();
-        let held = std::mem::take(&mut self.held);
-        let end = held.last().map_or(start, |last| last.source.1);
+        let holds_calls = self.held.have_calls();
+        let held = std::mem::take(&mut self.held).0;
+        let end = held.last().map_or(start, |last| last.source.end);
         if holds_calls {
             self.last_calls = Some(self.gone + start..self.gone + end);
         }
-        self.take_aside((start, end), io);
+        self.take_aside(start..end, io);
         for held in held {
             match held.holds {
                 Holds::Calls(calls) => self.send_calls(calls, held.dialect, held.source, io),
@@ -124,17 +117,17 @@ impl Scanner {
     /// Releases the held parts as text, because text followed. Every later call that is not firm is an
     /// example too.
     pub(super) fn release_held(&mut self, at: usize, io: &mut Io<'_>) {
-        if self.held.is_empty() {
+        if self.held.0.is_empty() {
             return;
         }
-        self.examples |= self.holds_calls();
+        self.examples |= self.held.have_calls();
         self.take_frames(io);
         self.release_text(at, io);
     }
 
     /// Releases the held parts as text, except for the marks between them.
     fn take_frames(&mut self, io: &mut Io<'_>) {
-        for held in std::mem::take(&mut self.held) {
+        for held in std::mem::take(&mut self.held).0 {
             match held.holds {
                 Holds::Frame => {
                     self.take_aside(held.source, io);
@@ -149,9 +142,9 @@ impl Scanner {
     }
 
     /// Takes a part that the scan has already passed.
-    fn take_aside(&mut self, (start, end): (usize, usize), io: &mut Io<'_>) {
+    fn take_aside(&mut self, part: Range<usize>, io: &mut Io<'_>) {
         let (scan, fresh, code) = (self.scan, self.fresh, self.code);
-        self.take_mark(start, end, io);
-        (self.scan, self.fresh, self.code) = (scan.max(end), fresh, code);
+        self.take_mark(part.start, part.end, io);
+        (self.scan, self.fresh, self.code) = (scan.max(part.end), fresh, code);
     }
 }

@@ -14,7 +14,7 @@ mod state;
 use std::ops::Range;
 
 pub(crate) use self::state::Io;
-use self::state::{Held, Open};
+use self::state::{HeldParts, Open};
 use super::Field;
 use super::dialects::{BEHIND, Lane};
 use super::openers::{OPENERS, Openers};
@@ -52,7 +52,7 @@ pub(crate) struct Scanner {
     long_space: bool,
     blank: bool,
     open: Option<Open>,
-    held: Vec<Held>,
+    held: HeldParts,
     examples: bool,
     rescanned: usize,
     eof: bool,
@@ -89,7 +89,7 @@ impl Scanner {
             long_space: false,
             blank: true,
             open: None,
-            held: Vec::new(),
+            held: HeldParts::default(),
             examples: false,
             rescanned: 0,
             eof: false,
@@ -150,7 +150,7 @@ impl Scanner {
 
     /// Returns the offset before which everything is certainly text.
     fn certain_end(&self) -> usize {
-        if !self.held.is_empty() {
+        if !self.held.0.is_empty() {
             return self.head;
         }
         let end = self.open.as_ref().map_or(self.scan, |open| open.at);
@@ -247,8 +247,8 @@ impl Scanner {
             open.at -= keep;
             open.resume -= keep;
         }
-        for held in &mut self.held {
-            held.source = (held.source.0 - keep, held.source.1 - keep);
+        for held in &mut self.held.0 {
+            held.source = held.source.start - keep..held.source.end - keep;
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The state of a scanner between two pieces of text: the candidate that waits for more, and the parts that
 //! wait for the text after them.
 
+use std::ops::Range;
+
 use crate::Options;
 use crate::calls::RawCall;
 use crate::dialects::{Dialect, Wait};
@@ -92,7 +94,23 @@ impl From<Wait> for Waiting {
 pub(super) struct Held {
     pub(super) dialect: &'static Dialect,
     pub(super) holds: Holds,
-    pub(super) source: (usize, usize),
+    pub(super) source: Range<usize>,
+}
+
+/// The parts that wait, in their order.
+#[derive(Debug, Default)]
+pub(super) struct HeldParts(pub(super) Vec<Held>);
+
+impl HeldParts {
+    /// True when there are parts, and none has calls.
+    pub(super) fn are_broken_only(&self) -> bool {
+        !self.0.is_empty() && !self.have_calls()
+    }
+
+    /// True when one of them has calls.
+    pub(super) fn have_calls(&self) -> bool {
+        self.0.iter().any(|held| matches!(held.holds, Holds::Calls(_)))
+    }
 }
 
 #[derive(Debug)]

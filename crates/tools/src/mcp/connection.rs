@@ -256,7 +256,8 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
     let settings = StreamableHttpClientTransportConfig::with_uri(url).custom_headers(headers);
     // The crate's own client panics where there are no certificates.
     let builder = reqwest::Client::builder().pool_max_idle_per_host(0).redirect(same_origin());
-    let client = client_for(url, builder).map_err(|text| Problem { text, is_final: true })?;
+    let client = client_for(url, builder);
+    let client = client.map_err(|error| Problem { text: error.to_string(), is_final: true })?;
     let transport = StreamableHttpClientTransport::with_client(client, settings);
     let changed = Arc::new(Notify::new());
     let service = Listener(Arc::clone(&changed)).serve(transport).await;

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::{Map, Value};
 
-use super::compile_expression;
+use super::{FieldError, compile_expression};
 use tool_call_parser::mended_object;
 use wire::pattern::compile_pattern;
 
@@ -34,7 +34,7 @@ pub(super) struct JsonForm {
 impl ContentParser {
     /// Finds the parser of this name. `int`, `float` and `bool` are texts, to which the tool's schema gives a
     /// type.
-    pub(super) fn parse(name: Option<&Value>, settings: Option<&Value>) -> Result<Self, String> {
+    pub(super) fn parse(name: Option<&Value>, settings: Option<&Value>) -> Result<Self, FieldError> {
         let name = name.map_or(Some("text"), Value::as_str).unwrap_or_default();
         let flag = |key: &str, default: bool| {
             settings.and_then(|settings| settings.get(key)?.as_bool()).unwrap_or(default)
@@ -57,7 +57,7 @@ impl ContentParser {
             "xml-inline" => {
                 let tag = compile_expression(&text("tag_pattern", ""))?;
                 if !tag.capture_names().flatten().any(|group| group == "key") {
-                    return Err("`tag_pattern` has no group `key`".to_owned());
+                    return Err(FieldError::NoKeyGroup);
                 }
                 let merges = flag("merge_duplicates", false);
                 Ok(Self::Tags { tag: Box::new(tag), value: value()?, merges })
@@ -67,7 +67,7 @@ impl ContentParser {
                 between: text("kv_sep", ":"),
                 value: value()?,
             }),
-            other => Err(format!("there is no content parser `{other}`")),
+            other => Err(FieldError::UnknownParser(other.to_owned())),
         }
     }
 

@@ -60,12 +60,12 @@ fn object_type(schema: &Value, indent: &str) -> String {
     let required: Vec<&str> =
         schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     for (key, value) in schema["properties"].as_object().into_iter().flatten() {
-        write_property(&mut out, (key, value), required.contains(&key.as_str()), indent);
+        write_property(&mut out, key, value, required.contains(&key.as_str()), indent);
     }
     out + indent + "}"
 }
 
-fn write_property(out: &mut String, (key, schema): (&String, &Value), is_required: bool, indent: &str) {
+fn write_property(out: &mut String, key: &str, schema: &Value, is_required: bool, indent: &str) {
     if let Some(title) = schema["title"].as_str() {
         let _ = write!(out, "{indent}// {title}\n{indent}//\n");
     }
