@@ -37,7 +37,6 @@ macro_rules! failures_from {
 failures_from!(String, &str, ExpertError, StoreError, OperatorError, TlsError, InvalidValue);
 
 /// Reports a log that cannot be written as an unusable setting.
-#[expect(clippy::needless_pass_by_value, reason = "callers hand over errors")]
 pub(super) fn log_problem(loaded: &Loaded, why: impl fmt::Display) -> Failure {
     match loaded.settings.log.file {
         Some(_) => loaded.problems(vec![UnusableSetting::new(&["log", "file"], why)]).into(),

@@ -1,6 +1,7 @@
 //! The port of usage rows: reading them, and sharing them among several processes.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,7 +23,7 @@ pub trait UsageRows: Debug + Send + Sync {
     ///
     /// # Errors
     /// When the rows cannot be read.
-    async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError>;
+    async fn busy(&self, span: Range<u64>, without: Vec<String>) -> Result<Duration, StoreError>;
 
     /// Returns the sums of the model calls of some runs, by run, key and model.
     ///

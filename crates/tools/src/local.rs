@@ -265,6 +265,7 @@ impl Source for Local {
                 limit: timeout.unwrap_or(LOOKING).min(LOOKING).min(invocation.timeout),
                 passing: &Passing::default(),
                 sandbox: &self.sandbox,
+                watcher: None,
             };
             self.with_sandbox(Sandbox::find_protected).await.ok()?;
             let _turn = self.sandbox.shared_turn().await;

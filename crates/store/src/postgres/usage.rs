@@ -1,6 +1,7 @@
 //! Usage rows and spending of all processes.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -66,14 +67,14 @@ impl UsageRows for PostgresStore {
         self.pool.run(read).await
     }
 
-    async fn busy(&self, (since, until): (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
+    async fn busy(&self, span: Range<u64>, without: Vec<String>) -> Result<Duration, StoreError> {
         // The length of the union: where a call begins behind the end of all before it, there is a gap.
         let sql = "SELECT coalesce(sum(greatest(ends - greatest(at, coalesce(before, at)), 0)), 0)::bigint FROM (
                 SELECT at, at + duration AS ends, max(at + duration) OVER (ORDER BY at, place, origin
                     ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
                 FROM respool.usage WHERE at >= $1 AND at < $2 AND upstream <> '' AND route <> 'agent' AND model <> ALL ($3)) AS calls";
         let read = move |change: &mut Change<'_>| {
-            change.find(sql, &[&as_bigint(since), &as_bigint(until), &without], |row| number(row, 0))
+            change.find(sql, &[&as_bigint(span.start), &as_bigint(span.end), &without], |row| number(row, 0))
         };
         Ok(Duration::from_millis(self.pool.run(read).await?.unwrap_or_default()))
     }

@@ -275,7 +275,7 @@ impl UsageRows for UsageStore {
         self.work(&self.reader, "read", move |connection| sums(connection, &query)).await
     }
 
-    async fn busy(&self, span: (u64, u64), without: Vec<String>) -> Result<Duration, StoreError> {
+    async fn busy(&self, span: Range<u64>, without: Vec<String>) -> Result<Duration, StoreError> {
         self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
     }
 
