@@ -125,9 +125,10 @@ fn counted_once(hash: u64, count: &dyn Fn() -> u64) -> u64 {
 
 fn harmony_tokens(message: &Value) -> u64 {
     let text = message.to_string();
-    let counted =
-        if text.len() > LARGEST { estimate_tokens(&text) } else { tokens::count_harmony_message(&text) };
-    counted + image_count(message) * IMAGE
+    if text.len() > LARGEST {
+        return message_tokens(message);
+    }
+    tokens::count_harmony_message(&text) + image_count(message) * IMAGE
 }
 
 /// Templates write declarations as JSON.
@@ -170,7 +171,7 @@ mod tests {
         let message = |size: usize| json!({"role": "tool", "content": "a".repeat(size)});
         let (small, large) = (message(1_000), message(200_000));
         assert_eq!(harmony_tokens(&small), tokens::count_harmony_message(&small.to_string()));
-        assert_eq!(harmony_tokens(&large), estimate_tokens(&large.to_string()));
+        assert_eq!(harmony_tokens(&large), message_tokens(&large));
     }
 
     #[test]
