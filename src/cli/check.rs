@@ -20,6 +20,7 @@ use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::runtime::new_runtime;
 use super::say::say;
+use super::template_check::{check_places, check_template};
 use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
@@ -34,7 +35,7 @@ use tool_call_parser::PreferredDialects;
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
-const PROBE_WITHIN: Duration = Duration::from_secs(10);
+pub(super) const PROBE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How much of the log file's end is read, in bytes, and how many routes are named.
 const READ_LOG: u64 = 16 << 20;
@@ -183,6 +184,8 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         {
             counting_of(upstream, model, findings).await;
             dialects_of(upstream, model, findings);
+            check_template(upstream, model, findings).await;
+            check_places(upstream, config.max_concurrency, findings).await;
             round_trip(&app, model, findings).await;
         }
     }

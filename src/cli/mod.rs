@@ -34,6 +34,7 @@ mod service;
 mod setup;
 mod shared_folder;
 mod store;
+mod template_check;
 mod tool_check;
 mod upstream_list;
 mod upstreams;

@@ -11,6 +11,7 @@ use super::reachability::{ListedModel, Reachability, ask_all};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say};
 use super::upstreams::ServedUpstreams;
+use crate::adapt::describe_rule;
 use crate::config::Loaded;
 use crate::upstream::{KeptModelRules, KeptRules, RuleFile};
 
@@ -86,13 +87,15 @@ fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Fail
     Ok(())
 }
 
-/// Writes a line for each model that is sent adapted requests.
+/// Writes the models that are sent adapted requests, and what each rule changes and costs.
 fn rule_lines(upstream: &str, rules: &KeptRules) -> Vec<String> {
-    let line = |model: &KeptModelRules| {
-        let (since, names) = (clock::format_time(model.learned_at), model.rules.join(", "));
-        format!("{upstream}: requests for {} are adapted since {since}: {names}", model.model)
+    let lines = |model: &KeptModelRules| {
+        let since = clock::format_time(model.learned_at);
+        let head = format!("{upstream}: requests for {} are adapted since {since}:", model.model);
+        let rules = model.rules.iter().map(|name| format!("  {name}: {}", describe_rule(name)));
+        std::iter::once(head).chain(rules).collect::<Vec<String>>()
     };
-    rules.models.iter().map(line).collect()
+    rules.models.iter().flat_map(lines).collect()
 }
 
 /// Writes a line for each upstream, and one for each further model.

@@ -44,16 +44,20 @@ fn request(text: &str) -> Value {
 async fn one_refusal_teaches_each_rule() {
     for row in TABLE.iter().filter(|row| row.loss != Loss::Lossy) {
         let (before, after) = row.example;
-        let fake = FakeVllm::start([refusal(400, row.said[0].1), ok(), ok()]).await;
+        // A picture or sound that is certainly good is refused, too: the model cannot see or hear.
+        let probes = usize::from(matches!(row.rule, Rule::NoImages | Rule::NoAudio));
+        let refusals = std::iter::repeat_n(refusal(400, row.said[0].1), 1 + probes);
+        let fake = FakeVllm::start(refusals.chain([ok(), ok()])).await;
         let respool = Respool::before(&fake).await;
         for _ in 0..2 {
             let reply = exchange(respool.address, &Request::chat(&request(before))).await;
             assert_eq!(reply.status, 200, "{}", row.rule);
         }
         let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
-        assert_eq!(sent.len(), 3, "{}: the first turn takes two requests, the next one", row.rule);
+        assert_eq!(sent.len(), 3 + probes, "{}: the first turn takes two requests, the next one", row.rule);
         for (field, value) in fields(after).as_object().unwrap() {
-            assert_eq!((&sent[1][field], &sent[2][field]), (value, value), "{}", row.rule);
+            let adapted = &sent[1 + probes..];
+            assert_eq!((&adapted[0][field], &adapted[1][field]), (value, value), "{}", row.rule);
         }
     }
 }
@@ -85,6 +89,70 @@ async fn pictures_stay_where_media_is_false() {
     let reply = exchange(respool.address, &Request::chat(&request(row.example.0))).await;
     assert_eq!((reply.status >= 400, fake.requests().len()), (true, 1));
     assert!(reply.text().contains("`[adapt] media = true`"), "{}", reply.text());
+}
+
+#[tokio::test]
+async fn one_broken_picture_blinds_no_model() {
+    let row = row_of(&Rule::NoImages).unwrap();
+    let refused = refusal(400, "Invalid content part: image could not be read");
+    // The picture that is certainly good is accepted.
+    let fake = FakeVllm::start([refused, ok(), ok(), ok()]).await;
+    let respool = Respool::before(&fake).await;
+    let broken = request(row.example.0);
+    let good = request(&row.example.0.replace("a.png", "b.png"));
+    for body in [&broken, &good] {
+        assert_eq!(exchange(respool.address, &Request::chat(body)).await.status, 200);
+    }
+    let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    assert_eq!(sent[1]["max_tokens"], 1, "the picture that is certainly good");
+    assert_eq!(sent[2]["messages"], fields(row.example.1)["messages"], "the session lives");
+    assert_eq!((sent.len(), &sent[3]["messages"]), (4, &good["messages"]), "another one keeps its picture");
+}
+
+#[tokio::test]
+async fn renamed_tools_come_back_under_their_own_names() {
+    let name = "mcp.github.read";
+    let call = Script::json(200, &replies::calls(&[("mcp_github_read_2c9be892", r#"{"path":"a"}"#)]));
+    let fake = FakeVllm::start([refusal(400, row_of(&Rule::ToolNames).unwrap().said[0].1), call]).await;
+    let respool = Respool::before(&fake).await;
+    let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
+        "tool_choice": {"type": "function", "function": {"name": name}},
+        "tools": [{"type": "function", "function": {"name": name, "description": "d", "parameters": {"type": "object"}}}]});
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    let sent = fake.requests()[1].json();
+    assert_eq!(sent["tools"][0]["function"]["name"], "mcp_github_read_2c9be892");
+    assert_eq!(sent["tool_choice"]["function"]["name"], "mcp_github_read_2c9be892");
+    let called = &reply.json()["choices"][0]["message"]["tool_calls"][0]["function"];
+    assert_eq!((&called["name"], &called["arguments"]), (&json!(name), &json!(r#"{"path":"a"}"#)));
+}
+
+/// Two turns of a conversation share their adapted beginning, so the server's prefix cache holds; another
+/// conversation's refusals change nothing in it.
+#[tokio::test]
+async fn a_running_conversation_keeps_its_prefix() {
+    let words = row_of(&Rule::ResultName).unwrap().said[0].1;
+    let fake = FakeVllm::start([ok(), refusal(400, words), ok(), ok()]).await;
+    let respool = Respool::before(&fake).await;
+    let long = "s".repeat(9_000);
+    let turns = |first: &str, more: &[Value]| {
+        let call = json!({"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}});
+        let mut messages = vec![
+            json!({"role": "system", "content": long}),
+            json!({"role": "user", "content": first}),
+            json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+            json!({"role": "tool", "tool_call_id": "1", "content": "x"}),
+        ];
+        messages.extend(more.iter().cloned());
+        json!({"model": "m", "messages": messages})
+    };
+    let next = [json!({"role": "assistant", "content": "a"}), json!({"role": "user", "content": "b"})];
+    for body in [turns("one", &[]), turns("two", &[]), turns("one", &next)] {
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+    }
+    let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    let messages = |at: usize| sent[at]["messages"].as_array().unwrap();
+    assert_eq!(messages(2)[3]["name"], "f", "the other conversation is adapted");
+    assert_eq!(messages(3)[..4], messages(0)[..4], "the running one keeps its form");
 }
 
 #[tokio::test]
@@ -221,7 +289,12 @@ unchanged. `respool upstreams` shows the rules, and `respool upstreams forget NA
 
 A change that costs part of the meaning needs your consent: the refusal then names the setting. Pictures,
 audio and files are the exception, because they stay in the conversation and every later request would fail:
-they become a text that says so, unless `[adapt] media = false` forbids it.
+they become a text that says so, unless `[adapt] media = false` forbids it. Before a model counts as
+blind or deaf, respool sends it a picture or a sound that is certainly good: one broken picture takes the
+sight from no other conversation.
+
+What the server no longer checks, respool checks in the reply, with the client's own schema. It mends what it
+can, and its own agents make no call that breaks the schema; other clients get such a call as it is.
 
 This page is generated from the table of rules (`crates/adapt/src/table.rs`); to regenerate it, run
 `UPDATE_DOCS=1 cargo test --test it adapt`.
@@ -281,7 +354,12 @@ Where an upstream has `max_concurrency`, a person goes before a sub-agent, and t
 background; after 8 turns of the queue a request is as urgent as the next kind, so nothing waits for ever. A
 request says what it is in the header `x-respool-priority` or in `metadata.priority`: `interactive` (the
 default), `subagent` or `background`. Heartbeats, scheduled jobs and sub-agents of OpenClaw, and sub-agents
-and titles of Claude Code, are recognised.
+and titles of Claude Code, are recognised. `priority` of a key (docs/keys.md) is the most urgent that its
+requests may be. A request in the background whose answer has not begun gives its place to a person who comes,
+and lines up again, at most three times.
+
+`respool check` says how many requests at a time llama.cpp works on, and what a chat template makes of a
+conversation with tools, where the server renders it.
 ";
 
 fn switch_in_words(switch: Switch) -> String {

@@ -299,6 +299,56 @@ async fn terminals_get_a_banner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn learned_rules_are_shown_and_forgotten() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    let state = tempfile::tempdir().unwrap();
+    let kept = serde_json::json!({"upstreams": {"box": {"models": [
+        {"model": "m", "learned_at": 1_795_000_000_000_u64, "rules": ["tools.pattern", "parameter.drop:store"]}]}}});
+    std::fs::write(state.path().join("learned-rules.json"), kept.to_string()).unwrap();
+    let url = fake.url();
+    let file = format!("state_dir = {:?}\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n", state.path());
+    tokio::task::spawn_blocking(move || {
+        let (code, said, _) = run(&["upstreams"], Some(&file), &[]);
+        assert!(code == 0 && said.contains("box: requests for m are adapted since "), "{said}");
+        assert!(said.contains("tools.pattern: `pattern` is left out (lost: "), "{said}");
+        let (_, said, _) = run(&["upstreams", "--json"], Some(&file), &[]);
+        let list: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(list[0]["learned_rules"][0]["rules"][1], "parameter.drop:store", "{said}");
+        let (code, _, errors) = run(&["upstreams", "forget", "other"], Some(&file), &[]);
+        assert!(code != 0 && errors.contains("Available upstreams: box"), "{errors}");
+        let (code, said, _) = run(&["upstreams", "forget", "box"], Some(&file), &[]);
+        assert!(code == 0 && said.contains("begin unchanged again"), "{said}");
+        let (_, said, _) = run(&["upstreams", "forget", "box"], Some(&file), &[]);
+        assert!(said.contains("nothing to forget"), "{said}");
+        let (_, said, _) = run(&["upstreams"], Some(&file), &[]);
+        assert!(!said.contains("are adapted"), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_says_what_the_template_makes_of_a_conversation() {
+    use crate::support::{fake_vllm::FakeVllm, replies, script::Script};
+    let render = |status, body| Script::json(status, &body).on("POST", "/apply-template").unchecked();
+    // Without tools; the later system message is refused.
+    let prompt = serde_json::json!({"prompt": "respoolsystem ping respooltool respoolresult pong"});
+    let refusal = replies::error(500, "System message must be at the beginning.", "server_error");
+    let props = Script::json(200, &serde_json::json!({"total_slots": 2})).on("GET", "/props").unchecked();
+    let fake = FakeVllm::start([render(200, prompt), render(500, refusal), props]).await;
+    fake.otherwise(Script::json(200, &replies::text("ok")));
+    let url = fake.url();
+    tokio::task::spawn_blocking(move || {
+        let (_, said, _) = run(&["check", "--upstream", &url], None, &[]);
+        assert!(said.contains("its template leaves the tools out"), "{said}");
+        assert!(said.contains("respool adapts it (`messages.system_first`"), "{said}");
+        assert!(said.contains("set `max_concurrency = 2`"), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn upstreams_are_listed_with_their_models() {
     let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-20b", "qwen3"]);

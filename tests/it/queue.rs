@@ -87,6 +87,19 @@ async fn clients_and_conversations_take_turns() {
 }
 
 #[tokio::test]
+async fn background_work_gives_its_place_to_a_person() {
+    let _time = IdleTime::begin();
+    let fake = long_on_the_first().await;
+    let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
+    let background = request("a", "beat").header("x-respool-priority", "background");
+    let mut background = Client::sending(respool.address, &background).await;
+    fake.wait_for_requests(1).await;
+    exchange(respool.address, &request("b", "person")).await.stream(&Rules::default());
+    background.reply().await.stream(&Rules::default());
+    assert_eq!(names(&fake.requests()), ["beat", "person", "beat"]);
+}
+
+#[tokio::test]
 async fn addresses_separate_clients_of_a_key() {
     let _time = IdleTime::begin();
     let fake = long_on_the_first().await;

@@ -9,7 +9,7 @@ use crate::media::replace_media;
 use crate::messages::change_messages;
 use crate::parameters::change_parameter;
 use crate::rule::{Rule, RuleSet};
-use crate::tools::rewrite_tools;
+use crate::tools::{rename_function, rewrite_tools};
 
 /// A request body after rules were applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,9 @@ pub fn adapt<'a>(body: &'a str, rules: &RuleSet) -> Adapted<'a> {
     }
     let Ok(mut object) = Object::parse(body) else { return unchanged };
     let mut applied: Vec<Rule> = adapt_tools(&mut object, rules);
-    applied.extend(adapt_messages(&mut object, rules));
+    let of_messages = adapt_messages(&mut object, rules).into_iter();
+    let new: Vec<Rule> = of_messages.filter(|rule| !applied.contains(rule)).collect();
+    applied.extend(new);
     applied.extend(
         rules
             .iter()
@@ -54,6 +56,11 @@ fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
     let rewritten = rewrite_tools(tools, &about_tools);
     if !rewritten.applied.is_empty() {
         object.set("tools", rewritten.text.clone());
+    }
+    let choice =
+        rules.contains(&Rule::ToolNames).then(|| rename_function(object.get("tool_choice")?)).flatten();
+    if let Some(choice) = choice {
+        object.set("tool_choice", choice);
     }
     rewritten.applied.clone()
 }

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 
 use wire::{Object, array_elements, encode_string};
 
+use crate::tools::rename;
+
 /// One message.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry<'a> {
@@ -34,6 +36,15 @@ impl<'a> Entry<'a> {
         if self.object.remove(key) {
             self.text = None;
         }
+    }
+
+    /// Gives it the name that every server takes; for a tool's result. Returns false when nothing changes.
+    pub(crate) fn rename(&mut self) -> bool {
+        let changes = rename(&mut self.object);
+        if changes {
+            self.text = None;
+        }
+        changes
     }
 
     pub(crate) fn is_from(&self, role: &str) -> bool {

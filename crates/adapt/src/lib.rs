@@ -28,8 +28,8 @@ mod tools;
 
 pub use apply::{Adapted, adapt};
 pub use declared::{Declared, Fields, UNDECLARABLE};
-pub use media::has_pictures;
+pub use media::{has_pictures, known_good_request};
 pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort};
 pub use refusal::{find_rule, is_known_refusal};
 pub use rule::{Consent, Loss, Parameter, Rule, RuleSet, UnknownRule};
-pub use table::{Row, TABLE, row_of};
+pub use table::{Row, TABLE, describe_rule, row_of};

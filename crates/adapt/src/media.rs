@@ -1,6 +1,6 @@
 //! Replaces pictures, audio and files by short texts, in all messages, for a model that takes none.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use wire::{Object, array_elements, encode_string};
 
 use crate::conversation::Conversation;
@@ -19,6 +19,31 @@ pub(crate) fn replace_media(conversation: &mut Conversation<'_>, rule: &Rule) ->
         }
     }
     changed
+}
+
+/// A picture of 64 by 64 white points that every model with sight can read.
+const PICTURE: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAEAAAABACAIAAAAlC+aJAAAAS0lEQVR42u3PMQ0AAAwDoPo33UrYvQQckD4XAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAYHLAMpT0sIcNbcEAAAAAElFTkSuQmCC";
+/// The beginning of a tenth of a second of silence, with 16,000 values of 16 bits a second. The rest is `A`s.
+const SILENCE: &str = "UklGRqYMAABXQVZFZm10IBAAAAABAAEAgD4AAAB9AAACABAAZGF0YYIMAAAA";
+/// How many groups of `AAAA` the silence has.
+const SILENT_GROUPS: usize = 1067;
+
+/// A request with a picture or a sound that is certainly good, which a model refuses only if it cannot see or
+/// hear. `None` for a rule about something else.
+pub fn known_good_request(rule: &Rule, model: &str) -> Option<String> {
+    let part = match rule {
+        Rule::NoImages => json!({"type": "image_url", "image_url": {"url": PICTURE}}),
+        Rule::NoAudio => {
+            let data = format!("{SILENCE}{}", "AAAA".repeat(SILENT_GROUPS));
+            json!({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+        }
+        _ => return None,
+    };
+    let content = json!([{"type": "text", "text": "Say ok."}, part]);
+    Some(
+        json!({"model": model, "messages": [{"role": "user", "content": content}], "max_tokens": 1})
+            .to_string(),
+    )
 }
 
 /// True when a chat request's body has pictures in its messages.
@@ -66,8 +91,6 @@ fn details_of(part: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]

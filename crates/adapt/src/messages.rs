@@ -6,6 +6,7 @@ use wire::{Object, decode_string, encode_string};
 
 use crate::conversation::{Conversation, Entry, is_blank, parts_of, text_of};
 use crate::rule::Rule;
+use crate::tools::rename_function;
 
 /// Stands for the result of a call that has none.
 const NO_RESULT: &str = "(no result)";
@@ -30,6 +31,7 @@ pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) 
         }),
         Rule::NullContent => replace_null_content(conversation),
         Rule::ResultName => name_results(conversation),
+        Rule::ToolNames => rename_calls(conversation),
         Rule::ShortIds => shorten_ids(conversation),
         Rule::OneResultPerCall => complete_results(conversation),
         Rule::OneCallPerMessage => split_calls(conversation),
@@ -167,6 +169,25 @@ fn name_results(conversation: &mut Conversation<'_>) -> bool {
         let name = message.object.string("tool_call_id").filter(|_| is_unnamed).and_then(|id| names.get(&id));
         if let Some(name) = name {
             message.set("name", encode_string(name));
+            changed = true;
+        }
+    }
+    changed
+}
+
+/// Gives calls and results the names under which the tools are declared.
+fn rename_calls(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        let calls = message.calls();
+        let renamed: Vec<Option<String>> = calls.iter().map(|call| rename_function(call)).collect();
+        if renamed.iter().any(Option::is_some) {
+            let calls: Vec<String> =
+                renamed.into_iter().zip(calls).map(|(renamed, call)| renamed.unwrap_or(call)).collect();
+            message.set("tool_calls", format!("[{}]", calls.join(",")));
+            changed = true;
+        }
+        if message.is_from("tool") && message.rename() {
             changed = true;
         }
     }
@@ -354,6 +375,21 @@ mod tests {
             json!([{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
                 {"role":"assistant","content":"x","tool_calls":[{"id":"1"}]},
                 {"role":"tool","tool_call_id":"1","content":"r"},{"role":"tool","tool_call_id":"2","content":"s"}]),
+        );
+    }
+
+    #[test]
+    fn calls_and_results_have_the_names_of_their_tools() {
+        check(
+            &Rule::ToolNames,
+            json!([{"role":"user","name":"a.b","content":"hi"},
+                {"role":"assistant","tool_calls":[{"id":"1","function":{"name":"read","arguments":"{}"}},
+                    {"id":"2","function":{"name":"mcp.github.read","arguments":"{}"}}]},
+                {"role":"tool","name":"mcp.github.read","tool_call_id":"2","content":"x"}]),
+            json!([{"role":"user","name":"a.b","content":"hi"},
+                {"role":"assistant","tool_calls":[{"id":"1","function":{"name":"read","arguments":"{}"}},
+                    {"id":"2","function":{"name":"mcp_github_read_2c9be892","arguments":"{}"}}]},
+                {"role":"tool","name":"mcp_github_read_2c9be892","tool_call_id":"2","content":"x"}]),
         );
     }
 

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use tool_call_parser::portable_name;
 
 use crate::{Loss, Rule, RuleSet, TABLE, adapt};
 
@@ -13,7 +14,8 @@ fn step() -> impl Strategy<Value = Vec<Value>> {
     let parts = (word(), word()).prop_map(|(one, two)| {
         vec![json!({"role": "user", "content": [{"type": "text", "text": one}, {"type": "text", "text": two}]})]
     });
-    let calls = proptest::collection::vec((word(), word(), word()), 1..4).prop_map(|calls| {
+    let name = || "[a-z][a-z.]{0,5}";
+    let calls = proptest::collection::vec((name(), word(), word()), 1..4).prop_map(|calls| {
         let call = |(place, (name, argument, _)): (usize, &(String, String, String))| {
             let arguments = json!({"x": argument}).to_string();
             json!({"id": format!("call_{place}"), "type": "function", "function": {"name": name, "arguments": arguments}})
@@ -58,13 +60,17 @@ fn said(messages: &[Value]) -> [Vec<String>; 5] {
         said[place]
             .extend(words.filter(|word| !["Continue.", "(no", "result)"].contains(word)).map(str::to_owned));
         let calls = message["tool_calls"].as_array().into_iter().flatten();
-        said[4].extend(calls.map(|call| call["function"].to_string()));
+        said[4].extend(calls.map(|call| {
+            let function = &call["function"];
+            let name = portable_name(function["name"].as_str().unwrap());
+            format!("{name} {}", function["arguments"])
+        }));
     }
     said
 }
 
 fn lossless_rules() -> impl Iterator<Item = Rule> {
-    let of_messages = |rule: &Rule| rule.to_string().starts_with("messages.");
+    let of_messages = Rule::is_about_messages;
     TABLE.iter().filter(|row| row.loss == Loss::Lossless).map(|row| row.rule.clone()).filter(of_messages)
 }
 
@@ -83,7 +89,7 @@ proptest! {
     #[test]
     fn a_conversation_keeps_its_beginning(messages in conversation(), more in conversation()) {
         let longer = [messages.clone(), vec![json!({"role": "user", "content": "x"})], more].concat();
-        for rule in [Rule::DeveloperAsSystem, Rule::NullContent, Rule::TextContent, Rule::PartsContent, Rule::ResultName, Rule::ShortIds] {
+        for rule in [Rule::ToolNames, Rule::DeveloperAsSystem, Rule::NullContent, Rule::TextContent, Rule::PartsContent, Rule::ResultName, Rule::ShortIds] {
             let rules = RuleSet::from([rule.clone()]);
             let (before, after) = (messages_after(&messages, &rules), messages_after(&longer, &rules));
             prop_assert_eq!(&after[..before.len()], &before[..], "{}", rule);

@@ -46,6 +46,7 @@ static LIMIT: LazyLock<Vec<Regex>> = LazyLock::new(|| {
     let patterns = [
         r"(?i)\b(temperature|top_p|top_k|n|top_logprobs|presence_penalty|frequency_penalty)['\x22`]?[^\n]{0,30}(?:must be|should be|has to be)[^\n0-9]{0,40}(?:less than or equal to|at most|<=|no more than)\s*([0-9.]+)",
         r"(?i)\b(temperature|top_p|presence_penalty|frequency_penalty)['\x22`]?[^\n]{0,30}(?:must be|should be|has to be)[^\n0-9\[]{0,20}(?:in(?: the range)?|between)\s*\[?-?[0-9.]+(?:\s*,\s*|\s+and\s+)([0-9.]+)",
+        r"(?i)\b(temperature|top_p|top_k|presence_penalty|frequency_penalty)['\x22`]?: value must be between -?[0-9.]+ <= value <= ([0-9.]+)",
     ];
     patterns.into_iter().map(compile_pattern).collect()
 });
@@ -225,6 +226,9 @@ mod tests {
         check("temperature must be less than or equal to 1", &["parameter.at_most:temperature:1"]);
         check("temperature must be in [0, 1], got 1.5.", &["parameter.at_most:temperature:1"]);
         check("tool_choice is not supported", &["parameter.drop:tool_choice"]);
+        let llama_cpp =
+            "Field 'temperature': Value must be between 0.000000 <= value <= 1.000000, but got 1.500000";
+        check(llama_cpp, &["parameter.at_most:temperature:1.000000"]);
     }
 
     #[test]

@@ -43,6 +43,8 @@ pub enum Rule {
     ToolBasicSchema,
     /// `strict` in a tool.
     ToolStrict,
+    /// Names that are too long, or have other characters than letters, digits, `-` and `_`.
+    ToolNames,
     /// System messages after the first message.
     SystemFirst,
     /// System messages at all.
@@ -167,6 +169,7 @@ const NAMED: &[(Rule, &str)] = &[
     (Rule::ToolGrammarLimits, "tools.grammar_limits"),
     (Rule::ToolBasicSchema, "tools.basic_schema"),
     (Rule::ToolStrict, "tools.strict"),
+    (Rule::ToolNames, "tools.names"),
     (Rule::SystemFirst, "messages.system_first"),
     (Rule::SystemAsUser, "messages.system_as_user"),
     (Rule::DeveloperAsSystem, "messages.developer_as_system"),
@@ -209,9 +212,10 @@ impl Rule {
         self.name().starts_with("tools.")
     }
 
-    /// True for a rule about messages or the media in them.
+    /// True for a rule that changes messages or the media in them.
     pub(crate) fn is_about_messages(&self) -> bool {
-        self.name().starts_with("messages.") || self.name().starts_with("media.")
+        let name = self.name();
+        name.starts_with("messages.") || name.starts_with("media.") || *self == Self::ToolNames
     }
 
     /// The part of the request's meaning that the rule costs.

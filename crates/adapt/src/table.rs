@@ -32,10 +32,18 @@ pub fn row_of(rule: &Rule) -> Option<&'static Row> {
     TABLE.iter().find(|row| row.rule == *rule)
 }
 
+/// Says what the rule of this name changes, and what that costs, for people.
+pub fn describe_rule(name: &str) -> String {
+    match name.parse::<Rule>().ok().as_ref().and_then(row_of) {
+        Some(row) => format!("{} (lost: {})", row.change, row.lost),
+        None => "one parameter is left out or changed".to_owned(),
+    }
+}
+
 /// The words for the checks that respool takes over.
 const CHECKED: &str = "the server's check; respool checks the arguments against the client's schema";
-/// The words for checks that nothing takes over.
-const UNCHECKED: &str = "the server's check; respool does not check this";
+/// The words where respool takes over some of the checks.
+const FORMATS: &str = "the server's check; respool checks dates, times and UUIDs";
 const NOTHING: &str = "nothing";
 
 const GRAMMAR: &[&str] = &[
@@ -57,7 +65,7 @@ pub const TABLE: &[Row] = &[
         refused: "`pattern` in a tool's schema, without anchors or with constructs that the grammar lacks",
         change: "`pattern` is left out",
         loss: Loss::Enforced,
-        lost: UNCHECKED,
+        lost: CHECKED,
         signs: &[
             r"(?i)pattern must start with '\^' and end with '\$'",
             r"(?i)(?:unsupported|invalid|unbalanced)[^\n]{0,30}\b(?:regex|regular expression|pattern|parentheses|square brackets)",
@@ -65,6 +73,10 @@ pub const TABLE: &[Row] = &[
         ],
         said: &[
             ("llama.cpp", "JSON schema conversion failed:\nPattern must start with '^' and end with '$'"),
+            (
+                "llama.cpp b11434",
+                "JSON schema conversion failed:\nInvalid pattern ^(a$: unbalanced parentheses",
+            ),
             (
                 "OpenAI",
                 "Invalid schema for function 'f': In context=('properties', 'a'), 'pattern' is not permitted.",
@@ -80,7 +92,7 @@ pub const TABLE: &[Row] = &[
         refused: "`format` in a tool's schema",
         change: "`format` is left out",
         loss: Loss::Enforced,
-        lost: UNCHECKED,
+        lost: FORMATS,
         signs: &[
             r#"(?i)['"`]?\bformat\b['"`]?[^\n]{0,40}(?:is )?(?:not (?:supported|permitted|allowed)|unsupported|unknown)"#,
             r"(?i)(?:unsupported|unknown|invalid) (?:string )?format\b",
@@ -145,6 +157,10 @@ pub const TABLE: &[Row] = &[
         ],
         said: &[
             ("llama.cpp", "JSON schema conversion failed:\nError resolving ref #/$defs/x: $defs not in {}"),
+            (
+                "llama.cpp b11434",
+                "JSON schema error at #/properties/a: cannot resolve $ref #/$defs/none, $defs not found",
+            ),
             ("LM Studio", "Recursive schemas are not supported"),
         ],
         example: (
@@ -201,7 +217,7 @@ pub const TABLE: &[Row] = &[
         refused: "`not`, `if`, `then` or `else` in a tool's schema",
         change: "they are left out",
         loss: Loss::Enforced,
-        lost: UNCHECKED,
+        lost: CHECKED,
         signs: &[
             r#"(?i)['"`](?:not|if|then|else)['"`][^\n]{0,40}(?:not (?:supported|permitted|allowed)|unsupported)"#,
         ],
@@ -293,6 +309,34 @@ pub const TABLE: &[Row] = &[
         ),
     },
     Row {
+        rule: Rule::ToolNames,
+        refused: "a tool's name that is longer than 64 characters, or has dots or the like",
+        change: "the name gets a form that every server takes, in the history too; calls have the client's name",
+        loss: Loss::Lossless,
+        lost: NOTHING,
+        signs: &[
+            r"(?i)function\.name[^\n]{0,20}(?:does not match pattern|too long|invalid)",
+            r"(?i)(?:function|tool) name (?:was|must|should|cannot|is (?:too long|invalid))\b",
+            r"(?i)invalid (?:function|tool) name",
+            r"(?i)tools\.\d+\.[a-z.]{0,10}name: string should",
+        ],
+        said: &[
+            (
+                "OpenAI",
+                "Invalid 'tools[0].function.name': string does not match pattern. Expected a string that matches the pattern '^[a-zA-Z0-9_-]+$'.",
+            ),
+            (
+                "mistral_common",
+                "Function name was mcp.github.read but must be a-z, A-Z, 0-9, or contain underscores and dashes, with a maximum length of 64.",
+            ),
+            ("Anthropic", "tools.0.custom.name: String should match pattern '^[a-zA-Z0-9_-]{1,128}$'"),
+        ],
+        example: (
+            r#"{"tools":[{"type":"function","function":{"name":"mcp.github.read"}}],"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"mcp.github.read","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","content":"x"}]}"#,
+            r#"{"tools":[{"type":"function","function":{"name":"mcp_github_read_2c9be892"}}],"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"mcp_github_read_2c9be892","arguments":"{}"}}]},{"role":"tool","tool_call_id":"1","content":"x"}]}"#,
+        ),
+    },
+    Row {
         rule: Rule::ToolStrict,
         refused: "`strict` in a tool",
         change: "`strict` is left out",
@@ -317,7 +361,7 @@ pub const TABLE: &[Row] = &[
         refused: "tools that cannot be compiled into a grammar, without a word about the cause",
         change: "first patterns, lengths, counts and formats are left out of the schemas",
         loss: Loss::Enforced,
-        lost: "the server's check; respool checks lengths and counts, not patterns and formats",
+        lost: "the server's check; respool checks the arguments against the client's schema",
         signs: GRAMMAR,
         said: &[
             ("llama.cpp", "Failed to parse grammar"),
@@ -638,7 +682,7 @@ pub const TABLE: &[Row] = &[
         loss: Loss::Media,
         lost: "the picture",
         signs: &[
-            r"(?i)image input is not supported",
+            r"(?i)(?:image|video) input is not supported",
             r"(?i)(?:not|n't) support (?:image|vision|multimodal)",
             r"(?i)(?:is )?not a (?:multimodal|vision) model",
             r"(?i)at most 0 (?:image|video)",

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
-use wire::{Object, array_elements};
+use tool_call_parser::portable_name;
+use wire::{Object, array_elements, encode_string};
 
 use crate::rule::Rule;
 use crate::schema::simplify;
@@ -71,6 +72,7 @@ fn rewrite_tool<'r>(tool: &str, rules: &[&'r Rule], applied: &mut Vec<&'r Rule>)
     for rule in rules {
         let changes = match rule {
             Rule::ToolStrict => function.remove("strict"),
+            Rule::ToolNames => rename(&mut function),
             _ => rewrite_parameters(&mut function, rule),
         };
         if changes && !applied.contains(rule) {
@@ -79,6 +81,28 @@ fn rewrite_tool<'r>(tool: &str, rules: &[&'r Rule], applied: &mut Vec<&'r Rule>)
         is_changed |= changes;
     }
     is_changed.then(|| {
+        object.set("function", function.to_json());
+        object.to_json()
+    })
+}
+
+/// Gives a function, or a call, the name that every server takes. Returns false when it has that name.
+pub(crate) fn rename(function: &mut Object<'_>) -> bool {
+    let Some(name) = function.string("name") else { return false };
+    let portable = portable_name(&name);
+    let changes = portable != name;
+    if changes {
+        function.set("name", encode_string(&portable));
+    }
+    changes
+}
+
+/// Renames the function of a call or of a tool choice, `{"function": {"name": …}}`.
+pub(crate) fn rename_function(holder: &str) -> Option<String> {
+    let mut object = Object::parse(holder).ok()?;
+    let function = object.get("function").map(str::to_owned)?;
+    let mut function = Object::parse(&function).ok()?;
+    rename(&mut function).then(|| {
         object.set("function", function.to_json());
         object.to_json()
     })

@@ -93,6 +93,12 @@ rules! {
     Overflows = "overflows", Warning,
         "Conversations are longer than the model's context window.",
         "Raise --max-model-len of the server, tell the clients the true window, or set `context.on_overflow = \"trim\"`.";
+    PrefixLost = "prefix_lost", Warning,
+        "Prompts of conversations that go on differ early from the ones before, so the server reads nearly all of them again: each turn starts late.",
+        "Find what changes there: a time or a status in the system prompt, or tools in another order. Let the client send it later, or not at all.";
+    RepairsRepeated = "repairs_repeated", Warning,
+        "Most tool calls of a model server need the same repair. respool makes it, but something at the server spoils them.",
+        "The alert names the repair and its usual cause (docs/recovery.md).";
     QueueWaits = "queue_waits", Warning,
         "Requests wait a long time for a free slot at a model server.",
         "Raise `max_concurrency` of the upstream if the server can handle more, or add another server.";
@@ -251,8 +257,41 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     add(Rule::LoopsStopped, often(long.loops_stopped, 3, "loops were stopped"));
     add(Rule::Overflows, often(long.overflowed.len() as u64, 5, "requests were too long for the model"));
     add(Rule::FirstByteSlow, slow_replies(minutes, now));
+    let place = long.last_lost_prefix.as_deref().unwrap_or_default();
+    let lost = often(long.prefixes_lost, 3, "prompts differed early from the ones before");
+    add(Rule::PrefixLost, lost.map(|what| format!("{what} The last one: {place}.")));
+    found.extend(repeated_repairs(&long));
     found.extend(refused_findings(&window));
     found
+}
+
+/// The upstreams of which at least half of the requests, and ten, needed the same repair.
+fn repeated_repairs(long: &Counts) -> impl Iterator<Item = Finding> {
+    let often = long.repairs.iter().filter(|(_, count)| **count >= FEW && **count * 2 >= long.all);
+    often.map(|((upstream, kind), count)| {
+        let what = format!(
+            "{count} of {} requests in 15 minutes needed the repair `{kind}` at `{upstream}`. {}",
+            long.all,
+            cause_of_repair(kind)
+        );
+        new_finding(Rule::RepairsRepeated, format!("{upstream} {kind}"), what)
+    })
+}
+
+/// The usual cause of a repair that most calls need, with the public thread that explains it.
+fn cause_of_repair(kind: &str) -> &'static str {
+    match kind {
+        "framing" | "name" | "unwrapped" | "fence" => {
+            "The server's tool parser is probably missing, or that of another model: see docs/dialects.md."
+        }
+        "unclosed" | "broken_pair" | "junk" | "quotes" | "inner_quotes" | "comma" | "key" => {
+            "Speculative decoding or a quantised cache may spoil calls: try without (github.com/vllm-project/vllm/issues/56077)."
+        }
+        "double_encoded" | "coerced" | "literal" => {
+            "The server's tool parser passes values of another type than the schema asks for: see docs/recovery.md."
+        }
+        _ => "See docs/recovery.md.",
+    }
 }
 
 /// The upstreams that refused respool.
@@ -325,6 +364,16 @@ mod tests {
         check(requests(2, 14 * MINUTE, |_, it| it.loop_stopped = true), &[]);
         check(requests(5, 14 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &["overflows"]);
         check(requests(5, 16 * MINUTE, |index, it| it.overflowed = Some(index as u64)), &[]);
+        let lost = |_, it: &mut RequestOutcome| it.prefix_lost = Some("message 0, byte 7: 9 tokens".into());
+        check(requests(3, 14 * MINUTE, lost), &["prefix_lost"]);
+        check(requests(2, 14 * MINUTE, lost), &[]);
+        let repaired = |kind: &'static str, least: usize| {
+            move |index: usize, it: &mut RequestOutcome| {
+                it.repairs.extend((index < least).then(|| ("box".into(), kind.into())));
+            }
+        };
+        check(requests(20, 14 * MINUTE, repaired("framing", 10)), &["repairs_repeated"]);
+        check(requests(20, 14 * MINUTE, repaired("unclosed", 9)), &[]);
         let refused = |_, it: &mut RequestOutcome| {
             it.error = Some(("box".into(), "upstream_credentials_refused".into()));
         };

@@ -41,6 +41,8 @@ pub(super) struct Adapted {
     pub(super) body: Pieces,
     /// Names of the edits, for the log.
     pub(super) edits: Vec<&'static str>,
+    /// Those that are rules of the `adapt` crate.
+    pub(super) rules: Vec<&'static str>,
 }
 
 /// Adapts the request that stands in `original`. It takes the fields of `request`. Without edits the
@@ -69,21 +71,22 @@ pub(super) fn adapt_request<'a>(
     if how.is_declared {
         edits.push("declared");
     }
-    let edited = Adapted { body, edits };
+    let edited = Adapted { body, edits, rules: Vec::new() };
     if how.rules.is_empty() { edited } else { apply_rules(edited, how.rules) }
 }
 
 /// Applies the rules to an edited body.
 fn apply_rules(edited: Adapted, rules: &RuleSet) -> Adapted {
-    let Adapted { body, mut edits } = edited;
-    let joined = body.to_bytes();
-    let Ok(text) = std::str::from_utf8(&joined) else { return Adapted { body, edits } };
+    let joined = edited.body.to_bytes();
+    let Ok(text) = std::str::from_utf8(&joined) else { return edited };
     let adapted = adapt::adapt(text, rules);
-    edits.extend(adapted.applied.iter().map(Rule::label));
-    match adapted.body {
-        Cow::Borrowed(_) => Adapted { body, edits },
-        Cow::Owned(text) => Adapted { body: Bytes::from(text).into(), edits },
-    }
+    let rules: Vec<&'static str> = adapted.applied.iter().map(Rule::label).collect();
+    let edits = [edited.edits, rules.clone()].concat();
+    let body = match adapted.body {
+        Cow::Borrowed(_) => edited.body,
+        Cow::Owned(text) => Bytes::from(text).into(),
+    };
+    Adapted { body, edits, rules }
 }
 
 #[cfg(test)]
@@ -106,7 +109,7 @@ mod tests {
             target: &target,
             rules: &rules,
         };
-        let Adapted { body, edits } = adapt_request(&mut request, &original, &how);
+        let Adapted { body, edits, .. } = adapt_request(&mut request, &original, &how);
         assert_eq!((&*body.to_bytes(), &*edits), (expected.0.as_bytes(), expected.1));
     }
 

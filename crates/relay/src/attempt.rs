@@ -22,6 +22,8 @@ pub(super) struct Attempt {
     pub(super) token_limit: Option<u64>,
     /// Names of the edits made to the client's request.
     pub(super) edits: Vec<&'static str>,
+    /// Those that adapt it to the upstream.
+    pub(super) rules: Vec<&'static str>,
     /// The change of the client's request that it is made from, because an earlier reply was of no use.
     pub(super) changed: Option<Arc<Changed>>,
     /// How it is made to fit the model's window.
@@ -40,12 +42,13 @@ pub(super) struct Changed {
 impl Attempt {
     /// Returns the client's own request, edited for this upstream.
     pub(super) fn first(upstream: Arc<Upstream>, adapted: Adapted, token_limit: Option<u64>) -> Self {
-        let Adapted { body, edits } = adapted;
+        let Adapted { body, edits, rules } = adapted;
         Self {
             upstream,
             body,
             token_limit,
             edits,
+            rules,
             changed: None,
             fit: Fit::default(),
             on_trial: RuleSet::new(),

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use telemetry::RequestRecord;
 use translate::{ClientProgram, FreeTextPatterns};
-use upstream::CHAT_PATH;
+use upstream::{CHAT_PATH, Priority};
 
 /// The protocol in which a client speaks to respool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub struct Origin {
     pub request_id: Option<String>,
     /// The client's network address, for fairness among clients that share a key.
     pub peer: Option<IpAddr>,
+    /// How urgent the request is at most.
+    pub priority: Priority,
     /// When the request came.
     pub received: Instant,
     /// A run of respool's own asks.
@@ -121,6 +123,7 @@ impl Origin {
             path_and_query: CHAT_PATH.into(),
             request_id: None,
             peer: None,
+            priority: Priority::default(),
             received: Instant::now(),
             is_agent: false,
             may_trim: false,

@@ -121,7 +121,7 @@ impl Exchange {
             Lookup::Smaller => {
                 known.smaller = Some(Box::pin(self.next_smaller()).await.unwrap_or(Change::Nothing));
             }
-            Lookup::Adaptation => known.adaptation = Some(self.next_adaptation()),
+            Lookup::Adaptation => known.adaptation = Some(self.next_adaptation().await),
         }
     }
 

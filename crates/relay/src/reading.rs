@@ -28,6 +28,9 @@ use wire::{ApiError, ChatRequest, ErrorCode};
 /// The header that names a request in logs on both sides.
 static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
+/// Bytes of 1,000 tokens before a reply has shown how many they are.
+const BYTES_PER_1000: u64 = 4_000;
+
 /// A request that was parsed, and what is known of it before it is adapted.
 struct ParsedRequest<'a> {
     request: ChatRequest<'a>,
@@ -160,7 +163,12 @@ impl Relay {
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         // Before anything is edited.
-        let conversation_rules = self.remember(body, &request, recent.as_ref(), &tools, &origin);
+        let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools);
+        if let Some(PrefixLoss { place, bytes }) = loss {
+            let known = upstream.model_facts(&target_model).bytes_per_1000;
+            let tokens = bytes as u64 * 1_000 / known.unwrap_or(BYTES_PER_1000).max(1);
+            origin.record.record_prefix_loss(format!("{place}: {tokens} tokens are read again"));
+        }
         let response_template = self.config.response_template(&profile.model);
         let rules = ReplyRules { response_template, ..ReplyRules::from_request(&request, tools, prior) };
         let wants_raw = modes.tool_parsing == ToolParsing::Raw;
@@ -199,24 +207,18 @@ impl Relay {
         }
     }
 
-    /// Remembers the request, and notes where its conversation lost its prefix. Returns the rules of the
-    /// conversation.
+    /// Remembers the request. Returns the rules of its conversation, and what that lost of its prefix.
     fn remember(
         &self,
         body: &Bytes,
         request: &ChatRequest<'_>,
         recent: Option<&Arc<RecentRequest>>,
         tools: &Arc<Tools>,
-        origin: &Origin,
-    ) -> Arc<ConversationRules> {
+    ) -> (Arc<ConversationRules>, Option<PrefixLoss>) {
         let rules = recent.and_then(|recent| recent.rules_for(body)).unwrap_or_default();
         let now = std::time::Instant::now();
         let loss = self.recent.remember_request(body, request, recent, tools, &rules, now);
-        if let Some(PrefixLoss { message, bytes }) = loss {
-            let place = message.map_or_else(|| "tools".to_owned(), |number| format!("message {number}"));
-            origin.record.prefix_lost(&place, bytes);
-        }
-        rules
+        (rules, loss)
     }
 
     /// On whose behalf places at upstreams are taken.
@@ -224,7 +226,8 @@ impl Relay {
         if !self.fleet.distinguishes_clients() {
             return QueueClient::default();
         }
-        conversation::from(conversation::identify_chat(&origin.headers, request), origin.peer)
+        let who = conversation::from(conversation::identify_chat(&origin.headers, request), origin.peer);
+        QueueClient { priority: who.priority.max(origin.priority), ..who }
     }
 
     /// Several upstreams are configured, and none serves the model. A single one is asked, and says so

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::conversation_rules::ConversationRules;
 use tool_call_parser::Tools;
 use translate::declared_tools;
-use wire::{ChatRequest, KnownMessage, KnownParts, KnownTools};
+use wire::{ChatRequest, KnownMessage, KnownParts, KnownTools, Object, array_elements};
 
 /// To read a shorter request costs less than to remember it, in bytes.
 const SHORT: usize = 8 << 10;
@@ -71,10 +71,10 @@ pub(super) struct RecentTools {
 
 /// The prompt of a conversation's request differs early from that of the last one, so the server reads again
 /// what it had in its cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PrefixLoss {
-    /// The number of the first message that differs; `None` for the tools, which stand before all messages.
-    pub(super) message: Option<usize>,
+    /// Where the two first differ, for people: a message or a tool, and the byte in it.
+    pub(super) place: String,
     /// Bytes of the last request that the two do not share.
     pub(super) bytes: usize,
 }
@@ -150,7 +150,11 @@ impl Recent {
             return None;
         }
         let has_same_tools = request.has_known_tools() || of_same.is_some_and(|old| old.tools.is_none());
-        let loss = of_same.and_then(|old| old.prefix_loss(&messages, has_same_tools));
+        let earlier = of_same.cloned().or_else(|| self.find_continued(&messages, now));
+        let loss = earlier.and_then(|old| {
+            let other_tools = request.tools().filter(|tools| !has_same_tools && !old.has_tools(tools));
+            old.prefix_loss(&messages, other_tools)
+        });
         let tools = match known.and_then(|known| known.tools.as_ref()).filter(|_| request.has_known_tools()) {
             Some(tools) => Some(Arc::clone(tools)),
             None => {
@@ -177,6 +181,14 @@ impl Recent {
         let many = kept.iter().map(|(_, request)| &**request).map(fits).take_while(|fits| *fits).count();
         kept.truncate(many.min(self.limits.requests));
         loss
+    }
+
+    /// The last request of a conversation that goes on with these messages, after its first message has
+    /// changed.
+    fn find_continued(&self, messages: &[Arc<KnownMessage>], now: Instant) -> Option<Arc<RecentRequest>> {
+        let kept = self.lock_requests(now);
+        let found = kept.iter().find(|(_, request)| request.is_continued_by(messages));
+        found.map(|(_, request)| Arc::clone(request))
     }
 
     /// Locks the requests, and drops those that are too old.
@@ -206,16 +218,38 @@ impl RecentRequest {
     }
 
     /// The loss of the prefix, where a later request of the conversation shares less than half of this one.
-    fn prefix_loss(&self, messages: &[Arc<KnownMessage>], has_same_tools: bool) -> Option<PrefixLoss> {
+    /// `other_tools`: its tools, if they differ; they stand before all messages.
+    fn prefix_loss(&self, messages: &[Arc<KnownMessage>], other_tools: Option<&str>) -> Option<PrefixLoss> {
         let size =
             |messages: &[Arc<KnownMessage>]| messages.iter().map(|message| message.text_len()).sum::<usize>();
-        let tools = self.tools.as_ref().map_or(0, |tools| tools.known.text_len());
-        let total = size(&self.messages) + tools;
+        let tools = self.tools.as_ref().map_or("", |tools| tools.known.text());
+        let total = size(&self.messages) + tools.len();
         let shared =
             messages.iter().zip(&self.messages).take_while(|(new, old)| Arc::ptr_eq(new, old)).count();
-        let kept = if has_same_tools { size(&self.messages[..shared]) + tools } else { 0 };
-        let message = has_same_tools.then_some(shared);
-        (2 * kept < total).then_some(PrefixLoss { message, bytes: total - kept })
+        let kept = if other_tools.is_none() { size(&self.messages[..shared]) + tools.len() } else { 0 };
+        let place = || match other_tools {
+            Some(other) => different_tool(tools, other),
+            None => match (self.messages.get(shared), messages.get(shared)) {
+                (Some(old), Some(new)) => {
+                    format!("message {shared}, byte {}", shared_length(old.text(), new.text()))
+                }
+                _ => format!("message {shared}, which is gone"),
+            },
+        };
+        (2 * kept < total).then(|| PrefixLoss { place: place(), bytes: total - kept })
+    }
+
+    fn has_tools(&self, tools: &str) -> bool {
+        self.tools.as_ref().is_some_and(|own| own.known.text() == tools)
+    }
+
+    /// True when these messages are this conversation after its first message has changed.
+    fn is_continued_by(&self, messages: &[Arc<KnownMessage>]) -> bool {
+        let is_same = |at: usize| match (messages.get(at), self.messages.get(at)) {
+            (Some(new), Some(old)) => new.text() == old.text(),
+            _ => false,
+        };
+        messages.len() >= self.messages.len() && is_same(1) && is_same(2)
     }
 
     fn is_of_same_conversation(&self, body: &[u8]) -> bool {
@@ -228,6 +262,23 @@ impl RecentRequest {
         let tools = self.tools.as_ref().map_or(0, |tools| 2 * tools.known.text_len());
         self.messages.iter().map(|message| message.text_len()).sum::<usize>() + tools
     }
+}
+
+/// The bytes that two texts have in common at their beginning.
+fn shared_length(one: &str, other: &str) -> usize {
+    one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
+}
+
+/// The first tool that differs between two arrays, for people.
+fn different_tool(old: &str, new: &str) -> String {
+    let (old, new) = (array_elements(old).unwrap_or_default(), array_elements(new).unwrap_or_default());
+    let at = old.iter().zip(&new).take_while(|(old, new)| old == new).count();
+    let name = new
+        .get(at)
+        .or(old.get(at))
+        .and_then(|tool| Object::parse(Object::parse(tool).ok()?.get("function")?).ok()?.string("name"));
+    let byte = old.get(at).zip(new.get(at)).map_or(0, |(old, new)| shared_length(old, new));
+    format!("tool {at} (`{}`), byte {byte}", name.unwrap_or_default())
 }
 
 /// Where the first words of the user end, and the bytes before.
@@ -297,9 +348,20 @@ mod tests {
         let mut changed = body(&["a", "c"]);
         changed.replace_range(4_000..4_001, "t");
         let found = loss(&changed).unwrap();
-        assert!(found.message == Some(0) && found.bytes > 9_000, "{found:?}");
+        assert!(found.place == "message 0, byte 3975" && found.bytes > 9_000, "{found:?}");
         let found = loss(&changed.replace(r#""name":"f""#, r#""name":"g""#)).unwrap();
-        assert_eq!(found.message, None, "the tools differ");
+        assert_eq!(found.place, "tool 0 (`g`), byte 21");
+    }
+
+    #[test]
+    fn a_system_prompt_of_another_length_is_a_loss() {
+        let (recent, now) = (Recent::new(RecentLimits::default()), Instant::now());
+        let loss = |body: &str| read_with_loss(&recent, body, now).2;
+        assert_eq!(loss(&body(&["a", "b"])), None);
+        let longer = |texts: &[&str]| body(texts).replacen("sss", "sss 12:30", 1);
+        assert_eq!(loss(&body(&["x", "y", "z"])), None, "another conversation");
+        let found = loss(&longer(&["x", "y", "z", "w"])).unwrap();
+        assert_eq!(found.place, "message 0, byte 31");
     }
 
     #[test]

@@ -179,7 +179,7 @@ impl ClientRequest {
         };
         let original = changed.as_ref().map_or(&self.outgoing.body, |changed| &changed.body);
         let known = self.conversation_rules.rules_for(upstream, &self.plan.target_model);
-        let rules: RuleSet = known.union(&on_trial).cloned().collect();
+        let all: RuleSet = known.union(&on_trial).cloned().collect();
         let target = upstream.server_traits();
         let how = Adaptation {
             outbound: self.traits.outbound,
@@ -190,11 +190,11 @@ impl ClientRequest {
             target_model: &self.plan.target_model,
             added: &self.history.added,
             target: &target,
-            rules: &rules,
+            rules: &all,
         };
-        let Adapted { body, edits } = match ChatRequest::parse(original) {
+        let Adapted { body, edits, rules } = match ChatRequest::parse(original) {
             Ok(mut parsed) => adapt_request(&mut parsed, original, &how),
-            Err(_) => Adapted { body: original.clone().into(), edits: vec![] },
+            Err(_) => Adapted { body: original.clone().into(), edits: vec![], rules: vec![] },
         };
         let token_limit = match remedy {
             Some(Remedy::MoreTokens(limit)) => Some(*limit),
@@ -205,6 +205,7 @@ impl ClientRequest {
             body,
             token_limit,
             edits,
+            rules,
             changed,
             fit: Fit::default(),
             on_trial,

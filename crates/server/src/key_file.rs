@@ -19,6 +19,7 @@ use toml::{Spanned, Value};
 
 use super::key_digest::{KeyDigest, digest_key, is_short};
 use super::key_limits::KeyLimits;
+use upstream::Priority;
 
 /// The entry that stands for every key.
 const EVERY: &str = "*";
@@ -59,6 +60,7 @@ struct Entry {
     requests_per_minute: Option<u32>,
     tokens_per_day: Option<u64>,
     max_concurrency: Option<u32>,
+    priority: Option<Priority>,
 }
 
 /// A mistake in the file, with its line; never with a key.
@@ -207,12 +209,22 @@ fn read_limits(entry: &Entry) -> Result<KeyLimits, EntryMistake> {
         requests_per_minute: entry.requests_per_minute,
         tokens_per_day: entry.tokens_per_day,
         max_concurrency: entry.max_concurrency,
+        priority: entry.priority,
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_key_limits_how_urgent_its_requests_are() {
+        let parse =
+            |word: &str| KeyList::parse(&format!("[bob]\nkey = 'sk-bob-long-enough'\npriority = '{word}'\n"));
+        assert_eq!(parse("background").unwrap().keys[0].limits.priority, Some(Priority::Background));
+        let problems = parse("urgent").unwrap_err().concat();
+        assert!(problems.starts_with("line 1: bob: ") && problems.contains("`background`"), "{problems}");
+    }
 
     #[test]
     fn names_keys_and_limits() {
@@ -236,6 +248,7 @@ mod tests {
             max_concurrency: Some(2),
             requests_per_minute: Some(60),
             tokens_per_day: None,
+            priority: None,
         };
         assert_eq!(bob.limits, expected);
         assert_eq!((carol.digest, carol.limits.requests_per_minute), (digest_key(b"foo"), Some(7)));

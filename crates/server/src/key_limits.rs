@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use upstream::Priority;
 use wire::pattern::matches_stars;
 
 /// A minute, in milliseconds.
@@ -27,6 +28,8 @@ pub(super) struct KeyLimits {
     pub(super) tokens_per_day: Option<u64>,
     /// Requests at a time.
     pub(super) max_concurrency: Option<u32>,
+    /// How urgent its requests are at most.
+    pub(super) priority: Option<Priority>,
 }
 
 impl KeyLimits {
@@ -39,6 +42,7 @@ impl KeyLimits {
             requests_per_minute: self.requests_per_minute.or(others.requests_per_minute),
             tokens_per_day: self.tokens_per_day.or(others.tokens_per_day),
             max_concurrency: self.max_concurrency.or(others.max_concurrency),
+            priority: self.priority.or(others.priority),
         }
     }
 

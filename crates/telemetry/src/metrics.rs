@@ -33,6 +33,8 @@ pub const SECOND_ATTEMPTS: &str = "respool_second_attempts_total";
 pub const RESCUES: &str = "respool_rescues_total";
 /// Requests whose prompt shared less than half with that of their conversation's last request.
 pub const PREFIXES_LOST: &str = "respool_prompt_prefixes_lost_total";
+/// Requests that were adapted to what their upstream takes, by rule and upstream.
+pub const ADAPTATIONS: &str = "respool_adaptations_total";
 /// Heartbeats sent while an upstream was silent.
 pub const HEARTBEATS: &str = "respool_heartbeats_total";
 /// Requests in flight at an upstream.
@@ -243,8 +245,13 @@ pub fn count_rescue(fault: &'static str, rescued: bool) {
 }
 
 /// Counts a request whose prompt begins differently than its conversation's last one.
-pub fn prefix_lost() {
+pub fn count_lost_prefix() {
     counter!(PREFIXES_LOST).increment(1);
+}
+
+/// Counts a request that is adapted to its upstream by a rule of docs/requests.md.
+pub fn count_adaptation(rule: &'static str, upstream: &str) {
+    counter!(ADAPTATIONS, "rule" => rule, "upstream" => upstream.to_owned()).increment(1);
 }
 
 /// Counts usage rows that could not be stored.
@@ -310,6 +317,10 @@ pub fn register_alert_sink(name: &str) {
 fn describe_metrics() {
     metrics::describe_counter!(ALERTS_LOST, "Alerts that could not be delivered, by sink");
     metrics::describe_counter!(USAGE_LOST, "Usage rows that could not be stored");
+    metrics::describe_counter!(
+        ADAPTATIONS,
+        "Requests that were adapted to what their upstream takes, by rule (docs/requests.md) and upstream"
+    );
     metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
     metrics::describe_gauge!(IN_FLIGHT, "Requests in progress");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");

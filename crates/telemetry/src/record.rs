@@ -242,10 +242,10 @@ impl RequestRecord {
     }
 
     /// Records where the prompt first differs from that of the conversation's last request, and how many
-    /// bytes the server reads again.
-    pub fn prefix_lost(&self, place: &str, bytes: usize) {
-        self.change_line(|line| line.prefix_lost = Some(format!("{place}, {bytes} bytes")));
-        super::metrics::prefix_lost();
+    /// tokens the server reads again.
+    pub fn record_prefix_loss(&self, loss: String) {
+        self.change_line(|line| line.prefix_lost = Some(loss));
+        super::metrics::count_lost_prefix();
     }
 
     /// Records that another model answers in the place of the one that was asked, and why, in one word.

@@ -486,6 +486,7 @@ impl Drop for RequestLine {
                 row,
                 known_model: std::mem::take(&mut self.known_model),
                 counted,
+                prefix_lost: self.prefix_lost.take(),
             });
         }
     }

@@ -39,6 +39,9 @@ pub struct EndedRequest {
     pub known_model: String,
     /// Its tokens: those of the row, or an estimate if its reply did not state them.
     pub counted: Option<Usage>,
+    /// Where its prompt first differs from that of its conversation's last request, if most of it is read
+    /// again.
+    pub prefix_lost: Option<String>,
 }
 
 /// Settings for recording the requests of one server: whether message text may be logged, the sinks of rows

@@ -17,6 +17,7 @@ mod digits;
 mod echo;
 mod engine;
 mod event;
+mod formats;
 mod input;
 mod json_span;
 mod ledger;
@@ -48,7 +49,7 @@ pub use event::{Dropped, Event, Note, Parsed, ToolCall};
 pub use input::{End, Field, NativeCall, Options};
 pub use preferred_dialects::PreferredDialects;
 pub use repairs::describe_repair;
-pub use tools::{Resolved, Tool, Tools, ToolsError};
+pub use tools::{Resolved, Tool, Tools, ToolsError, portable_name};
 
 /// Reads a whole reply that nothing cut, with [`Options::for_whole_reply`].
 ///

@@ -2,8 +2,8 @@
 //!
 //! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big
 //! numbers, URI and IDN tables) into a binary that only asks "does this fit, and what is missing". Unknown
-//! keywords are ignored: a value never fails an unknown rule. `pattern` and `format` are not checked. Used by
-//! `coerce`.
+//! keywords are ignored: a value never fails an unknown rule. Of `format`, only dates, times and UUIDs are
+//! checked (`formats`), the ones for which servers have grammars. Used by `coerce`.
 //!
 //! Schemas come from clients and MCP servers, and a small one can describe more combinations than any machine
 //! can try. So a pair of a value and a referenced schema is checked once, and all checks of a reply share a
@@ -14,6 +14,8 @@ use std::collections::HashMap;
 use std::fmt;
 
 use serde_json::{Map, Value};
+
+use crate::formats::{self, Patterns};
 
 /// The deepest nesting of schemas that is followed.
 const MAX_DEPTH: usize = 48;
@@ -161,7 +163,8 @@ pub(crate) fn accepts(value: &Value, schema: &Value, document: Document<'_>) -> 
 
 /// Returns the violations of `value`, each with its place.
 pub(crate) fn find_problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
-    let mut check = Check { document, problems: Vec::new(), references: HashMap::new() };
+    let mut check =
+        Check { document, problems: Vec::new(), references: HashMap::new(), patterns: Patterns::default() };
     check.check_value(value, schema, &Path::Arguments, 0);
     check.problems
 }
@@ -191,6 +194,7 @@ struct Check<'a> {
     problems: Vec<String>,
     /// Whether a value fits a referenced schema, by their addresses. Also true while the check is running.
     references: HashMap<(*const Value, *const Value), bool>,
+    patterns: Patterns,
 }
 
 impl Check<'_> {
@@ -234,6 +238,7 @@ impl Check<'_> {
         }
         self.check_type(value, schema, path);
         self.check_choices(value, schema, path, depth);
+        self.check_conditions(value, schema, path, depth);
         match value {
             Value::Object(object) => self.check_object(object, schema, path, depth),
             Value::Array(items) => self.check_array(items, schema, path, depth),
@@ -289,6 +294,32 @@ impl Check<'_> {
         }
     }
 
+    /// Checks `not`, `if`, `then` and `else`, where every keyword of the schema below them is checked.
+    fn check_conditions(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) {
+        if let Some(excluded) = keyword(schema, "not")
+            && self.fits_all(value, excluded, path, depth) == Some(true)
+        {
+            self.add_problem(path, "has the form that `not` excludes");
+        }
+        if let Some(condition) = keyword(schema, "if")
+            && let Some(holds) = self.fits_all(value, condition, path, depth)
+            && let Some(then) = keyword(schema, if holds { "then" } else { "else" })
+        {
+            self.check_value(value, then, path, depth + 1);
+        }
+    }
+
+    /// Returns whether a value fits a schema; `None` where a part of the schema is not checked.
+    fn fits_all(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) -> Option<bool> {
+        if depth >= MAX_DEPTH || !is_checked(schema, depth) {
+            return None;
+        }
+        let before = self.problems.len();
+        let fits = self.passes_check(|check| check.check_value(value, schema, path, depth + 1));
+        self.problems.truncate(before);
+        (!self.document.steps.are_spent()).then_some(fits)
+    }
+
     fn check_object(&mut self, object: &Map<String, Value>, schema: &Value, path: &Path<'_>, depth: usize) {
         if !self.document.steps.take(required_names(schema).count()) {
             return;
@@ -296,6 +327,7 @@ impl Check<'_> {
         for name in required_names(schema).filter(|name| !object.contains_key(*name)) {
             self.add_problem(path, format_args!("`{name}` is missing"));
         }
+        self.check_range(to_float(object.len()), schema, ["minProperties", "maxProperties"], path);
         let declared = properties(schema);
         let open = keyword(schema, "patternProperties").is_some();
         for (name, value) in object {
@@ -314,6 +346,14 @@ impl Check<'_> {
 
     fn check_array(&mut self, items: &[Value], schema: &Value, path: &Path<'_>, depth: usize) {
         self.check_range(to_float(items.len()), schema, ["minItems", "maxItems"], path);
+        let wants_unique = keyword(schema, "uniqueItems") == Some(&Value::Bool(true));
+        let pairs = items.len().saturating_mul(items.len());
+        if wants_unique
+            && self.document.steps.take(pairs)
+            && (1..items.len()).any(|place| items[..place].iter().any(|item| is_same(item, &items[place])))
+        {
+            self.add_problem(path, "must not hold the same item twice");
+        }
         if let Some(rule @ Value::Object(_)) = keyword(schema, "items") {
             for (index, item) in items.iter().enumerate() {
                 self.check_value(item, rule, &Path::Item(path, index), depth + 1);
@@ -331,8 +371,19 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the bounds of a text. It counts characters only if there are bounds.
+    /// Checks the form and the bounds of a text. It counts characters only if there are bounds.
     fn check_text(&mut self, text: &str, schema: &Value, path: &Path<'_>) {
+        if let Some(pattern) = keyword(schema, "pattern").and_then(Value::as_str)
+            && self.document.steps.take(Patterns::steps(pattern, text))
+            && self.patterns.excludes(pattern, text)
+        {
+            self.add_problem(path, format_args!("must match the pattern {pattern}"));
+        }
+        if let Some(format) = keyword(schema, "format").and_then(Value::as_str)
+            && !formats::is_possible(format, text)
+        {
+            self.add_problem(path, format_args!("must be a {format}"));
+        }
         let bounds = ["minLength", "maxLength"];
         let has_bounds = bounds.iter().any(|bound| keyword(schema, bound).is_some());
         if has_bounds && self.document.steps.take(text.len() / BYTES_OF_STEP) {
@@ -349,6 +400,44 @@ impl Check<'_> {
             self.add_problem(path, format_args!("{measured} is above {high}"));
         }
     }
+}
+
+/// Returns true when every keyword of a schema is one that is checked, or says nothing about values.
+fn is_checked(schema: &Value, depth: usize) -> bool {
+    const LEAVES: [&str; 20] = [
+        "type",
+        "enum",
+        "const",
+        "required",
+        "minLength",
+        "maxLength",
+        "pattern",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "minProperties",
+        "maxProperties",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "title",
+        "description",
+        "default",
+        "examples",
+    ];
+    let Value::Object(fields) = schema else { return schema.is_boolean() };
+    depth < MAX_DEPTH
+        && fields.iter().all(|(key, value)| match key.as_str() {
+            "properties" => value.as_object().is_some_and(|properties| {
+                properties.values().all(|property| is_checked(property, depth + 1))
+            }),
+            "items" => is_checked(value, depth + 1),
+            "anyOf" | "allOf" => {
+                value.as_array().is_some_and(|parts| parts.iter().all(|part| is_checked(part, depth + 1)))
+            }
+            key => LEAVES.contains(&key),
+        })
 }
 
 fn text_length(text: &str) -> f64 {
@@ -410,6 +499,35 @@ mod tests {
                     "additionalProperties": false, "$defs": {"A": {"type": "boolean"}}}),
             &[json!({"a": true})],
             &[json!({}), json!({"a": 1}), json!({"a": true, "b": 1})],
+        );
+    }
+
+    #[test]
+    fn what_servers_no_longer_check_is_checked() {
+        check(
+            &json!({"type": "string", "pattern": "^[a-z]+\\.md$"}),
+            &[json!("a.md")],
+            &[json!("a.txt"), json!("A.md")],
+        );
+        check(&json!({"type": "string", "pattern": "\\d"}), &[json!("a1")], &[json!("a")]);
+        // Constructs that this engine lacks, or reads in another way, are not checked.
+        for pattern in ["^(?=a)", "(a)\\1", "[a&&b]", "(", "a{1000}{1000}{1000}"] {
+            check(&json!({ "pattern": pattern }), &[json!("x")], &[]);
+        }
+        check(&json!({"format": "date"}), &[json!("2026-11-25")], &[json!("tomorrow")]);
+        check(&json!({"uniqueItems": true}), &[json!([1, 2])], &[json!([1, 2, 1.0])]);
+        check(&json!({"maxProperties": 1}), &[json!({"a": 1})], &[json!({"a": 1, "b": 1})]);
+        check(
+            &json!({"type": "object", "not": {"required": ["a", "b"]}}),
+            &[json!({"a": 1}), json!({})],
+            &[json!({"a": 1, "b": 1})],
+        );
+        check(&json!({"not": {"contains": 1}}), &[json!([1]), json!("x")], &[]);
+        check(
+            &json!({"if": {"properties": {"kind": {"const": "url"}}}, "then": {"required": ["url"]},
+                    "else": {"required": ["path"]}}),
+            &[json!({"kind": "url", "url": "x"}), json!({"kind": "file", "path": "x"})],
+            &[json!({"kind": "url"}), json!({"kind": "file"})],
         );
     }
 

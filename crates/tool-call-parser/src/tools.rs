@@ -2,6 +2,7 @@
 //! tool that a written name means. Also the tools behind OpenClaw's Tool Search, which leave through its
 //! `tool_call`.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::error::Error;
 use std::fmt;
@@ -13,6 +14,8 @@ use serde_json::value::RawValue;
 
 /// The tool through which OpenClaw's Tool Search runs hidden tools.
 const INDIRECT: &str = "tool_call";
+/// The most bytes of a name that every server takes.
+const PORTABLE: usize = 64;
 /// Namespaces that models put before a name.
 const NAMESPACES: [&str; 8] =
     ["functions.", "function.", "tools.", "tool.", "functions:", "functions/", "tools:", "default_api."];
@@ -72,6 +75,8 @@ struct Names {
     exact: HashMap<String, usize>,
     /// Names without case, `-` and `_`; `None` when two tools share one.
     plain: HashMap<String, Option<usize>>,
+    /// The names that servers may know instead ([`portable_name`]), where they differ.
+    portable: HashMap<String, usize>,
     /// The length of the shortest name, by which most other words are refused quickly.
     shortest: usize,
     /// The first bytes of names.
@@ -183,6 +188,9 @@ impl Tools {
         if let Some(tool) = self.get(written) {
             return Some(Resolved { tool, hidden: false, repaired: false });
         }
+        if let Some(&index) = self.declared.portable.get(written) {
+            return Some(Resolved { tool: &self.declared.list[index], hidden: false, repaired: false });
+        }
         if let Some(tool) = find_tool(&self.declared, written) {
             return Some(Resolved { tool, hidden: false, repaired: true });
         }
@@ -213,6 +221,9 @@ impl Tools {
 impl Names {
     fn add(&mut self, name: String, parameters: Option<Box<str>>) {
         let index = self.list.len();
+        if let Cow::Owned(portable) = portable_name(&name) {
+            self.portable.insert(portable, index);
+        }
         let length = normalise_name(&name).len().min(name.len());
         self.shortest = if index == 0 { length } else { self.shortest.min(length) };
         let alike = self.plain.entry(normalise_name(&name)).or_insert(Some(index));
@@ -249,6 +260,28 @@ impl FromIterator<(String, Option<Box<RawValue>>)> for Tools {
         tools.into_iter().for_each(|(name, parameters)| declared.add(name, parameters.map(Into::into)));
         Self { declared, hidden: Names::default() }
     }
+}
+
+/// Returns the name under which every server takes a tool: at most 64 letters, digits, `-` and `_`. A name
+/// of another kind gets an end that depends on it alone, so that two tools never share one.
+///
+/// [`Tools::resolve`] takes both names.
+pub fn portable_name(name: &str) -> Cow<'_, str> {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    const END: usize = 9;
+    let is_plain = |char: char| char.is_ascii_alphanumeric() || matches!(char, '-' | '_');
+    if name.is_empty() || name.len() <= PORTABLE && name.chars().all(is_plain) {
+        return Cow::Borrowed(name);
+    }
+    // FNV-1a, 64 bits folded to 32.
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let folded = hash ^ (hash >> 32);
+    let start = name.chars().map(|char| if is_plain(char) { char } else { '_' }).take(PORTABLE - END);
+    let end = (0..END - 1).map(|place| DIGITS[usize::try_from((folded >> (4 * place)) & 15).unwrap_or(0)]);
+    Cow::Owned(start.chain(['_']).chain(end).collect())
 }
 
 /// Normalises a name: removes the differences that models introduce.
@@ -374,6 +407,22 @@ mod tests {
         }
         assert!(is_noise("assistant<|channel|>commentary") && is_noise("") && is_noise("browser.search"));
         assert!(!is_noise("send_mail"));
+    }
+
+    #[test]
+    fn tools_are_found_by_their_portable_names() {
+        let long = "mcp__a_server_with_a_long_name__a_tool_whose_name_is_longer_than_any_server_takes";
+        let names = ["mcp.github.read", "mcp_github_read", long, "größe", "read"];
+        let mut seen = std::collections::HashSet::new();
+        for name in names {
+            let portable = portable_name(name);
+            assert!(portable.len() <= PORTABLE && portable.is_ascii() && seen.insert(portable.to_string()));
+            assert_eq!(portable_name(&portable), portable, "twice changes nothing more");
+            check(&names, &portable, Some(name));
+            assert!(tools(&names).resolve(&portable).is_some_and(|found| !found.repaired));
+        }
+        assert_eq!(portable_name("read"), "read");
+        assert_eq!(portable_name("mcp.github.read"), "mcp_github_read_2c9be892");
     }
 
     #[test]

@@ -7,6 +7,7 @@ use super::circuit::CircuitChange;
 use super::client::Upstream;
 use super::failure::{Tier, UpstreamError};
 use super::gate::UpstreamPlace;
+use super::priority::Priority;
 use super::queue::QueueClient;
 use super::response::UpstreamResult;
 use super::state::runtime_time;
@@ -25,6 +26,11 @@ impl Upstream {
             self.state.series.queue.record(waited.as_secs_f64());
         }
         Ok((place, waited))
+    }
+
+    /// Waits until a request that is more urgent than `priority` lines up for a place here.
+    pub async fn wait_for_more_urgent(&self, priority: Priority) {
+        self.state.gate.wait_for_more_urgent(priority).await;
     }
 
     /// The error of a request that has waited for a place for as long as it may.

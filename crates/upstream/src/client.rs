@@ -293,6 +293,11 @@ impl Upstream {
         new
     }
 
+    /// Returns the rules that refusals have taught, for people.
+    pub fn kept_rules(&self) -> KeptRules {
+        self.learned_rules.to_kept()
+    }
+
     /// Keeps the rules in this file, and takes over those that it holds.
     pub fn keep_rules_in(&self, file: &Arc<RuleFile>) {
         if self.rule_file.set(Arc::clone(file)).is_ok() {

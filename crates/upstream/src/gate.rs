@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use super::priority::Priority;
 use super::queue::{FairQueue, QueueClient};
 use telemetry::metrics::UpstreamSeries;
 
@@ -28,12 +29,16 @@ pub(super) struct Gate {
     places: AtomicUsize,
     max_queue: AtomicUsize,
     state: Mutex<GateState>,
+    /// Wakes one that would give up its place for a more urgent request.
+    contended: Notify,
     series: Arc<UpstreamSeries>,
 }
 
 #[derive(Debug)]
 struct GateState {
     taken: usize,
+    /// Counts the requests that have lined up.
+    arrivals: u64,
     waiting: FairQueue<oneshot::Sender<()>>,
     /// The mean time for which recent places were held.
     held: Duration,
@@ -62,10 +67,16 @@ pub(super) struct QueueFull {
 impl Gate {
     /// `places`: how many requests at a time, `None`: any number. `max_queue`: how many may wait.
     pub(super) fn new(places: Option<usize>, max_queue: usize, series: Arc<UpstreamSeries>) -> Self {
-        let state = GateState { taken: 0, waiting: FairQueue::default(), held: FIRST_GUESS, measured: None };
+        let state = GateState {
+            taken: 0,
+            arrivals: 0,
+            waiting: FairQueue::default(),
+            held: FIRST_GUESS,
+            measured: None,
+        };
         let (places, max_queue) =
             (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
-        Self { places, max_queue, state: Mutex::new(state), series }
+        Self { places, max_queue, state: Mutex::new(state), contended: Notify::new(), series }
     }
 
     /// Changes the number of places. Requests that hold one keep it; those that wait get the new ones.
@@ -154,8 +165,22 @@ impl Gate {
         }
         let (call, called) = oneshot::channel();
         let ticket = state.waiting.push(who, call);
+        state.arrivals += 1;
+        self.contended.notify_one();
         self.series.queued.increment(1.0);
         Ok(Err(QueuedRequest { gate: Arc::clone(self), ticket, called, placed: false }))
+    }
+
+    /// Waits until a request that is more urgent than `priority` lines up from now on.
+    pub(super) async fn wait_for_more_urgent(&self, priority: Priority) {
+        let before = self.state().arrivals;
+        loop {
+            self.contended.notified().await;
+            let state = self.state();
+            if state.arrivals > before && state.waiting.has_more_urgent(priority) {
+                return;
+            }
+        }
     }
 
     fn new_place(self: &Arc<Self>) -> UpstreamPlace {
@@ -270,6 +295,22 @@ mod tests {
         assert_eq!(gate.load(), (1, 0));
         drop(line.remove(0).now_or_never().unwrap());
         assert_eq!(gate.load(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn background_work_learns_of_a_person_who_comes() {
+        let gate = gate(1, 9);
+        let background = QueueClient { priority: Priority::Background, ..who(1) };
+        let _place = gate.enter(background).await.unwrap();
+        let mut other = Box::pin(gate.enter(background));
+        assert!(other.as_mut().now_or_never().is_none());
+        let mut contended = Box::pin(gate.wait_for_more_urgent(Priority::Background));
+        assert!(contended.as_mut().now_or_never().is_none(), "the other is as urgent");
+        let mut person = Box::pin(gate.enter(who(2)));
+        assert!(person.as_mut().now_or_never().is_none());
+        assert!(contended.now_or_never().is_some());
+        let mut later = Box::pin(gate.wait_for_more_urgent(Priority::Background));
+        assert!(later.as_mut().now_or_never().is_none(), "the person came before");
     }
 
     #[tokio::test]

@@ -3,11 +3,13 @@
 //! Pure. Called for the queue by `conversation`.
 
 use http::HeaderMap;
+use serde::Deserialize;
 
 use wire::{ChatRequest, Object};
 
 /// How urgent a request is. The smaller is served first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Priority {
     /// A person may wait for it.
     #[default]

@@ -88,6 +88,11 @@ impl<T> FairQueue<T> {
         Some(next.call)
     }
 
+    /// True when one waits that is more urgent than this.
+    pub(super) fn has_more_urgent(&self, priority: Priority) -> bool {
+        self.waiting.iter().any(|waiting| waiting.who.priority < priority)
+    }
+
     /// Takes note of one that was served, also of one that did not have to wait.
     pub(super) fn serve(&mut self, who: QueueClient) {
         self.turns += 1;

@@ -600,7 +600,7 @@ pub async fn report_from_store(
 
 impl UsageSink for Ledger {
     fn record_request(&self, ended: EndedRequest) {
-        let EndedRequest { row, known_model, counted } = ended;
+        let EndedRequest { row, known_model, counted, prefix_lost } = ended;
         if WITHOUT_ROWS.contains(&&*row.route) {
             return;
         }
@@ -625,7 +625,7 @@ impl UsageSink for Ledger {
         }
         let at = clock::now();
         if !row.model.is_empty() {
-            state.minutes.add_request(RequestOutcome::from_row(&row), at);
+            state.minutes.add_request(RequestOutcome { prefix_lost, ..RequestOutcome::from_row(&row) }, at);
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {

@@ -1,7 +1,7 @@
 //! Counts the requests of the last hours for alerts, by the minute, so that a busy server needs no more
 //! memory than an idle one. Pure: the time is an argument.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use telemetry::UsageRow;
@@ -37,6 +37,11 @@ pub struct RequestOutcome {
     pub first_byte: Option<u64>,
     /// The upstream at which it failed, and the error's code.
     pub error: Option<(String, String)>,
+    /// Where its prompt first differs from that of its conversation's last request, if most of it is read
+    /// again.
+    pub prefix_lost: Option<String>,
+    /// The kinds of repairs that its calls needed, each with the upstream.
+    pub repairs: Vec<(String, String)>,
 }
 
 impl RequestOutcome {
@@ -57,6 +62,13 @@ impl RequestOutcome {
             waited: clock::to_millis(row.waited),
             first_byte: row.first_byte.map(clock::to_millis),
             error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
+            prefix_lost: None,
+            repairs: row
+                .repairs
+                .split(',')
+                .filter(|kind| !kind.is_empty())
+                .map(|kind| (row.upstream.clone(), kind.to_owned()))
+                .collect(),
         }
     }
 }
@@ -89,6 +101,12 @@ pub struct Counts {
     pub overflowed: BTreeSet<u64>,
     /// The upstreams at which some failed, with the errors' codes.
     pub errors: BTreeSet<(String, String)>,
+    /// Those whose prompt was read again for the most part.
+    pub prefixes_lost: u64,
+    /// Where the prompt of the last of them first differed.
+    pub last_lost_prefix: Option<String>,
+    /// Requests by upstream and the kind of repair that their calls needed.
+    pub repairs: BTreeMap<(String, String), u64>,
 }
 
 impl Counts {
@@ -100,6 +118,13 @@ impl Counts {
         self.loops_stopped += u64::from(ended.loop_stopped);
         self.overflowed.extend(ended.overflowed.filter(|_| self.overflowed.len() < OVERFLOWS));
         self.errors.extend(ended.error.filter(|_| self.errors.len() < ERRORS));
+        self.prefixes_lost += u64::from(ended.prefix_lost.is_some());
+        self.last_lost_prefix = ended.prefix_lost.or(self.last_lost_prefix.take());
+        for repair in ended.repairs {
+            if self.repairs.len() < ERRORS || self.repairs.contains_key(&repair) {
+                *self.repairs.entry(repair).or_default() += 1;
+            }
+        }
     }
 
     fn merge(mut self, other: &Self) -> Self {
@@ -110,6 +135,11 @@ impl Counts {
         self.loops_stopped += other.loops_stopped;
         self.overflowed.extend(&other.overflowed);
         self.errors.extend(other.errors.iter().cloned());
+        self.prefixes_lost += other.prefixes_lost;
+        self.last_lost_prefix = other.last_lost_prefix.clone().or(self.last_lost_prefix);
+        for (repair, count) in &other.repairs {
+            *self.repairs.entry(repair.clone()).or_default() += count;
+        }
         self
     }
 }

@@ -48,6 +48,11 @@ impl KnownMessage {
         (text.len() <= LONGEST).then(|| Arc::new(known()))
     }
 
+    /// Returns its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the bytes of its text.
     pub fn text_len(&self) -> usize {
         self.text.len()
@@ -55,6 +60,11 @@ impl KnownMessage {
 }
 
 impl KnownTools {
+    /// Returns its text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Returns the bytes of its text.
     pub fn text_len(&self) -> usize {
         self.text.len()

@@ -22,7 +22,7 @@ use super::script::{Fault, Script, Step};
 /// How long the waiting functions wait before they fail the test.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Routes that the fake answers without a script.
-const PROBES: [&str; 4] = ["/v1/models", "/health", "/version", "/tokenize"];
+const PROBES: [&str; 6] = ["/v1/models", "/health", "/version", "/tokenize", "/props", "/apply-template"];
 
 /// A request that came, and its end.
 #[derive(Clone, Debug)]
@@ -472,10 +472,12 @@ impl Record {
     }
 
     fn probe(&self, seen: &Seen) -> Option<Script> {
-        if (seen.method == "POST") != (seen.path() == "/tokenize") {
+        if (seen.method == "POST") != ["/tokenize", "/apply-template"].contains(&seen.path()) {
             return None;
         }
         match seen.path() {
+            // llama.cpp's routes.
+            "/props" | "/apply-template" => Some(Script::json(404, &json!({"detail": "Not Found"}))),
             "/tokenize" => {
                 let count = self.count.unwrap_or(seen.body.len() as u64 / 4);
                 Some(Script::json(

@@ -2,6 +2,11 @@
 //! or a rule that adapts it to the upstream.
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use tokio::time::timeout;
 
 use super::state::{Current, Exchange};
 use crate::attempt::Changed;
@@ -9,8 +14,12 @@ use crate::decide::Change;
 use crate::fit;
 use crate::outcome::Finding;
 use crate::request::ClientRequest;
-use adapt::{Rule, RuleSet, find_rule};
+use adapt::{Loss, Rule, RuleSet, find_rule, known_good_request};
 use translate::{Fault, Remedy, Situation};
+use upstream::{Call, UpstreamError};
+
+/// How long an upstream may take to refuse a picture that is certainly good; else its model can see.
+const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Exchange {
     /// The change that may keep the model from its last mistake.
@@ -49,17 +58,47 @@ impl Exchange {
     }
 
     /// The rule that avoids the cause of the last refusal, if the owner allows it.
-    pub(super) fn next_adaptation(&mut self) -> Change {
+    pub(super) async fn next_adaptation(&mut self) -> Change {
         let found = self.find_rule();
         let consent = &self.request.settings.adapt;
         match found {
-            Some(rule) if consent.allows(&rule) => Change::Adapt(Arc::new(rule)),
+            Some(rule) if consent.allows(&rule) => {
+                if rule.loss() == Loss::Media && !self.is_confirmed(&rule).await {
+                    self.unconfirmed.insert(rule.clone());
+                }
+                Change::Adapt(Arc::new(rule))
+            }
             Some(rule) => {
                 self.withheld_rule = Some(rule);
                 Change::Nothing
             }
             None => Change::Nothing,
         }
+    }
+
+    /// True when the upstream also refuses a picture or a sound that is certainly good: one broken picture
+    /// takes the sight from no other conversation.
+    async fn is_confirmed(&self, rule: &Rule) -> bool {
+        let Some(Current { attempt, .. }) = &self.current else { return false };
+        let (request, upstream) = (&self.request, &attempt.upstream);
+        let Some(body) = known_good_request(rule, &request.plan.target_model) else { return true };
+        let call = Call {
+            method: Method::POST,
+            path_and_query: request.outgoing.path_and_query.clone(),
+            headers: request.outgoing.headers.clone(),
+            body: Bytes::from(body.clone()).into(),
+            verbatim: false,
+        };
+        let refusal = async {
+            let mut answer = upstream.send(call).await.ok()?;
+            let status = answer.status();
+            let text = if status.is_success() { return None } else { answer.read_excerpt().await };
+            Some(UpstreamError::from_answer(&upstream.name, status.as_u16(), &text))
+        };
+        let refusal = timeout(CONFIRMED_WITHIN, refusal).await.ok().flatten();
+        let found =
+            refusal.and_then(|error| find_rule(&error.said, error.param.as_deref(), &body, &RuleSet::new()));
+        found.as_ref() == Some(rule)
     }
 
     fn find_rule(&self) -> Option<Rule> {

@@ -15,13 +15,20 @@ use crate::request::{ClientRequest, Route};
 use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
 use telemetry::TRACEPARENT;
+use telemetry::metrics::count_adaptation;
 use translate::{Fault, Reply, Salvage, read_overflow};
-use upstream::{Call, OutcomeReport, Tier, Upstream, UpstreamError, UpstreamResponse, UpstreamResult};
+use upstream::{
+    Call, OutcomeReport, Priority, QueueClient, Tier, Upstream, UpstreamError, UpstreamResponse,
+    UpstreamResult,
+};
 use wire::turn::{Turn, Usage};
 use wire::{Completion, ErrorCode};
 
 /// A reply from this size on, in bytes, is read on a thread of its own: other requests wait on this one.
 const LARGE_REPLY: usize = 256 << 10;
+
+/// How often a request in the background gives its place to another one.
+const MOST_YIELDS: u32 = 3;
 
 /// The upstream that is asked now, and the report that expects the outcome.
 type Chosen = (Arc<Upstream>, OutcomeReport);
@@ -168,8 +175,14 @@ impl Exchange {
     }
 
     async fn send_and_read(&mut self) -> UpstreamResult<Read> {
+        let who = self.candidates.who();
         let Some(current) = &mut self.current else { return Err(no_upstream()) };
-        let sent = current.send(&self.request).await;
+        let sent = match who {
+            Some(who) if who.priority == Priority::Background => {
+                Box::pin(current.send_yielding(&self.request, who)).await
+            }
+            _ => current.send(&self.request).await,
+        };
         let attempt = &mut current.attempt;
         let model = &self.request.profile.model;
         if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.learn_served_model(model)
@@ -177,7 +190,7 @@ impl Exchange {
             self.request.record.set_known_model(model);
         }
         if sent.is_ok() && !attempt.on_trial.is_empty() {
-            learn_rules(attempt, &self.request);
+            learn_rules(attempt, &self.request, &self.unconfirmed);
         }
         attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| fit::as_overflow(attempt, error))?;
@@ -244,11 +257,13 @@ async fn read_by_size<T: Send + 'static>(
     })
 }
 
-/// Keeps the rules with which the request was accepted.
-fn learn_rules(attempt: &mut Attempt, request: &ClientRequest) {
+/// Keeps the rules with which the request was accepted; those that are `unconfirmed` for its conversation
+/// only.
+fn learn_rules(attempt: &mut Attempt, request: &ClientRequest, unconfirmed: &RuleSet) {
     let on_trial = std::mem::take(&mut attempt.on_trial);
     request.conversation_rules.add(&attempt.upstream, &request.plan.target_model, &on_trial);
-    let learned = attempt.upstream.learn_rules(&request.plan.target_model, &on_trial);
+    let confirmed = &on_trial - unconfirmed;
+    let learned = attempt.upstream.learn_rules(&request.plan.target_model, &confirmed);
     for rule in learned {
         tracing::warn!(
             target: "respool::upstream",
@@ -272,6 +287,31 @@ fn interpret_completion(completion: Completion, request: &ClientRequest, token_l
 }
 
 impl Current {
+    /// Sends the attempt of a request for which no person waits. Until its answer has begun, it gives its
+    /// place to a request that is more urgent, and lines up again.
+    async fn send_yielding(
+        &mut self,
+        request: &ClientRequest,
+        who: QueueClient,
+    ) -> UpstreamResult<Box<UpstreamResponse>> {
+        for _ in 0..MOST_YIELDS {
+            let upstream = Arc::clone(&self.attempt.upstream);
+            let sent = tokio::select! {
+                biased;
+                sent = self.send(request) => Some(sent),
+                () = upstream.wait_for_more_urgent(who.priority) => None,
+            };
+            if let Some(sent) = sent {
+                return sent;
+            }
+            request.record.record_repeat("put_back");
+            self.queue_place = None;
+            let (place, _) = upstream.wait_for_place(who).await?;
+            self.queue_place = Some(place);
+        }
+        self.send(request).await
+    }
+
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
     async fn send(&mut self, request: &ClientRequest) -> UpstreamResult<Box<UpstreamResponse>> {
         let record = &request.record;
@@ -286,6 +326,7 @@ impl Current {
         let fitted = attempt.fit.apply(&attempt.body);
         request.progress.note_trimming(fitted.trimmed.as_deref());
         record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
+        attempt.rules.iter().for_each(|rule| count_adaptation(rule, &attempt.upstream.name));
         record.log_content_with("upstream request", || fitted.body.to_bytes());
         let mut headers = request.outgoing.headers.clone();
         if let Some(part_of) = record.traceparent() {

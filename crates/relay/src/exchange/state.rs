@@ -9,7 +9,7 @@ use crate::fallback::Fallbacks;
 use crate::outcome::{AttemptOutcome, Finding, History, Refusal, Whole};
 use crate::relay::Relay;
 use crate::request::ClientRequest;
-use adapt::Rule;
+use adapt::{Rule, RuleSet};
 use translate::{Fault, ReplyRules, Salvage};
 use upstream::{Upstream, UpstreamError, UpstreamPlace, UpstreamResponse};
 use wire::Pieces;
@@ -32,6 +32,8 @@ pub(crate) struct Exchange {
     pub(super) fallbacks: Option<Box<Fallbacks>>,
     /// The rule that would avoid the last refusal, and that the owner has not allowed.
     pub(super) withheld_rule: Option<Rule>,
+    /// Rules that only this conversation needs, as far as is known.
+    pub(super) unconfirmed: RuleSet,
 }
 
 /// The attempt under way. The next one replaces it, and takes over what both have in common.
@@ -71,6 +73,7 @@ impl Exchange {
             expects_stream: false,
             fallbacks,
             withheld_rule: None,
+            unconfirmed: RuleSet::new(),
         }
     }
 

@@ -92,6 +92,7 @@ impl Arrival {
             request_id: respond::upstream_id(&self.parts.headers, &self.record.start().id),
             headers: std::mem::take(&mut self.parts.headers),
             peer: self.peer,
+            priority: permit::key_priority(&self.parts.extensions),
             received: self.received,
             is_agent: false,
             may_trim: false,

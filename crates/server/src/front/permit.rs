@@ -16,6 +16,7 @@ use crate::meter::Reading;
 use crate::metered_request::MeteredRequest;
 use crate::paths::{is_for_kept_response, is_own, uses_model};
 use telemetry::Account;
+use upstream::Priority;
 use wire::{ApiError, ErrorCode, FormReader, Object};
 
 /// Whether a request uses tokens.
@@ -31,6 +32,12 @@ pub(crate) enum Cost {
 pub(crate) fn key_account(extensions: &http::Extensions) -> Option<Arc<dyn Account>> {
     let metered: Arc<dyn Account> = extensions.get::<Arc<MeteredRequest>>()?.clone();
     Some(metered)
+}
+
+/// Returns how urgent the request is at most, by its key.
+pub(super) fn key_priority(extensions: &http::Extensions) -> Priority {
+    let metered = extensions.get::<Arc<MeteredRequest>>();
+    metered.and_then(|metered| metered.key.limits.priority).unwrap_or_default()
 }
 
 /// Returns true if the client of this request may ask for a model or agent.

@@ -89,7 +89,7 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::ErrorRate => requests("outcome=error&period=1h"),
         Rule::LoopsStopped => requests("outcome=loop_guard&period=1h"),
         Rule::Overflows => requests("text=context_length_exceeded&period=1h"),
-        Rule::SecondAttempts => requests("period=1h"),
+        Rule::SecondAttempts | Rule::PrefixLost | Rule::RepairsRepeated => requests("period=1h"),
         Rule::QueueWaits | Rule::FirstByteSlow => requests("period=1h&order=first_byte"),
         Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
         Rule::StateNotWritable | Rule::StateRemoved | Rule::ReloadFailed => None,

@@ -150,7 +150,21 @@ fn upstream_table(app: &App) -> Markup {
         ("Mean time of recent replies", "number wide"),
         ("Models", "wide"),
     ];
-    layout::scrolling_table("Upstreams", &heads, &rows)
+    html! { (layout::scrolling_table("Upstreams", &heads, &rows)) (adaptations(app)) }
+}
+
+/// Lists how requests are adapted to what the upstreams take, and what that costs.
+fn adaptations(app: &App) -> Markup {
+    html! {
+        @for upstream in app.relay.upstreams() {
+            @for model in upstream.kept_rules().models {
+                details {
+                    summary { "Requests for " (model.model) " are adapted to what " (upstream.name) " takes" }
+                    ul { @for rule in &model.rules { li { code { (rule) } ": " (format::with_code(&adapt::describe_rule(rule))) } } }
+                }
+            }
+        }
+    }
 }
 
 fn problem_list(app: &App, now: u64) -> Markup {

@@ -1,0 +1,170 @@
+//! Checks a model's chat template where the server renders it: llama.cpp's `/apply-template`, vLLM's
+//! `/tokenize`. A template that leaves the tools out refuses nothing, and the model knows nothing of them.
+//! Called by `check`.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, header};
+use serde_json::{Value, json};
+use tokio::time::timeout;
+
+use super::check::PROBE_WITHIN;
+use super::findings::Findings;
+use crate::adapt::{RuleSet, find_rule};
+use crate::upstream::{Call, Upstream, UpstreamError};
+
+/// Words of the rendered conversation. None has a space, so that they survive being cut into tokens.
+const SYSTEM: &str = "respoolsystem";
+const LATER_SYSTEM: &str = "respoollatersystem";
+const TOOL: &str = "respooltool";
+const RESULT: &str = "respoolresult";
+
+/// Renders a conversation with tools, and says what the template makes of it.
+pub(super) async fn check_template(upstream: &Upstream, model: &str, findings: &mut Findings) {
+    let whole = conversation(model, false);
+    match render(upstream, &whole).await {
+        Rendered::Prompt(prompt) => match problems_of(&prompt).as_slice() {
+            [] => findings.ok(&format!("model {model}: its template renders the system message, the tools and their results")),
+            problems => problems.iter().for_each(|problem| {
+                let todo = "start the server with a template for tools (vLLM: --chat-template, llama.cpp: --jinja), or take another model";
+                findings.warn(&format!("model {model}: {problem}"), todo);
+            }),
+        },
+        Rendered::Refused(said) => report_refusal(model, "a conversation with tools", &said, &whole, findings),
+        Rendered::Unknown => return,
+    }
+    let later = conversation(model, true);
+    match render(upstream, &later).await {
+        Rendered::Prompt(prompt) if !prompt.contains(LATER_SYSTEM) => findings.warn(
+            &format!("model {model}: its template leaves out system messages that are not first"),
+            "put them into the first one, or take another template",
+        ),
+        Rendered::Refused(said) => report_refusal(model, "a later system message", &said, &later, findings),
+        Rendered::Prompt(_) | Rendered::Unknown => {}
+    }
+}
+
+/// Compares the places that a server says it has with those that respool gives.
+pub(super) async fn check_places(
+    upstream: &Upstream,
+    max_concurrency: Option<usize>,
+    findings: &mut Findings,
+) {
+    let asked = timeout(PROBE_WITHIN, upstream.get_json("/props", HeaderMap::new())).await;
+    let Ok(Ok((status, body))) = asked else { return };
+    let props: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let Some(slots) = props["total_slots"].as_u64().filter(|_| status.is_success()) else { return };
+    let text = format!("the server works on {slots} requests at a time");
+    match max_concurrency {
+        Some(places) if places as u64 == slots => findings.ok(&format!("{text}, as `max_concurrency` says")),
+        _ => findings.warn(
+            &text,
+            &format!("set `max_concurrency = {slots}` of this [[upstream]]: then people go before work in the background (docs/requests.md)"),
+        ),
+    }
+}
+
+fn conversation(model: &str, has_later_system: bool) -> Value {
+    let call = json!({"id": "respool01", "type": "function", "function": {"name": TOOL, "arguments": "{\"word\":\"ping\"}"}});
+    let mut messages = vec![
+        json!({"role": "system", "content": SYSTEM}),
+        json!({"role": "user", "content": "ping"}),
+        json!({"role": "assistant", "content": "", "tool_calls": [call]}),
+        json!({"role": "tool", "tool_call_id": "respool01", "content": RESULT}),
+    ];
+    if has_later_system {
+        messages.push(json!({"role": "system", "content": LATER_SYSTEM}));
+    }
+    messages.push(json!({"role": "user", "content": "pong"}));
+    let parameters = json!({"type": "object", "properties": {"word": {"type": "string"}}});
+    let tool =
+        json!({"type": "function", "function": {"name": TOOL, "description": "d", "parameters": parameters}});
+    json!({"model": model, "messages": messages, "tools": [tool], "add_generation_prompt": true, "return_token_strs": true})
+}
+
+/// Lists the parts that a rendered prompt lacks.
+fn problems_of(prompt: &str) -> Vec<&'static str> {
+    // The call in the history names the tool once; its declaration does so before the user's words.
+    let is_declared = prompt.split("ping").next().is_some_and(|before| before.contains(TOOL))
+        || prompt.matches(TOOL).count() > 1;
+    let checks = [
+        (is_declared, "its template leaves the tools out, so the model does not know them"),
+        (prompt.contains(RESULT), "its template leaves the results of tools out"),
+        (prompt.contains(SYSTEM), "its template leaves the system message out"),
+        (prompt.matches(SYSTEM).count() < 2, "its template renders the system message twice"),
+    ];
+    checks.into_iter().filter(|(holds, _)| !holds).map(|(_, problem)| problem).collect()
+}
+
+fn report_refusal(model: &str, what: &str, said: &str, body: &Value, findings: &mut Findings) {
+    match find_rule(said, None, &body.to_string(), &RuleSet::new()) {
+        Some(rule) => findings.ok(&format!(
+            "model {model}: its template refuses {what}; respool adapts it (`{rule}`, docs/requests.md)"
+        )),
+        None => findings
+            .warn(&format!("model {model}: its template refuses {what}: {said}"), "take another template"),
+    }
+}
+
+/// The answer of a server that was asked to render a conversation.
+enum Rendered {
+    Prompt(String),
+    /// The template refuses it, with these words.
+    Refused(String),
+    /// The server does not render.
+    Unknown,
+}
+
+async fn render(upstream: &Upstream, body: &Value) -> Rendered {
+    for path in ["/apply-template", "/tokenize"] {
+        let call = Call {
+            method: Method::POST,
+            path_and_query: path.into(),
+            headers: [(header::CONTENT_TYPE, HeaderValue::from_static("application/json"))]
+                .into_iter()
+                .collect(),
+            body: Bytes::from(body.to_string()).into(),
+            verbatim: false,
+        };
+        let Ok(Ok(mut answer)) = timeout(PROBE_WITHIN, upstream.send(call)).await else { continue };
+        let status = answer.status();
+        if matches!(status.as_u16(), 400 | 422 | 500) {
+            let text = answer.read_excerpt().await;
+            return Rendered::Refused(
+                UpstreamError::from_answer(&upstream.name, status.as_u16(), &text).said,
+            );
+        }
+        if status.is_success()
+            && let Ok(Ok(text)) = timeout(PROBE_WITHIN, answer.read_whole(4 << 20)).await
+            && let Some(prompt) = prompt_of(&serde_json::from_slice(&text).unwrap_or_default())
+        {
+            return Rendered::Prompt(prompt);
+        }
+    }
+    Rendered::Unknown
+}
+
+/// The prompt in an answer: llama.cpp's text, or the tokens of vLLM.
+fn prompt_of(answer: &Value) -> Option<String> {
+    let tokens = || Some(answer["token_strs"].as_array()?.iter().filter_map(Value::as_str).collect());
+    answer["prompt"].as_str().map(str::to_owned).or_else(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_prompt_lacks_is_said() {
+        let good =
+            format!("<sys>{SYSTEM} {{\"name\":\"{TOOL}\"}}<user>ping<call>{TOOL}<tool>{RESULT}<user>pong");
+        assert!(problems_of(&good).is_empty());
+        let problems = |prompt: &str| problems_of(prompt).len();
+        assert_eq!(problems(&good.replacen(TOOL, "", 1)), 1, "the tools");
+        assert_eq!(problems(&good.replace(RESULT, "")), 1, "the result");
+        assert_eq!(problems(&good.replace(SYSTEM, "")), 1, "no system message");
+        assert_eq!(problems(&good.replace(SYSTEM, &SYSTEM.repeat(2))), 1, "two system messages");
+        let tokens = json!({"token_strs": ["respool", "tool"]});
+        assert_eq!(prompt_of(&tokens).as_deref(), Some(TOOL));
+        assert_eq!(prompt_of(&json!({"count": 3})), None);
+    }
+}
