@@ -181,7 +181,18 @@ await "❯ What did we do?"
 keys C-c
 keys C-d
 await "left with 0"
-ok "--continue, also after kill -9; history"
+start --resume
+await "  The total is wrong. Fix it."
+keys 1 Enter
+await "› What did we do?"
+keys C-d
+await "left with 0"
+start --resume
+await "Number (Enter begins a new conversation)"
+keys 7 Enter
+await "\`7\` is not a number from 1 to"
+await "left with 1"
+ok "--continue, also after kill -9; --resume; history"
 
 for signal in TERM HUP; do
     start --continue

@@ -27,7 +27,7 @@ const EXEC: (&str, &str) = ("exec", r#"{"command":"send it"}"#);
 const WINDOW: &str = "[models.\"gpt-oss-20b\"]\ncontext_window = 32768";
 
 /// The configured agent, with other supervision.
-fn supervised(respool: &Respool, supervision: Supervision) -> Arc<Agent> {
+pub fn supervised(respool: &Respool, supervision: Supervision) -> Arc<Agent> {
     named("helper", respool, supervision)
 }
 
@@ -47,7 +47,7 @@ fn named(name: &str, respool: &Respool, supervision: Supervision) -> Arc<Agent> 
     })
 }
 
-fn confirms(tools: &[&str], rules: ApprovalRules) -> Supervision {
+pub fn confirms(tools: &[&str], rules: ApprovalRules) -> Supervision {
     let tiers = tools.iter().map(|tool| ((*tool).to_owned(), Tier::Confirm)).collect();
     Supervision { tiers, rules, ..Supervision::default() }
 }
@@ -56,7 +56,7 @@ fn request() -> AgentRequest {
     AgentRequest::parse(ask(false).to_string().as_bytes()).unwrap().with_client_key(b"")
 }
 
-async fn serve(respool: &Respool, agent: &Arc<Agent>) -> (String, WorkEnd) {
+pub async fn serve(respool: &Respool, agent: &Arc<Agent>) -> (String, WorkEnd) {
     let watch = respool.agents.serve_request(agent, request(), None).await;
     end(watch).await
 }
@@ -69,7 +69,7 @@ async fn end(mut watch: respool::agent::Watch) -> (String, WorkEnd) {
     }
 }
 
-fn awaited(end: WorkEnd) -> ApprovalRequest {
+pub fn awaited(end: WorkEnd) -> ApprovalRequest {
     match end {
         WorkEnd::AwaitingApproval(request) => request,
         other => panic!("it does not wait: {other:?}"),

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use respool::agent::{ApprovalRules, Decision};
 use respool::store::{ClaimRequest, EntryEnd, NewEntry, Queue as _};
 use serde_json::json;
 
 use crate::agents::{READ, echoing};
+use crate::agents_approvals::{awaited, confirms, serve, supervised};
 use crate::support::client::{Client, Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
@@ -305,6 +307,30 @@ async fn operator_keys_alone_leave_the_page_open() {
     assert!(approvals("").await.contains("log in with an operator key"));
     let cookie = logged_in(&respool).await;
     assert!(!approvals(&cookie).await.contains("log in with an operator key"));
+}
+
+/// A person approves one of two calls on the page, with a comment.
+#[tokio::test]
+async fn calls_are_approved_one_by_one() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), true).await;
+    let calls = [("exec", r#"{"command":"one"}"#), ("exec", r#"{"command":"two"}"#)];
+    fake.then(Script::json(200, &replies::calls(&calls)));
+    fake.then(Script::json(200, &replies::text("Done.")));
+    let agent = supervised(&respool, confirms(&["exec"], ApprovalRules::default()));
+    let asked = awaited(serve(&respool, &agent).await.1);
+    let cookie = logged_in(&respool).await;
+    let page = get(&respool, "/ui/approvals", &cookie).await.text();
+    assert_eq!(page.matches("type=\"checkbox\"").count(), 2, "{page}");
+    assert!(page.contains("Approve the marked calls") && page.contains("Model call: "), "{page}");
+    let form = format!("csrf={}&call={}&comment=one+is+enough&approve=yes", mark(&page), asked.calls[0].id);
+    let path = format!("/ui/approvals/{}", asked.id);
+    assert_eq!(post(&respool, &path, &cookie, &form, "http://127.0.0.1").await.status, 303);
+    let store = respool.agents.store().unwrap();
+    let decided = store.approval(&asked.id).await.unwrap().unwrap().decision.unwrap();
+    let decision: Decision = serde_json::from_str(&decided).unwrap();
+    assert_eq!(decision.approved, [asked.calls[0].id.clone()]);
+    assert_eq!((&*decision.by, decision.comment.as_deref()), ("root", Some("one is enough")));
 }
 
 /// Without keys the page showed what `/v1/approvals` refuses, and let anybody drop dead letters.

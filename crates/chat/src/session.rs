@@ -97,7 +97,7 @@ impl Session {
         for (index, conversation) in past.iter().enumerate() {
             let age = format_age(now.saturating_sub(conversation.updated));
             self.screen.write_line(&format!(
-                "{:>3}  {age:>8}  {}",
+                "{:>3}  {age:>10}  {}",
                 index + 1,
                 one_line(&conversation.title, 60)
             ));
@@ -434,9 +434,10 @@ fn chosen_index(line: &str, count: usize) -> Result<Option<usize>, String> {
 /// Formats how long ago something was.
 fn format_age(millis: u64) -> String {
     match millis / 60_000 {
-        minutes @ ..60 => format!("{minutes} min"),
-        minutes @ 60..2_880 => format!("{} h", minutes / 60),
-        minutes => format!("{} days", minutes / 1_440),
+        0 => "just now".to_owned(),
+        minutes @ 1..60 => format!("{minutes} min ago"),
+        minutes @ 60..2_880 => format!("{} h ago", minutes / 60),
+        minutes => format!("{} days ago", minutes / 1_440),
     }
 }
 
@@ -538,7 +539,7 @@ mod tests {
             assert!(chosen_index(wrong, 3).unwrap_err().contains("from 1 to 3"));
         }
         let ages = [0, 59, 60, 47 * 60, 48 * 60].map(|minutes| format_age(minutes * 60_000));
-        assert_eq!(ages, ["0 min", "59 min", "1 h", "47 h", "2 days"]);
+        assert_eq!(ages, ["just now", "59 min ago", "1 h ago", "47 h ago", "2 days ago"]);
     }
 
     #[test]
