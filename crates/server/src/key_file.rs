@@ -222,7 +222,7 @@ mod tests {
         let parse =
             |word: &str| KeyList::parse(&format!("[bob]\nkey = 'sk-bob-long-enough'\npriority = '{word}'\n"));
         assert_eq!(parse("background").unwrap().keys[0].limits.priority, Some(Priority::Background));
-        let problems = parse("urgent").unwrap_err().concat();
+        let problems = parse("urgent").unwrap_err()[0].to_string();
         assert!(problems.starts_with("line 1: bob: ") && problems.contains("`background`"), "{problems}");
     }
 

@@ -56,6 +56,7 @@ impl KeyLimits {
             requests_per_minute: part(self.requests_per_minute),
             tokens_per_day: self.tokens_per_day,
             max_concurrency: part(self.max_concurrency),
+            priority: None,
         }
     }
 
