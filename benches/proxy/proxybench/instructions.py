@@ -7,6 +7,7 @@ after each load.
 import re
 import shutil
 import subprocess
+import time
 
 from .builds import CannotMeasure
 from .scenarios import Scenario
@@ -22,6 +23,7 @@ LOADS = {
 }
 """By name: what is sent, and in how many units (replies or chunks) one request's instructions are divided."""
 START_SECONDS = 180
+DUMP_SECONDS = 60
 
 
 def under_callgrind(peer, lab):
@@ -50,13 +52,24 @@ def take_counters(bench, peer):
     """Instructions since the last call."""
     (pid,) = bench.pids(peer)
     answer = subprocess.run(["callgrind_control", "--dump", str(pid)], capture_output=True, text=True)
-    files = list(counter_file(peer, bench.lab).parent.glob(counter_file(peer, bench.lab).name + ".*"))
-    totals = [int(total) for file in files for total in re.findall(r"^totals: (\d+)", file.read_text(), re.MULTILINE)]
+    # On a busy machine callgrind writes later than its control program ends.
+    until = time.monotonic() + DUMP_SECONDS
+    while not (totals := read_counters(peer, bench.lab)):
+        if time.monotonic() > until:
+            raise CannotMeasure(f"callgrind wrote no counters for process {pid}: {answer.stdout}{answer.stderr}")
+        time.sleep(0.2)
+    return sum(totals)
+
+
+def read_counters(peer, lab):
+    """The totals of callgrind's files, which are removed; none while one of them is being written."""
+    files = list(counter_file(peer, lab).parent.glob(counter_file(peer, lab).name + ".*"))
+    totals = [re.findall(r"^totals: (\d+)", file.read_text(), re.MULTILINE) for file in files]
+    if not all(totals):
+        return []
     for file in files:
         file.unlink()
-    if not totals:
-        raise CannotMeasure(f"callgrind wrote no counters for process {pid}: {answer.stdout}{answer.stderr}")
-    return sum(totals)
+    return [int(total) for found in totals for total in found]
 
 
 def counter_file(peer, lab):
