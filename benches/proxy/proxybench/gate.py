@@ -51,7 +51,8 @@ def main():
     arguments = parse_arguments()
     try:
         sys.exit(judge(arguments))
-    except CannotMeasure as reason:
+    # A starved program that answers too late is no result either.
+    except (CannotMeasure, OSError) as reason:
         print(f"bench-gate: {reason}", file=sys.stderr)
         sys.exit(NO_RESULT)
 
