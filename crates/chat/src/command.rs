@@ -34,11 +34,20 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/quit", "", "leave (also Ctrl-D)"),
 ];
 
+/// The mistake in a command.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum CommandError {
+    #[error("{0} takes no argument")]
+    Argument(String),
+    #[error("there is no command {0}; /help lists all of them")]
+    Unknown(String),
+}
+
 /// Parses a line; `None` when it is meant for the model. A path at its beginning is not a command.
 ///
 /// # Errors
-/// The mistake in the command, for the person.
-pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
+/// The mistake in the command.
+pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> {
     let line = line.trim();
     let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     if !name.starts_with('/') || name[1..].contains('/') || line.contains('\n') {
@@ -52,7 +61,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
         "/approve" => Command::Approvals(ApprovalCommand::Approve(argument)),
         "/reject" => Command::Approvals(ApprovalCommand::Reject(argument)),
         _ if argument.is_some() && COMMANDS.iter().any(|(known, ..)| *known == name) => {
-            return Some(Err(format!("{name} takes no argument")));
+            return Some(Err(CommandError::Argument(name.to_owned())));
         }
         "/help" | "/?" => Command::Help,
         "/tools" => Command::Tools,
@@ -60,7 +69,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, String>> {
         "/clear" | "/new" => Command::Clear,
         "/undo" => Command::Undo,
         "/quit" | "/exit" => Command::Quit,
-        _ => return Some(Err(format!("there is no command {name}; /help lists all of them"))),
+        _ => return Some(Err(CommandError::Unknown(name.to_owned()))),
     };
     Some(Ok(command))
 }
@@ -89,8 +98,8 @@ mod tests {
         let check = |line: &str, expected: Option<Result<Command, &str>>| {
             let found = read_command(line);
             match (&found, &expected) {
-                (Some(Err(text)), Some(Err(part))) => assert!(text.contains(part), "{text}"),
-                _ => assert_eq!(found, expected.map(|it| it.map_err(str::to_owned)), "{line}"),
+                (Some(Err(error)), Some(Err(part))) => assert!(error.to_string().contains(part), "{error}"),
+                _ => assert_eq!(found.map(Result::ok), expected.map(Result::ok), "{line}"),
             }
         };
         check("/help", Some(Ok(Command::Help)));

@@ -41,11 +41,10 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Opens the editor with the history in `state_dir`. The chat works without a history too.
-    pub(super) fn open(state_dir: &Path, paint: Paint) -> Result<Self, String> {
-        let failed = |error: ReadlineError| format!("the line editor cannot be started: {error}");
-        let config = Config::builder().max_history_size(MOST_HISTORY).map_err(failed)?;
-        let config = config.history_ignore_dups(true).map_err(failed)?.auto_add_history(false).build();
-        let mut editor = Editor::with_config(config).map_err(failed)?;
+    pub(super) fn open(state_dir: &Path, paint: Paint) -> Result<Self, ReadlineError> {
+        let config = Config::builder().max_history_size(MOST_HISTORY)?;
+        let config = config.history_ignore_dups(true)?.auto_add_history(false).build();
+        let mut editor = Editor::with_config(config)?;
         editor.set_helper(Some(Keys { paint }));
         let alt_enter = KeyEvent(KeyCode::Enter, Modifiers::ALT);
         editor.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));

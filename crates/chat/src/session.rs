@@ -153,7 +153,8 @@ impl Session {
 
     /// Talks until the person leaves.
     pub(super) fn talk(&mut self, runtime: &Runtime, state_dir: &Path) -> Result<(), String> {
-        let mut lines = Lines::open(state_dir, self.screen.paint())?;
+        let lines = Lines::open(state_dir, self.screen.paint());
+        let mut lines = lines.map_err(|error| format!("the line editor cannot be started: {error}"))?;
         self.greet();
         let mut leaving = false;
         loop {
@@ -169,7 +170,7 @@ impl Session {
                 Input::Text(text) if text.trim().is_empty() => {}
                 Input::Text(text) => match command::read_command(&text) {
                     None => runtime.block_on(self.take_turn(&text)),
-                    Some(Err(why)) => self.show_problem(&why),
+                    Some(Err(error)) => self.show_problem(&error.to_string()),
                     Some(Ok(Command::Quit)) => return Ok(()),
                     Some(Ok(command)) => runtime.block_on(self.run_command(command)),
                 },
