@@ -331,6 +331,7 @@ async fn calls_are_approved_one_by_one() {
     let decision: Decision = serde_json::from_str(&decided).unwrap();
     assert_eq!(decision.approved, [asked.calls[0].id.clone()]);
     assert_eq!((&*decision.by, decision.comment.as_deref()), ("root", Some("one is enough")));
+    fake.wait_for_requests(2).await;
 }
 
 /// Without keys the page showed what `/v1/approvals` refuses, and let anybody drop dead letters.
