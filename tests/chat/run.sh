@@ -241,6 +241,7 @@ await "left with 0"
 ok "a summary is the model's business"
 
 printf 'import os\nprint("x")\n' > "$repo/a.py"
+git -C "$repo" add a.py
 mkdir "$repo/evil"
 printf '#!/bin/sh\ntouch pwned.txt\n' > "$repo/evil.sh"
 chmod +x "$repo/evil.sh"
