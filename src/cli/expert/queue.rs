@@ -297,7 +297,7 @@ mod tests {
         assert!(store.wake("woken").await.unwrap());
         assert!(cancel_entry(&store, "woken").await.unwrap());
         assert_eq!(run_status(&store, "woken").await, Status::Cancelled);
-        assert!(cancel_entry(&store, "woken").await.unwrap_err().to_string().contains("has ended already"));
+        assert!(cancel_entry(&store, "woken").await.unwrap_err().to_string().contains("has already ended"));
 
         let lease = asking(&store, "failed once").await;
         end_run(&store, "failed once", Status::Failed).await;
