@@ -22,6 +22,7 @@ mod runs;
 mod sqlite;
 mod status;
 mod store;
+mod tables;
 mod usage;
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
@@ -41,10 +42,12 @@ pub use queue::{
 pub use responses::{ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse};
 pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
 pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
-pub use sqlite::{Dimension, RequestOrder, RequestQuery, StoredUsage, UsageQuery, UsageStore, UsageSum};
+pub use sqlite::{RequestOrder, RequestQuery, UsageStore};
 pub use status::Status;
 pub use store::Store;
-pub use usage::{ScopeCost, SharedUsage, UncopiedUsage, UsageRows};
+pub use usage::{
+    Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
+};
 
 #[cfg(test)]
 mod conformance;

@@ -7,8 +7,101 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::error::StoreError;
-use super::sqlite::{StoredUsage, UsageQuery, UsageSum};
 use wire::UsageRow;
+use wire::turn::Usage;
+
+/// A column by which rows are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// The model that was asked for.
+    Model,
+    /// The name of the client's key.
+    Key,
+    /// The agent.
+    Agent,
+    /// The upstream.
+    Upstream,
+    /// The route.
+    Route,
+    /// How it ended.
+    Outcome,
+    /// The UTC day.
+    Day,
+    /// The hour, in UTC.
+    Hour,
+}
+
+impl Dimension {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Model,
+        Self::Key,
+        Self::Agent,
+        Self::Upstream,
+        Self::Route,
+        Self::Outcome,
+        Self::Day,
+        Self::Hour,
+    ];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Key => "key",
+            Self::Agent => "agent",
+            Self::Upstream => "upstream",
+            Self::Route => "route",
+            Self::Outcome => "outcome",
+            Self::Day => "day",
+            Self::Hour => "hour",
+        }
+    }
+
+    /// The dimension of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dimension| dimension.as_str() == name)
+    }
+}
+
+/// Which rows are meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UsageQuery {
+    /// From this time on, in milliseconds since 1970.
+    pub since: u64,
+    /// Before this time.
+    pub until: u64,
+    /// The columns by which they are grouped.
+    pub by: Vec<Dimension>,
+    /// Only those with these values.
+    pub only: Vec<(Dimension, String)>,
+}
+
+/// The sum of some rows of one model.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct UsageSum {
+    /// Their common values, in the order of [`UsageQuery::by`].
+    pub names: Vec<String>,
+    /// The model.
+    pub model: String,
+    /// Requests of clients.
+    pub requests: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// Calls of models.
+    pub model_calls: u64,
+    /// Attempts beyond the first.
+    pub repeats: u64,
+    /// The tokens.
+    pub usage: Usage,
+    /// The time that the calls took, in milliseconds.
+    pub busy: u64,
+    /// When the first one arrived, in milliseconds since 1970.
+    pub first: u64,
+}
+
+/// A row as it was kept, with its place.
+pub type StoredUsage = UsageRow;
 
 /// Usage rows that can be read.
 #[async_trait]

@@ -10,7 +10,7 @@ use super::address::Address;
 use super::link::{Link, explain};
 use super::schema;
 use crate::error::StoreError;
-use crate::migrate::{RowsDigest, Table};
+use crate::tables::{RowsDigest, Table};
 
 /// A database that rows are copied to.
 pub(crate) struct Target(Client);

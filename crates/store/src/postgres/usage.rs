@@ -13,11 +13,10 @@ use super::PostgresStore;
 use super::link::{Change, as_bigint, limit, number};
 use crate::error::StoreError;
 use crate::nodes::Nodes as _;
-use crate::sqlite::{
-    Dimension, NUMBERS, StoredUsage, TEXTS, UsageQuery, UsageSum, read_usage_row, row_numbers, row_texts,
-    write_details,
+use crate::sqlite::{NUMBERS, TEXTS, read_usage_row, row_numbers, row_texts, write_details};
+use crate::usage::{
+    Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
 };
-use crate::usage::{ScopeCost, SharedUsage, UncopiedUsage, UsageRows};
 use wire::UsageRow;
 use wire::turn::Usage;
 

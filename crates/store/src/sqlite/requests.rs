@@ -3,7 +3,8 @@
 use rusqlite::{Connection, params, params_from_iter};
 
 use super::statements::signed;
-use super::usage::{Dimension, StoredUsage, columns, read_row};
+use super::usage::{columns, dimension_column, read_row};
+use crate::usage::{Dimension, StoredUsage};
 
 /// How many of the newest rows are looked at for the values of a column.
 const RECENT: u32 = 10_000;
@@ -74,7 +75,7 @@ const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agen
 /// Writes the conditions that rows have these values; their parameters begin with number `first`.
 pub(super) fn equal_values(only: &[(Dimension, String)], first: usize) -> String {
     let condition = |(index, (dimension, _)): (usize, &(Dimension, String))| {
-        format!(" AND {} = ?{}", dimension.column(), first + index)
+        format!(" AND {} = ?{}", dimension_column(*dimension), first + index)
     };
     only.iter().enumerate().map(condition).collect()
 }
@@ -121,7 +122,7 @@ pub(super) fn find_of_run(
 
 /// Returns the values that a column of the newest rows has, in order.
 pub(super) fn recent_values(connection: &Connection, dimension: Dimension) -> rusqlite::Result<Vec<String>> {
-    let column = dimension.column();
+    let column = dimension_column(dimension);
     let statement = format!(
         "SELECT DISTINCT value FROM (SELECT {column} AS value FROM requests ORDER BY at DESC LIMIT {RECENT}) WHERE value <> '' ORDER BY value"
     );

@@ -8,7 +8,7 @@ use rusqlite::{Connection, OpenFlags};
 use super::lease::Lease;
 use super::open;
 use crate::error::StoreError;
-use crate::migrate::Table;
+use crate::tables::Table;
 
 /// The database of a state directory, which no process uses meanwhile.
 pub(crate) struct Source {

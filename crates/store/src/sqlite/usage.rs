@@ -16,7 +16,7 @@ use super::requests::{self, RequestQuery};
 use super::space;
 use super::statements::{execute, exists, limit, list, signed};
 use crate::error::StoreError;
-use crate::usage::{UncopiedUsage, UsageRows};
+use crate::usage::{Dimension, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
 use wire::turn::Usage;
 use wire::{RequestDetails, UsageRow};
 
@@ -28,106 +28,14 @@ const BATCH: u32 = 5_000;
 /// Longer texts of errors are cut, in bytes.
 const LONGEST_ERROR: usize = 400;
 
-/// A column by which rows are grouped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dimension {
-    /// The model that was asked for.
-    Model,
-    /// The name of the client's key.
-    Key,
-    /// The agent.
-    Agent,
-    /// The upstream.
-    Upstream,
-    /// The route.
-    Route,
-    /// How it ended.
-    Outcome,
-    /// The UTC day.
-    Day,
-    /// The hour, in UTC.
-    Hour,
-}
-
-impl Dimension {
-    /// All of them.
-    pub const ALL: [Self; 8] = [
-        Self::Model,
-        Self::Key,
-        Self::Agent,
-        Self::Upstream,
-        Self::Route,
-        Self::Outcome,
-        Self::Day,
-        Self::Hour,
-    ];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Model => "model",
-            Self::Key => "key",
-            Self::Agent => "agent",
-            Self::Upstream => "upstream",
-            Self::Route => "route",
-            Self::Outcome => "outcome",
-            Self::Day => "day",
-            Self::Hour => "hour",
-        }
-    }
-
-    /// The dimension of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dimension| dimension.as_str() == name)
-    }
-
-    pub(super) fn column(self) -> &'static str {
-        match self {
-            Self::Day => "date(at / 1000, 'unixepoch')",
-            Self::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
-            other => other.as_str(),
-        }
+/// The expression of a column by which rows are grouped.
+pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
+    match dimension {
+        Dimension::Day => "date(at / 1000, 'unixepoch')",
+        Dimension::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
+        other => other.as_str(),
     }
 }
-
-/// Which rows are meant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UsageQuery {
-    /// From this time on, in milliseconds since 1970.
-    pub since: u64,
-    /// Before this time.
-    pub until: u64,
-    /// The columns by which they are grouped.
-    pub by: Vec<Dimension>,
-    /// Only those with these values.
-    pub only: Vec<(Dimension, String)>,
-}
-
-/// The sum of some rows of one model.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct UsageSum {
-    /// Their common values, in the order of [`UsageQuery::by`].
-    pub names: Vec<String>,
-    /// The model.
-    pub model: String,
-    /// Requests of clients.
-    pub requests: u64,
-    /// Those of them that failed.
-    pub failed: u64,
-    /// Calls of models.
-    pub model_calls: u64,
-    /// Attempts beyond the first.
-    pub repeats: u64,
-    /// The tokens.
-    pub usage: Usage,
-    /// The time that the calls took, in milliseconds.
-    pub busy: u64,
-    /// When the first one arrived, in milliseconds since 1970.
-    pub first: u64,
-}
-
-/// A row as it was kept, with its place.
-pub type StoredUsage = UsageRow;
 
 /// The rows of one state directory.
 #[derive(Debug)]
@@ -508,7 +416,7 @@ const SUMS: &str = "model, sum(route <> 'agent_model'), sum(route <> 'agent_mode
     sum(CASE WHEN route = 'agent' THEN 0 ELSE duration END), min(at)";
 
 fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageSum>> {
-    let by: Vec<&str> = query.by.iter().map(|dimension| dimension.column()).collect();
+    let by: Vec<&str> = query.by.iter().map(|dimension| dimension_column(*dimension)).collect();
     let columns: String = by.iter().flat_map(|column| [*column, ", "]).collect();
     let only = requests::equal_values(&query.only, 3);
     let statement = format!(
