@@ -316,6 +316,7 @@ async fn calls_are_approved_one_by_one() {
     let respool = started(&fake, dir.path(), true).await;
     let calls = [("exec", r#"{"command":"one"}"#), ("exec", r#"{"command":"two"}"#)];
     fake.then(Script::json(200, &replies::calls(&calls)));
+    fake.then(Script::json(200, &replies::text("Done.")));
     let agent = supervised(&respool, confirms(&["exec"], ApprovalRules::default()));
     let asked = awaited(serve(&respool, &agent).await.1);
     let cookie = logged_in(&respool).await;
