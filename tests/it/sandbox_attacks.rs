@@ -543,7 +543,7 @@ fn a_repository_of_a_command_becomes_no_submodule() {
 fn linked_settings_of_the_person_are_read_only() {
     let site = Site::with_repository();
     site.person("mkdir shell nvim && echo own > shell/profile && echo own > nvim/init.lua && ln -s work/shell/profile ../.profile && \
-        ln -s ../work/nvim ../.config/nvim");
+        ln -s ../${PWD##*/}/nvim ../.config/nvim");
     let evil = "echo evil >> shell/profile; mv shell s2; mkdir shell; echo evil > shell/profile; echo evil > nvim/init.lua; mv nvim n; echo x > new";
     let outputs = site.run(&[], &[evil, evil]);
     for name in [".profile", ".config/nvim/init.lua"] {
