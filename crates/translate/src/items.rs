@@ -10,7 +10,7 @@ use super::ids::Ids;
 use super::sealed::Sealer;
 use wire::turn::{FinishReason, ItemEnd, ItemKind, TurnEvent};
 
-/// The proof that accompanies reasoning.
+/// How reasoning leaves, so that the client can send it back: bare, signed, or sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// Nothing.

@@ -33,11 +33,11 @@ impl Run {
         self.turn.iterations += 1;
         let mut ids = Ids::new(self.setup.seed ^ (u64::from(self.turn.iterations) << 32), self.taken_ids());
         let mut reading = reading::read_reply(&reply, &self.setup, &mut ids);
-        self.without_echoes(&mut reading);
+        self.remove_echoes(&mut reading);
         self.make_ids_unique(&mut reading, &mut ids);
         self.record_call(CallPurpose::Iteration, &reply, reading.parser.clone());
         if reading.calls.is_empty() {
-            return self.without_calls(reply, reading);
+            return self.finish_without_calls(reply, reading);
         }
         self.entries.push(Entry::Exchange(Exchange {
             content: reply.content,
@@ -57,8 +57,9 @@ impl Run {
         calls.flatten().map(|call| call.id.clone()).collect()
     }
 
-    /// A sentence of natural language that announces what has been done already announces nothing.
-    pub(super) fn without_echoes(&self, reading: &mut Reading) {
+    /// Removes calls that were read from a sentence (`fuzzy`) and were made before: "I will read a.txt" after
+    /// reading it.
+    pub(super) fn remove_echoes(&self, reading: &mut Reading) {
         if reading.parser.as_deref() != Some("fuzzy") {
             return;
         }
@@ -74,8 +75,8 @@ impl Run {
         reading.calls.retain(|call| !done(call));
     }
 
-    /// Ids that leave must be unique among all runs, and a server's own need not be. Kimi's must stay as they
-    /// are.
+    /// Gives calls that the client executes ids that are unique among all runs, which a server's own need not
+    /// be. Those that carry an id of Kimi stay.
     pub(super) fn make_ids_unique(&self, reading: &mut Reading, ids: &mut Ids) {
         for call in &mut reading.calls {
             let leaves = self.find_offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client);
@@ -85,8 +86,8 @@ impl Run {
         }
     }
 
-    /// No call: the answer, unless a call was meant.
-    pub(super) fn without_calls(&mut self, reply: ModelReply, reading: Reading) {
+    /// Ends the turn with the answer, or asks the model to correct a call that it seems to have meant.
+    pub(super) fn finish_without_calls(&mut self, reply: ModelReply, reading: Reading) {
         let answer = reading.answer.unwrap_or(reply.content);
         let only_refused = reading.refused.iter().any(|(name, _)| {
             answer.trim().is_empty() || (!name.is_empty() && answer.trim_start().starts_with(name.as_str()))
@@ -94,11 +95,11 @@ impl Run {
         let blank = answer.trim().is_empty();
         let meant = !self.setup.tools.is_empty()
             && (!reading.refused.is_empty() || reading::looks_like_a_call(&answer));
-        let is_corrected = only_refused || ((meant || blank) && !self.turn.corrected);
-        if !is_corrected && blank {
+        let must_correct = only_refused || ((meant || blank) && !self.turn.corrected);
+        if !must_correct && blank {
             return self.stop_at(Limit::Corrections);
         }
-        if !is_corrected {
+        if !must_correct {
             return self.end_with_answer(answer, reply.reasoning, reply.cut);
         }
         self.turn.corrected |= !only_refused;

@@ -37,7 +37,7 @@ struct OpenItem {
     text: String,
     /// The log probabilities of its text, as JSON separated by commas.
     logprobs: String,
-    /// The JSON of each delta before the event's number, and between that and the text.
+    /// The fixed JSON of a delta: up to its `sequence_number`, and from there to its text.
     delta: [String; 2],
 }
 
@@ -64,6 +64,7 @@ impl ResponseEvents {
         let head = Head {
             id: ids.id_with_prefix("resp_"),
             created,
+            // Set when it ends.
             completed: created,
             model: asked.model.clone(),
             store: asked.store,
