@@ -538,6 +538,38 @@ fn a_repository_of_a_command_becomes_no_submodule() {
     site.assert_status_is_safe(&outputs);
 }
 
+/// What lies beside a workspace below `/tmp` is not there for a command.
+#[test]
+fn workspaces_below_tmp_open_no_neighbours() {
+    let site = Site::below(Path::new("/tmp"));
+    site.person("git init -q -b main && mkdir ../other && echo secret > ../other/notes");
+    let script = "cat ../other/notes ../.ssh/id_rsa; echo evil >> ../.bashrc; echo made > file";
+    let outputs = site.run(&[], &[script, script]);
+    assert!(
+        outputs.iter().all(|output| !output.contains("secret") && !output.contains("PRIVATE")),
+        "{outputs:#?}"
+    );
+    assert_eq!(fs::read_to_string(site.path(".bashrc")).unwrap(), "", "{outputs:#?}");
+    assert_eq!(fs::read_to_string(site.work("file")).unwrap(), "made\n", "{outputs:#?}");
+}
+
+/// Pipes, devices and circles in the place of git's files end no command late.
+#[test]
+fn odd_files_of_git_hold_no_command() {
+    let circle = r"printf 'DIRC\0\0\0\2\0\0\0\0link\0\0\0\24\21\21\21\21\21\21\21\21\21\21\21\21\21\21\21\21\21\21\21\2101234567890123456789'";
+    let shared = "sharedindex.1111111111111111111111111111111111111111";
+    for script in [
+        "mkfifo .git".to_owned(),
+        "mkdir evil && mkfifo evil/commondir && echo gitdir: evil > .git".to_owned(),
+        "git init -q x && cd x && touch a && git add a && rm .git/config && mkfifo .git/config".to_owned(),
+        "git init -q x && cd x && touch a && git add a && ln -sf /dev/zero .git/config".to_owned(),
+        format!("git init -q x && cd x/.git && {circle} > index && cp index {shared}"),
+    ] {
+        let outputs = Site::new().run(&[], &[&script, "echo alive > said && cat said"]);
+        assert!(outputs[1].contains("alive") || outputs[1].contains("cannot"), "{script}: {outputs:#?}");
+    }
+}
+
 /// The workspace holds dotfiles, to which the home directory has links.
 #[test]
 fn linked_settings_of_the_person_are_read_only() {

@@ -272,7 +272,9 @@ impl Source for Local {
             let ran = exec::run_order(&order, Reach::Look).await.ok()?;
             // `find -exec` and the last command of a pipe hide failures of others.
             let is_stopped = ran.failed && self.sandbox.refusal(&ran.text).is_some();
-            (!is_stopped && !ran.text.contains("Read-only file system")).then(|| ran.into())
+            let lacks = |words: &str| ran.text.contains(words);
+            let is_missing = ran.failed && lacks("not found");
+            (!is_stopped && !is_missing && !lacks("Read-only file system")).then(|| ran.into())
         })
     }
 

@@ -295,12 +295,14 @@ impl Sandbox {
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
             spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],
-            readable: self.places.readable.iter().chain(git).cloned().collect(),
+            readable: git.into_iter().cloned().collect(),
             ..Spec::default()
         };
         let places = || self.places.writable.iter().chain([&self.workspace]).cloned();
         if matches!(reach, Reach::Look) {
-            spec.readable.extend(places());
+            // No tools and caches of the home directory: there are keys among them.
+            let system = self.places.readable.iter().filter(|place| places::is_of_system(place));
+            spec.readable.extend(system.chain([&self.workspace]).cloned());
             spec.scratch = ["/tmp", "/var/tmp"]
                 .iter()
                 .filter_map(|place| Path::new(place).canonicalize().ok())
@@ -308,6 +310,7 @@ impl Sandbox {
             return spec;
         }
         spec.network = self.network;
+        spec.readable.extend(self.places.readable.iter().cloned());
         spec.readable.extend(self.places.settings.iter().cloned());
         // Where this user cannot get, a command cannot either, outside of what it may write.
         let is_written = |own: &&PathBuf| own.exists() || places().any(|place| own.starts_with(place));
@@ -327,6 +330,7 @@ impl Sandbox {
             spec.pinned = kept.fixed_directories().cloned().collect();
         }
         self.add_temporary(&mut spec);
+        spec.leave_out_hidden();
         if let Reach::Repository(work) = reach {
             work.add_to(&mut spec);
         }

@@ -105,7 +105,7 @@ impl Arguments {
 
 /// What is mounted where, parents before what lies in them. At one place the last one of these holds.
 fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
-    let mut roots: Vec<&Path> = spec.writable.iter().chain(&spec.scratch).map(PathBuf::as_path).collect();
+    let mut roots: Vec<&Path> = spec.writable.iter().map(PathBuf::as_path).collect();
     roots.extend(spec.covers.iter().map(|cover| cover.to.as_path()));
     roots.extend(spec.everything.then_some(Path::new("/")));
     let is_inside = |place: &Path| roots.iter().any(|root| place.starts_with(root) && place != *root);

@@ -11,6 +11,12 @@ use super::protected::Repository;
 
 /// Larger indexes are not read.
 const MOST_BYTES: u64 = 512 << 20;
+/// The longest name of an entry, as paths have it, and the most bytes of all names: in version 4 they share
+/// their beginnings, so that a small file can stand for much.
+const LONGEST_NAME: usize = 4096;
+const MOST_NAMES: usize = 128 << 20;
+/// Larger files of configuration are not read.
+const MOST_TEXT: u64 = 1 << 20;
 /// The part of a mode that is the kind of the entry, and the kind of a submodule.
 const KIND: u32 = 0o170_000;
 const SUBMODULE: u32 = 0o160_000;
@@ -29,18 +35,18 @@ pub(super) struct Entry {
 /// # Errors
 /// When it cannot be read, or is not an index.
 pub(super) fn read_entries(file: &Path, repository: &Repository) -> io::Result<Vec<Entry>> {
-    let config =
-        fs::read_to_string(repository.common.join("config")).unwrap_or_default().to_ascii_lowercase();
+    let config = read_small(&repository.common.join("config")).unwrap_or_default().to_ascii_lowercase();
     let digest = if config.contains("objectformat") && config.contains("sha256") { 32 } else { 20 };
-    let mut entries = Vec::new();
+    let (mut entries, mut is_shared) = (Vec::new(), false);
     let mut next = Some(file.to_owned());
     while let Some(file) = next.take() {
         let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
         let (own, shared) = parse(&read_file(&file)?, digest).ok_or_else(unknown)?;
         next = shared.map(|shared| file.with_file_name(format!("sharedindex.{shared}")));
-        if next.is_some() && !entries.is_empty() {
+        if next.is_some() && is_shared {
             return Err(unknown());
         }
+        is_shared = true;
         // One without a name changes an entry of the shared index.
         entries.extend(own.into_iter().filter(|entry| next.is_none() || !entry.name.is_empty()));
     }
@@ -60,6 +66,16 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Reads a small text, also through links, where a command may have put anything: a pipe would never end, and
+/// a device neither.
+pub(super) fn read_small(path: &Path) -> Option<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
+    let mut text = String::new();
+    let is_file = file.metadata().ok()?.is_file();
+    (is_file && file.take(MOST_TEXT).read_to_string(&mut text).is_ok()).then_some(text)
+}
+
 /// Returns the entries, and the digest of the shared index; `None` for anything else than an index.
 fn parse(bytes: &[u8], digest: usize) -> Option<(Vec<Entry>, Option<String>)> {
     let body = bytes.get(..bytes.len().checked_sub(digest)?)?;
@@ -68,7 +84,7 @@ fn parse(bytes: &[u8], digest: usize) -> Option<(Vec<Entry>, Option<String>)> {
     if !body.starts_with(b"DIRC") || !(2..=4).contains(&version) {
         return None;
     }
-    let (mut at, mut name, mut entries) = (12, Vec::new(), Vec::new());
+    let (mut at, mut name, mut entries, mut total) = (12, Vec::new(), Vec::new(), 0);
     for _ in 0..count {
         let (start, mode) = (at, number(at + 24)?);
         at += 40 + digest;
@@ -78,6 +94,10 @@ fn parse(bytes: &[u8], digest: usize) -> Option<(Vec<Entry>, Option<String>)> {
         name.truncate(kept);
         let length = body.get(at..)?.iter().position(|byte| *byte == 0)?;
         name.extend(&body[at..at + length]);
+        total += name.len();
+        if name.len() > LONGEST_NAME || total > MOST_NAMES {
+            return None;
+        }
         at += length + 1;
         if version < 4 {
             at = start + (at - start).next_multiple_of(8);

@@ -67,6 +67,11 @@ pub(super) struct Places {
     pub(super) own: Vec<PathBuf>,
 }
 
+/// Returns true for a directory of the system, where no person keeps keys.
+pub(super) fn is_of_system(place: &Path) -> bool {
+    words(SYSTEM).any(|system| place.starts_with(system))
+}
+
 impl Places {
     /// Finds the places of commands in this workspace.
     pub(super) fn find(config: &LocalConfig, workspace: &Path, network: bool) -> Self {

@@ -579,7 +579,7 @@ fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
     let mut waiting: Vec<PathBuf> = own.chain(persons).collect();
     while let Some(file) = waiting.pop() {
         let is_first = read.len() < MOST_CONFIGURATIONS && read.insert(file.clone());
-        let text = is_first.then(|| fs::read_to_string(&file).ok()).flatten().unwrap_or_default();
+        let text = is_first.then(|| index::read_small(&file)).flatten().unwrap_or_default();
         let text = text.replace("\\\n", "");
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
@@ -666,6 +666,6 @@ fn common_of_linked(git: &Path, own: &Path) -> Option<PathBuf> {
 }
 
 fn line(file: &Path) -> Option<String> {
-    let text = fs::read_to_string(file).ok()?;
+    let text = index::read_small(file)?;
     text.lines().next().map(|line| line.trim().to_owned())
 }

@@ -1,6 +1,6 @@
 //! The description of the sandbox that the launcher makes: plain data, as JSON in its arguments.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,5 +46,21 @@ impl Spec {
     /// True when the command has processes, mounts and devices of its own.
     pub(super) fn has_namespaces(&self) -> bool {
         self.bubblewrap.is_some()
+    }
+
+    /// Leaves out what lies only below an emptied or covered directory. It is not there, and to protect it
+    /// would bring it back, with the directories above it.
+    pub(super) fn leave_out_hidden(&mut self) {
+        if !self.has_namespaces() {
+            return;
+        }
+        let hidden = self.scratch.iter().chain(self.covers.iter().map(|cover| &cover.to));
+        let hidden: Vec<&PathBuf> = hidden.collect();
+        let is_below =
+            |place: &Path, places: &[&PathBuf]| places.iter().any(|above| place.starts_with(above));
+        let writable: Vec<&PathBuf> = self.writable.iter().collect();
+        let is_there = |place: &PathBuf| !is_below(place, &hidden) || is_below(place, &writable);
+        self.frozen.retain(is_there);
+        self.pinned.retain(is_there);
     }
 }
