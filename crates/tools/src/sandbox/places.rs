@@ -20,8 +20,10 @@ const SYSTEM: &str = "\
     /run/systemd/resolve /run/current-system /run/wrappers /home/linuxbrew /var/lib/dpkg";
 /// Below the home directory, read-only: toolchains and settings without keys.
 const TOOLS: &str = "\
-    .rustup .nvm .fnm .volta .n .pyenv .rbenv .asdf .jenv .sdkman .deno .bun .dotnet .ghcup .opam \
-    .juliaup .julia go .local/bin .local/lib .local/share/mise .local/share/fnm .local/share/uv \
+    .rustup .nvm .fnm .volta .n .pyenv .rbenv .asdf .jenv .sdkman .deno .bun .dotnet/dotnet \
+    .dotnet/host .dotnet/packs .dotnet/sdk .dotnet/sdk-manifests .dotnet/shared .dotnet/tools .ghcup .opam .juliaup \
+    .julia/artifacts .julia/compiled .julia/environments .julia/juliaup .julia/packages .julia/registries go \
+    .local/bin .local/lib .local/share/mise .local/share/fnm .local/share/uv/python .local/share/uv/tools \
     .local/share/pnpm .config/git/ignore .config/git/attributes .gitignore";
 /// Below the home directory, read-only: settings that may hold keys.
 const SETTINGS: &str = ".config/git/config .gitconfig .config/go";
@@ -31,7 +33,7 @@ const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// or editor runs.
 const CACHES: &str = "\
     pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
-    ccache sccache bazel huggingface torch matplotlib";
+    ccache sccache bazel huggingface/datasets huggingface/hub huggingface/modules torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
 const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";
 /// Below the home directory, writable.
@@ -240,8 +242,12 @@ fn toolchain_of(programs: &Path, home: Option<&Path>) -> PathBuf {
         .file_name()
         .is_some_and(|name| ["bin", "sbin", "shims", "condabin"].iter().any(|known| name == *known));
     let parent = programs.parent().filter(|parent| is_bin && is_narrow(parent, home));
+    // `~/.docker` and its like hold keys beside their programs.
     let is_mixed = |parent: &Path| {
-        home.is_some_and(|home| [".local", ".cargo", ".config"].iter().any(|name| parent == home.join(name)))
+        let name = home.and_then(|home| parent.strip_prefix(home).ok()).and_then(Path::to_str);
+        name.is_some_and(|name| {
+            name.starts_with('.') && !name.contains('/') && !words(TOOLS).any(|tool| tool == name)
+        })
     };
     parent.filter(|parent| !is_mixed(parent)).unwrap_or(programs).to_owned()
 }
@@ -263,6 +269,8 @@ mod tests {
             ("/home/me/miniconda3/bin", "/home/me/miniconda3"),
             ("/home/me/.cargo/bin", "/home/me/.cargo/bin"),
             ("/home/me/.local/bin", "/home/me/.local/bin"),
+            ("/home/me/.docker/bin", "/home/me/.docker/bin"),
+            ("/home/me/.deno/bin", "/home/me/.deno"),
             ("/home/me/bin", "/home/me/bin"),
             ("/home/me/tools", "/home/me/tools"),
             ("/opt/x/bin", "/opt/x"),
