@@ -538,7 +538,7 @@ fn a_repository_of_a_command_becomes_no_submodule() {
     site.assert_status_is_safe(&outputs);
 }
 
-/// What lies beside a workspace below `/tmp` is not there for a command.
+/// A command sees no neighbour of a workspace below `/tmp`.
 #[test]
 fn workspaces_below_tmp_open_no_neighbours() {
     let site = Site::below(Path::new("/tmp"));
