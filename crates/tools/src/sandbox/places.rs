@@ -242,7 +242,7 @@ fn toolchain_of(programs: &Path, home: Option<&Path>) -> PathBuf {
         .file_name()
         .is_some_and(|name| ["bin", "sbin", "shims", "condabin"].iter().any(|known| name == *known));
     let parent = programs.parent().filter(|parent| is_bin && is_narrow(parent, home));
-    // Such a directory may hold keys beside its programs, as `~/.docker` does.
+    // `~/.docker`, for one, holds keys and programs.
     let is_mixed = |parent: &Path| {
         let name = home.and_then(|home| parent.strip_prefix(home).ok()).and_then(Path::to_str);
         name.is_some_and(|name| {
