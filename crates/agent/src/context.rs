@@ -98,8 +98,8 @@ fn shrink_exchange(exchange: &mut Exchange, limit: usize) -> bool {
     shrunk
 }
 
-/// Returns the entries that a summary may stand for: the oldest exchanges that stand together, never the last
-/// one, nor what the person said last; `None` when there are none.
+/// Returns the entries that a summary may replace: the oldest exchanges in a row. The last exchange and the
+/// person's last message always stay. `None` if no exchange is left to summarize.
 pub(super) fn oldest_exchanges(entries: &[Entry]) -> Option<Range<usize>> {
     let is_exchange = |entry: &Entry| matches!(entry, Entry::Exchange(_));
     let last = entries.iter().rposition(is_exchange)?;

@@ -47,7 +47,7 @@ fn first_words(content: &Value) -> Option<String> {
     (end > 0).then(|| words[..end].to_owned() + if end < words.len() { "…" } else { "" })
 }
 
-/// Returns the text of a message: a string, or parts of which some are text.
+/// Returns the text of a message, whose content is a string or a list of parts.
 fn message_text(content: &Value) -> String {
     let parts = content.as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
     content.as_str().map_or_else(|| parts.collect::<Vec<_>>().join(" "), str::to_owned)

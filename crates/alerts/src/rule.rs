@@ -265,7 +265,7 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     found
 }
 
-/// The upstreams of which at least half of the requests, and ten, needed the same repair.
+/// Finds the upstreams where the same repair was needed by at least ten requests, and by half of all.
 fn repeated_repairs(long: &Counts) -> impl Iterator<Item = Finding> {
     let often = long.repairs.iter().filter(|(_, count)| **count >= FEW && **count * 2 >= long.all);
     often.map(|((upstream, kind), count)| {

@@ -60,7 +60,7 @@ pub enum Resume {
     Nothing,
     /// The last one.
     Last,
-    /// The one that the person chooses from a list.
+    /// A conversation that the person chooses from a list.
     Chosen,
 }
 

@@ -534,7 +534,7 @@ fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
 }
 
-/// Adds to a text of which only the last `most` bytes are kept.
+/// Appends to a text and keeps its last `most` bytes.
 fn keep_end(text: &mut String, more: &str, most: usize) {
     text.push_str(more);
     let surplus = text.ceil_char_boundary(text.len().saturating_sub(most));

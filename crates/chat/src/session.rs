@@ -84,8 +84,8 @@ impl Session {
         self.conversation.clear_old();
     }
 
-    /// Lists the conversations of this directory, and resumes the one that the person chooses. Without a
-    /// choice a new one begins.
+    /// Lists the conversations of this directory and resumes the chosen one. Begins a new one if the person
+    /// chooses none.
     pub(super) async fn resume_chosen(&mut self) -> Result<(), String> {
         let past = self.conversation.list_past(SHOWN_PAST).await;
         let past = past.map_err(|why| format!("the conversations of this directory: {why}"))?;

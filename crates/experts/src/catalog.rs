@@ -157,7 +157,8 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// Returns the package of a folder, or else the one in service before, or the one installed last.
+    /// Loads the package of a folder. If it does not load, the package in service stays, or the one that was
+    /// installed last.
     fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
         let text = self.library.bindings_of(&folder_name(path));

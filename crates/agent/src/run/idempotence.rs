@@ -20,7 +20,7 @@ impl Run {
         self.setup.settled.iter().chain(&self.made).find(is_same)
     }
 
-    /// Returns true if two calls are the same one, of which only the first is made.
+    /// Returns true if two calls are the same, and their tool must not run twice: only the first is made.
     pub(super) fn is_made_once(&self, call: &RequestedCall, other: &RequestedCall) -> bool {
         let inputs = |call: &RequestedCall| serde_json::from_str::<Value>(&call.arguments).ok();
         call.name == other.name && self.is_once(&call.name) && inputs(call) == inputs(other)

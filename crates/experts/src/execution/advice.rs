@@ -33,7 +33,7 @@ pub(super) struct Recommendation {
 }
 
 impl Recommendation {
-    /// Returns the one that fits any failure.
+    /// Returns the recommendation for a failure that has no advice of its own.
     pub(super) fn from_respool() -> Self {
         Self { text: WITHOUT_ADVICE.to_owned(), by: "respool" }
     }
