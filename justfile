@@ -105,7 +105,7 @@ bench-experts:
     cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1
 
 # What a release must pass beyond `just ci`: kills, the soak, mutants, and the real servers and clients (into DIR, about 10 GB).
-release DIR SEED="1": kill-test soak (mutants SEED) (openclaw DIR) (vllm DIR)
+release DIR SEED="1": kill-test (nodes SEED) soak (mutants SEED) (openclaw DIR) (vllm DIR)
     tests/vllm-suites/run.sh {{DIR}}
     tests/openclaw/run.sh {{DIR}} storms
     tests/openclaw/run.sh {{DIR}} misbehaviours
@@ -116,6 +116,10 @@ mutants SEED="1":
     cargo mutants --shard {{SEED}}/40 -p tool-call-parser
     cargo mutants --shard {{SEED}}/40 -p relay -f crates/relay/src/decide.rs
     cargo mutants --shard {{SEED}}/40 -p agent -f 'crates/agent/src/run/**'
+
+# Kill, stop and cut off three processes on one PostgreSQL, and on one state_dir, a thousand times each.
+nodes SEED="1":
+    RESPOOL_SEED={{SEED}} RESPOOL_KILLS=1000 cargo test --test it nodes_harmed -- --nocapture --test-threads 1
 
 # End the process a hundred times at random points of agents' runs.
 kill-test:

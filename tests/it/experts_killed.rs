@@ -38,13 +38,20 @@ pub fn start(desk: &Desk, log: &str) -> Child {
 
 /// `commit`: the process ends itself there, as `before:7` or `after:7`.
 fn start_killed_at(desk: &Desk, log: &str, commit: Option<String>) -> Child {
+    let mut command = program_of(desk, log);
+    command.envs(commit.map(|commit| ("RESPOOL_KILL_AT_COMMIT", commit)));
+    command.spawn().unwrap()
+}
+
+/// The program that serves the desk, with its log in this file.
+pub fn program_of(desk: &Desk, log: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command
         .args(["serve", "--config", "respool.toml", "--listen", "127.0.0.1:0"])
         .current_dir(desk.path("."));
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).kill_on_drop(true);
-    command.envs(commit.map(|commit| ("RESPOOL_KILL_AT_COMMIT", commit)));
-    command.stdin(Stdio::null()).stderr(fs::File::create(desk.path(log)).unwrap()).spawn().unwrap()
+    command.stdin(Stdio::null()).stderr(fs::File::create(desk.path(log)).unwrap());
+    command
 }
 
 /// The good flow, but a call whose outcome is unknown is made again.
@@ -149,7 +156,8 @@ fn assert_audit_log_is_closed(desk: &Desk) {
     }
 }
 
-fn wanted(default: usize) -> usize {
+/// The number of harms that `RESPOOL_KILLS` asks for.
+pub fn wanted(default: usize) -> usize {
     std::env::var("RESPOOL_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(default)
 }
 
@@ -301,17 +309,21 @@ pub async fn assert_two_processes_keep_the_order(desk: &Desk, store: &Store) {
     }
     one.kill().await.unwrap();
     two.kill().await.unwrap();
-    let journal = fs::read_to_string(desk.path("journal")).unwrap();
     let mut lanes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for line in journal.lines() {
-        let number: usize = serde_json::from_str::<Value>(line).unwrap()["arguments"]["text"]
-            .as_str()
-            .unwrap()
-            .parse()
-            .unwrap();
+    for number in noted_ids(desk) {
         lanes.entry(number % 3).or_default().push(number);
     }
     for (lane, order) in lanes {
         assert_eq!(order, (lane..12).step_by(3).collect::<Vec<_>>(), "each once and in order");
     }
+}
+
+/// The ids that [`noting`] has left, in the order in which the server was called.
+pub fn noted_ids(desk: &Desk) -> Vec<usize> {
+    let journal = fs::read_to_string(desk.path("journal")).unwrap();
+    let id = |line: &str| {
+        let call: Value = serde_json::from_str(line).unwrap();
+        call["arguments"]["text"].as_str().unwrap().parse().unwrap()
+    };
+    journal.lines().map(id).collect()
 }

@@ -44,6 +44,7 @@ mod live;
 mod long_turns;
 mod loops;
 mod nodes;
+mod nodes_harmed;
 mod page;
 mod passthrough;
 mod queue;

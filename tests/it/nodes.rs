@@ -36,7 +36,7 @@ fn desk_on_postgres(upstream: &str) -> Option<(Desk, Store)> {
     Some((desk, Store::open(&config).unwrap()))
 }
 
-fn signal(process: &Child, signal: Signal) {
+pub fn send_signal(process: &Child, signal: Signal) {
     let id = i32::try_from(process.id().unwrap()).unwrap();
     kill(Pid::from_raw(id), signal).unwrap();
 }
@@ -92,10 +92,10 @@ async fn another_node_goes_on_after_a_kill() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_slept_too_long_does_no_harm() {
     share_one_event(async |first: &mut Child, fake: &FakeVllm| {
-        signal(first, Signal::SIGSTOP);
+        send_signal(first, Signal::SIGSTOP);
         // The other one has taken the event over when it asks the model.
         Life { requests: 1, then: Duration::from_millis(20) }.over(fake).await;
-        signal(first, Signal::SIGCONT);
+        send_signal(first, Signal::SIGCONT);
     })
     .await;
 }

@@ -1,6 +1,9 @@
 //! A `PostgreSQL` server for the tests of this process, from the system's packages, on a socket in a
 //! directory of its own and, with TLS, on a port of the loopback. It ends with the process.
+//!
+//! `RESPOOL_PGBOUNCER=PROGRAM` puts this `PgBouncer` (1.21 or newer) in transaction mode in front of it.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt as _;
@@ -27,8 +30,9 @@ host all all all trust
 struct Server {
     directory: TempDir,
     port: u16,
-    _process: Child,
-    _watcher: Child,
+    /// The port of the pooler in front, whose socket is in the same directory.
+    pooler: Option<u16>,
+    _processes: Vec<Child>,
 }
 
 static SERVER: OnceLock<Option<Server>> = OnceLock::new();
@@ -47,14 +51,16 @@ pub struct RemoteDatabase {
 
 /// Makes an empty database. Returns its URL; `None`, with a loud line, on a machine without `PostgreSQL`.
 pub fn new_database() -> Option<String> {
-    make_database(|server, name| socket_url(server.directory.path(), server.port, name))
+    make_database(|server, name| {
+        socket_url(server.directory.path(), server.pooler.unwrap_or(server.port), name)
+    })
 }
 
 /// Makes an empty database that is reached over TCP.
 pub fn new_remote_database() -> Option<RemoteDatabase> {
     make_database(|server, name| RemoteDatabase {
         name: name.to_owned(),
-        port: server.port,
+        port: server.pooler.unwrap_or(server.port),
         issuer: server.directory.path().join("issuer.crt"),
     })
 }
@@ -118,7 +124,37 @@ fn start() -> Option<Server> {
         assert!(began.elapsed() < Duration::from_secs(30), "PostgreSQL does not start");
         std::thread::yield_now();
     }
-    Some(Server { directory, port, _process: process, _watcher: watcher })
+    let mut processes = vec![process, watcher];
+    let pooler = std::env::var_os("RESPOOL_PGBOUNCER").map(|program| {
+        let (port, pooler) = start_pooler(&program, directory.path(), port, root);
+        processes.extend([end_with_this_process(pooler.id()), pooler]);
+        port
+    });
+    Some(Server { directory, port, pooler, _processes: processes })
+}
+
+/// Starts `PgBouncer` before the server at this port. Returns the port of its own.
+fn start_pooler(program: &OsStr, directory: &Path, server: u16, user: Option<(u32, u32)>) -> (u16, Child) {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let socket = directory.display();
+    let settings = format!(
+        "[databases]\n* = host={socket} port={server} user={USER}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n\
+         listen_port = {port}\nunix_socket_dir = {socket}\nauth_type = any\npool_mode = transaction\n\
+         max_prepared_statements = 200\ndefault_pool_size = 5\nmax_client_conn = 1000\n"
+    );
+    let file = directory.join("pgbouncer.ini");
+    fs::write(&file, settings).unwrap();
+    let mut command = Command::new(program);
+    if let Some((user, group)) = user {
+        command.uid(user).gid(group);
+    }
+    let pooler = command.arg("-q").arg(&file).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let began = Instant::now();
+    while Client::connect(&socket_url(directory, port, "postgres"), NoTls).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(30), "PgBouncer does not start");
+        std::thread::yield_now();
+    }
+    (port, pooler)
 }
 
 /// Writes `issuer.crt`, `server.crt` and `server.key`, the last one readable by the server's user alone.

@@ -1,0 +1,219 @@
+//! Three processes of the real program on one store, while they are killed, stopped for longer than a lease
+//! and cut off from the database, with clocks that differ by minutes. An MCP server counts: no event is lost,
+//! none is worked on twice, and none is stuck.
+//!
+//! `RESPOOL_KILLS=1000 RESPOOL_SEED=7` harms more often than the few times of every test run, in that order.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use respool::store::{DatabaseConfig, EntryState, Store, StoreConfig};
+use respool::units::Secret;
+use serde_json::{Value, json};
+use testing::postgres_server;
+use testing::seed::seed;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::process::Child;
+use tokio::task::AbortHandle;
+
+use crate::experts_killed::{desk, noted_ids, noting, program_of, wanted};
+use crate::experts_run::{Desk, enqueue, invocation, is_over, results};
+use crate::nodes::send_signal;
+use crate::support::fake_vllm::{FakeVllm, Seen};
+
+/// Of the desk, see [`desk`].
+const LEASE: Duration = Duration::from_millis(600);
+/// Nothing may be stuck for longer once no one does harm.
+const STUCK: Duration = Duration::from_mins(1);
+const LANES: usize = 5;
+
+/// The way to the database, which can be cut.
+struct Road {
+    port: u16,
+    is_closed: Arc<AtomicBool>,
+    connections: Arc<Mutex<Vec<AbortHandle>>>,
+}
+
+impl Road {
+    /// Builds a way to this port.
+    async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let road = Self {
+            port: listener.local_addr().unwrap().port(),
+            is_closed: Arc::default(),
+            connections: Arc::default(),
+        };
+        let (is_closed, connections) = (Arc::clone(&road.is_closed), Arc::clone(&road.connections));
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                if is_closed.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let passed_on = tokio::spawn(async move {
+                    if let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await {
+                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                    }
+                });
+                connections.lock().unwrap_or_else(PoisonError::into_inner).push(passed_on.abort_handle());
+            }
+        });
+        road
+    }
+
+    /// Cuts some of the connections, wherever their transactions are.
+    fn cut(&self, random: &mut StdRng) {
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|connection| {
+            let is_cut = random.random_bool(0.5);
+            if is_cut {
+                connection.abort();
+            }
+            !is_cut && !connection.is_finished()
+        });
+    }
+
+    /// Cuts all connections, and lets none through for a while.
+    async fn close_for(&self, duration: Duration) {
+        self.is_closed.store(true, Ordering::Relaxed);
+        for connection in self.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            connection.abort();
+        }
+        tokio::time::sleep(duration).await;
+        self.is_closed.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Shifts the clock of a process, where Debian's `faketime` is installed.
+const SHIFT: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
+
+fn start_node(desk: &Desk, number: usize, clocks: &[&str]) -> Child {
+    let mut command = program_of(desk, &format!("log-{number}"));
+    if let Some(shift) = clocks.get(number) {
+        assert!(fs::exists(SHIFT).unwrap() || std::env::var_os("CI").is_none(), "faketime is not installed");
+        command.env("LD_PRELOAD", SHIFT).env("FAKETIME", shift);
+        command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_DISABLE_SHM", "1");
+    }
+    command.spawn().unwrap()
+}
+
+/// Harms three processes so often, while events arrive, and waits until all events are over. Returns a list
+/// of the harms.
+async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], times: usize) -> String {
+    let seed = seed();
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut nodes: Vec<Child> = (0..3).map(|number| start_node(desk, number, clocks)).collect();
+    let mut harms: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut events = 0;
+    for _ in 0..times {
+        for _ in 0..random.random_range(0..3) {
+            enqueue(store, event(events)).await;
+            events += 1;
+        }
+        tokio::time::sleep(Duration::from_millis(random.random_range(0..400))).await;
+        let number = random.random_range(0..nodes.len());
+        let name = match random.random_range(0..10) {
+            0..5 => {
+                nodes[number].kill().await.unwrap();
+                nodes[number] = start_node(desk, number, clocks);
+                "killed"
+            }
+            5..7 => {
+                send_signal(&nodes[number], Signal::SIGSTOP);
+                tokio::time::sleep(LEASE.mul_f64(random.random_range(0.5..2.5))).await;
+                send_signal(&nodes[number], Signal::SIGCONT);
+                "stopped"
+            }
+            7..9 if let Some(road) = road => {
+                road.cut(&mut random);
+                "cut off"
+            }
+            _ if let Some(road) = road => {
+                road.close_for(Duration::from_millis(random.random_range(0..1_500))).await;
+                "without the database"
+            }
+            _ => "left alone",
+        };
+        *harms.entry(name).or_default() += 1;
+    }
+    let all_over = async {
+        for number in 0..events {
+            let row = crate::experts_run::until(store, &id(number), is_over).await;
+            assert_eq!(row.state, EntryState::Done, "seed {seed}: {row:?}");
+        }
+    };
+    let logs = || (0..3).map(|number| fs::read_to_string(desk.path(&format!("log-{number}"))).unwrap());
+    let is_over = tokio::time::timeout(STUCK, all_over).await.is_ok();
+    assert!(is_over, "seed {seed}: stuck: {}", logs().collect::<Vec<_>>().join("\n"));
+    for mut node in nodes {
+        node.kill().await.unwrap();
+    }
+    assert!(events > 0, "seed {seed} brings no events");
+    format!("seed {seed}: {events} events, {harms:?}")
+}
+
+fn id(number: usize) -> String {
+    format!("{number:05}")
+}
+
+fn event(number: usize) -> respool::expert::Invocation {
+    let mut event = invocation(&id(number), "inbound-email-triage", json!({"message_id": id(number)}));
+    let value = format!("lane-{}", number % LANES);
+    event.lane = Some(respool::expert::InvocationLane::Key { path: "contact_id".into(), value });
+    event
+}
+
+/// Each event has left its note once, in the order of its lane; or none, if the model has read that the
+/// outcome of the call is unknown.
+fn assert_each_once(desk: &Desk, fake: &FakeVllm) {
+    let mut lanes: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for number in noted_ids(desk) {
+        lanes.entry(number % LANES).or_default().push(number);
+    }
+    let noted: Vec<usize> = lanes.values().flatten().copied().collect();
+    for (lane, order) in &lanes {
+        assert!(order.is_sorted_by(|one, two| one < two), "lane {lane}: each once and in order: {order:?}");
+    }
+    let requests: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    let is_unknown = |number: usize| {
+        let of_it = requests.iter().filter(|request| request.to_string().contains(&id(number)));
+        of_it.flat_map(results).any(|result| result.contains("outcome is unknown"))
+    };
+    let last = noted.iter().max().copied().unwrap_or_default();
+    let missing: Vec<usize> =
+        (0..=last).filter(|number| !noted.contains(number) && !is_unknown(*number)).collect();
+    assert!(missing.is_empty(), "lost: {missing:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn harm_to_nodes_loses_and_doubles_nothing() {
+    let Some(database) = postgres_server::new_remote_database() else { return };
+    let fake = FakeVllm::thinking(noting).await;
+    fake.allow_cut_requests();
+    let road = Road::to(database.port).await;
+    let (desk, _) = desk(&fake.url());
+    let url = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", database.name);
+    let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
+    let toml = format!("{toml}\n[store]\nurl = \"{}\"\npool = 3\n", url(road.port));
+    fs::write(desk.path("respool.toml"), toml).unwrap();
+    // Not over the road: the test itself always sees what is there.
+    let own = DatabaseConfig { url: Some(Secret::new(url(database.port))), pool: 2, ..Default::default() };
+    let config = StoreConfig { state_dir: desk.path("state"), store: own, ..StoreConfig::default() };
+    let store = Store::open(&config).unwrap();
+    println!("{}", harm(&desk, &store, Some(&road), &["+0s", "+5m", "-5m"], wanted(12)).await);
+    assert_each_once(&desk, &fake);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn harm_to_processes_on_files_is_harmless() {
+    let fake = FakeVllm::thinking(noting).await;
+    fake.allow_cut_requests();
+    let (desk, store) = desk(&fake.url());
+    println!("{}", harm(&desk, &store, None, &[], wanted(8)).await);
+    assert_each_once(&desk, &fake);
+}
