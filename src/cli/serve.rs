@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
@@ -18,9 +19,14 @@ use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use crate::alerts::Watched;
 use crate::config::{Flags, Loaded};
 use crate::observe;
+use crate::relay::Relay;
 use crate::relay_ports::RelayProbes;
 use crate::server::{self, Listen, Stop, build_routes};
+use crate::store::Store;
 use crate::upstream::Fleet;
+
+/// How often the places at upstreams are divided among the processes that live.
+const DIVIDE_EVERY: Duration = Duration::from_secs(3);
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
@@ -61,7 +67,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
     let (relay, relays) = watch::channel(Arc::clone(&app.relay));
-    let upstreams_now = Arc::new(RelayProbes(relays));
+    let upstreams_now = Arc::new(RelayProbes(relays.clone()));
     let watched =
         Watched { upstreams: upstreams_now, agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
     tokio::spawn(Arc::clone(&app.alerts).watch(watched, stop.abort.clone()));
@@ -81,6 +87,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     if let Some(store) = agents.store() {
         store.note_configuration(loaded.digest());
         tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
+        tokio::spawn(stop.abort.clone().run_until_cancelled_owned(divide_places(Arc::clone(store), relays)));
     }
     agents.start_housekeeping().await;
     if let Some(experts) = &experts {
@@ -100,6 +107,17 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
+}
+
+/// Divides the `max_concurrency` of each upstream among the processes of a database that have the same
+/// configuration.
+async fn divide_places(store: Arc<Store>, relays: watch::Receiver<Arc<Relay>>) {
+    let mut looks = tokio::time::interval(DIVIDE_EVERY);
+    loop {
+        looks.tick().await;
+        let processes = usize::try_from(store.live_nodes_alike()).unwrap_or(1);
+        relays.borrow().upstreams().for_each(|upstream| upstream.state.share_places(processes));
+    }
 }
 
 /// Says where the server listens: in the log, and to a person at a terminal with a banner.

@@ -189,6 +189,27 @@ async fn a_budget_holds_for_all_nodes() {
     wait_until("rows of both are reported", async || counts() >= 3).await;
 }
 
+/// Two processes with two places at an upstream have one each.
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_divide_the_places_at_an_upstream() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let fake = FakeVllm::start([]).await;
+    fake.otherwise(Script::json(200, &replies::text("Paris")).unchecked().delay(Duration::from_millis(300)));
+    let toml = format!("[[upstream]]\nname = \"box\"\nurl = \"{}\"\nmax_concurrency = 2\n", fake.url());
+    let (first, _second) = (serve_node(&url, "a", &toml), serve_node(&url, "b", &toml));
+    let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+    let ask = Request::chat(&json!({"model": "gpt-oss-20b", "messages": messages}));
+    let is_alone_there = async || {
+        let before = fake.requests().len();
+        let both = [exchange(first.address, &ask), exchange(first.address, &ask)];
+        let (_, _, other) = futures::future::select_all(both.map(Box::pin)).await;
+        let seen = fake.requests().len() - before;
+        futures::future::join_all(other).await;
+        seen == 1
+    };
+    wait_until("the second request waits for the first one", is_alone_there).await;
+}
+
 /// The clocks of machines differ; that of the database counts for all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_of_the_database_counts() {

@@ -40,6 +40,11 @@ pub trait Nodes: Send + Sync {
         1
     }
 
+    /// How many of them had the configuration of this one, this one among them; at least one.
+    fn live_nodes_alike(&self) -> u32 {
+        1
+    }
+
     /// Notes the digest of this process's configuration, for [`Nodes::nodes`].
     fn note_configuration(&self, _digest: String) {}
 

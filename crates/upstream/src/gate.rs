@@ -27,6 +27,8 @@ const NEWEST: f64 = 0.2;
 pub(super) struct Gate {
     /// How many requests at a time; `usize::MAX`: any number.
     places: AtomicUsize,
+    /// How many processes have equal parts of the places.
+    processes: AtomicUsize,
     max_queue: AtomicUsize,
     state: Mutex<GateState>,
     /// Wakes one that would give up its place for a more urgent request.
@@ -74,25 +76,45 @@ impl Gate {
             held: FIRST_GUESS,
             measured: None,
         };
-        let (places, max_queue) =
-            (AtomicUsize::new(places.unwrap_or(usize::MAX)), AtomicUsize::new(max_queue));
-        Self { places, max_queue, state: Mutex::new(state), contended: Notify::new(), series }
+        Self {
+            places: AtomicUsize::new(places.unwrap_or(usize::MAX)),
+            processes: AtomicUsize::new(1),
+            max_queue: AtomicUsize::new(max_queue),
+            state: Mutex::new(state),
+            contended: Notify::new(),
+            series,
+        }
     }
 
     /// Changes the number of places. Requests that hold one keep it; those that wait get the new ones.
-    pub(super) fn change_places(self: &Arc<Self>, places: Option<usize>, max_queue: usize) {
-        let places = places.unwrap_or(usize::MAX);
-        let mut state = self.state();
-        self.places.store(places, Ordering::Relaxed);
+    pub(super) fn change_places(&self, places: Option<usize>, max_queue: usize) {
+        let state = self.state();
+        self.places.store(places.unwrap_or(usize::MAX), Ordering::Relaxed);
         self.max_queue.store(max_queue, Ordering::Relaxed);
+        self.fill_places(state);
+    }
+
+    /// Keeps an equal part of the places, rounded up, and leaves the others to as many processes less one.
+    pub(super) fn share_places(&self, processes: usize) {
+        if self.processes.swap(processes.max(1), Ordering::Relaxed) != processes {
+            self.fill_places(self.state());
+        }
+    }
+
+    fn fill_places(&self, mut state: MutexGuard<'_, GateState>) {
+        let places = self.places();
         while state.taken < places && state.waiting.len() > 0 {
             state.taken += 1;
             Self::hand_over(&mut state, places);
         }
     }
 
+    /// The places of this process; `usize::MAX`: any number.
     fn places(&self) -> usize {
-        self.places.load(Ordering::Relaxed)
+        match self.places.load(Ordering::Relaxed) {
+            usize::MAX => usize::MAX,
+            places => places.div_ceil(self.processes.load(Ordering::Relaxed)),
+        }
     }
 
     fn max_queue(&self) -> usize {
@@ -390,6 +412,19 @@ mod tests {
         let fifth = line.remove(0).now_or_never().expect("no bound");
         drop((third, fourth, fifth));
         assert_eq!((gate.load(), gate.is_bounded()), ((0, 0), false));
+    }
+
+    #[tokio::test]
+    async fn processes_have_equal_parts_of_the_places() {
+        let gate = gate(5, 9);
+        gate.share_places(2);
+        let _three = (enter(&gate, 1).await, enter(&gate, 2).await, enter(&gate, 3).await);
+        let mut fourth = Box::pin(enter(&gate, 4));
+        assert!(fourth.as_mut().now_or_never().is_none(), "half of five, rounded up, are taken");
+        gate.change_places(Some(6), 9);
+        assert!(fourth.as_mut().now_or_never().is_none(), "a change of the configuration keeps the parts");
+        gate.share_places(1);
+        assert!(fourth.now_or_never().is_some(), "the other process has gone");
     }
 
     #[tokio::test]

@@ -64,6 +64,11 @@ impl UpstreamState {
         self.weight
     }
 
+    /// Leaves to this process one of so many equal parts of `max_concurrency`.
+    pub fn share_places(&self, processes: usize) {
+        self.gate.share_places(processes);
+    }
+
     /// Returns true when the number of its requests is bounded.
     pub fn is_bounded(&self) -> bool {
         self.gate.is_bounded()

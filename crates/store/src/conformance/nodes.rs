@@ -44,6 +44,9 @@ async fn nodes_are_listed() {
     assert_eq!(names, ["a", "b"], "commands are not listed");
     assert_eq!((&*nodes[0].version, nodes[0].runs), (env!("CARGO_PKG_VERSION"), 0));
     testing::waiting::wait_until("both are counted", async || first.live_nodes() == 2).await;
+    assert_eq!(first.live_nodes_alike(), 1, "their configurations differ");
+    first.note_configuration("f00".to_owned());
+    testing::waiting::wait_until("they are alike", async || first.live_nodes_alike() == 2).await;
     drop(second);
     testing::waiting::wait_until("one is counted", async || first.live_nodes() == 1).await;
 }

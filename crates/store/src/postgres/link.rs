@@ -237,6 +237,12 @@ impl Change<'_> {
         self.client.query(&statement, values)?.first().map(row).transpose()
     }
 
+    /// Returns the row of a query that has exactly one.
+    pub(super) fn one(&mut self, sql: &str, values: Values<'_>) -> Result<Row, Error> {
+        let statement = self.prepare(sql)?;
+        self.client.query_one(&statement, values)
+    }
+
     /// Returns all rows of a query.
     pub(super) fn list<T>(
         &mut self,

@@ -25,11 +25,14 @@ const FORGET_AFTER: Duration = Duration::from_hours(24);
 /// A clock that differs by less than this, in milliseconds, is taken to be right.
 const NEGLIGIBLE: u64 = 100;
 
-/// Says that a process lives. Returns how many others that serve do, and the time.
-const SEEN: &str = "WITH said AS (INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
+/// Says that a process lives. Returns how many others that serve do, the time, and how many of the others have
+/// its configuration.
+const SEEN: &str =
+    "WITH said AS (INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
         VALUES ($1, $2, $3, $4, $5, respool.now_ms(), respool.now_ms())
         ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = $5)
-    SELECT count(*), respool.now_ms() FROM respool.nodes WHERE serves AND owner <> $1 AND seen > respool.now_ms() - $6";
+    SELECT count(*), respool.now_ms(), count(*) FILTER (WHERE configuration = $5 AND $5 <> '')
+        FROM respool.nodes WHERE serves AND owner <> $1 AND seen > respool.now_ms() - $6";
 
 /// The identity of this process.
 #[derive(Clone, Debug)]
@@ -43,17 +46,17 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Says that the process lives, by running [`SEEN`]. Returns how many others that serve do.
+    /// Says that the process lives, by running [`SEEN`]. Returns its row.
     fn say_seen(
         &self,
         configuration: &str,
-        run: impl FnOnce(Values<'_>) -> Result<(u64, u64), Error>,
-    ) -> Result<u64, Error> {
+        run: impl FnOnce(Values<'_>) -> Result<Row, Error>,
+    ) -> Result<Row, Error> {
         let (version, gone) = (env!("CARGO_PKG_VERSION"), span(GONE_AFTER));
         let asked = clock::own_time();
-        let (others, time) = run(&[&self.owner, &self.name, &version, &self.serves, &configuration, &gone])?;
-        follow_clock(time, asked, clock::own_time());
-        Ok(others)
+        let row = run(&[&self.owner, &self.name, &version, &self.serves, &configuration, &gone])?;
+        follow_clock(number(&row, 1)?, asked, clock::own_time());
+        Ok(row)
     }
 }
 
@@ -87,8 +90,7 @@ fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, 
     if let Some(seen) = change.find(sql, values, |row| number(row, 0))? {
         return Ok(Some(seen));
     }
-    let counts = |row: &Row| Ok((number(row, 0)?, number(row, 1)?));
-    node.say_seen("", |values| Ok(change.find(SEEN, values, counts)?.unwrap_or_default()))?;
+    node.say_seen("", |values| change.one(SEEN, values))?;
     Ok(None)
 }
 
@@ -107,6 +109,8 @@ pub(super) struct Shared {
     problem: Mutex<Option<StoreError>>,
     /// How many processes that serve live, this one among them.
     pub(super) live: AtomicU32,
+    /// How many of these have this one's configuration, this one among them.
+    pub(super) alike: AtomicU32,
     /// The digest of this process's configuration, and whether it changed since it was said.
     configuration: Mutex<String>,
     is_changed: AtomicBool,
@@ -188,12 +192,11 @@ fn say_present(
     let Some(client) = client else { return Ok(()) };
     shared.is_changed.store(false, Ordering::Relaxed);
     let configuration = shared.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let others = node.say_seen(&configuration, |values| {
-        let row = client.query_one(SEEN, values)?;
-        Ok((number(&row, 0)?, number(&row, 1)?))
-    })?;
-    let live = u32::try_from(others).unwrap_or(0) + u32::from(node.serves);
-    shared.live.store(live, Ordering::Relaxed);
+    let row = node.say_seen(&configuration, |values| client.query_one(SEEN, values))?;
+    for (count, index) in [(&shared.live, 0), (&shared.alike, 2)] {
+        let others = u32::try_from(number(&row, index)?).unwrap_or(0);
+        count.store(others + u32::from(node.serves), Ordering::Relaxed);
+    }
     Ok(())
 }
 

@@ -25,6 +25,10 @@ impl Nodes for PostgresStore {
         self.presence.shared.live.load(Ordering::Relaxed).max(1)
     }
 
+    fn live_nodes_alike(&self) -> u32 {
+        self.presence.shared.alike.load(Ordering::Relaxed).max(1)
+    }
+
     fn note_configuration(&self, digest: String) {
         self.presence.shared.set_configuration(digest);
     }
