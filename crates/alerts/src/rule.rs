@@ -121,8 +121,8 @@ rules! {
         "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there.";
     StateRemoved = "state_removed", Critical,
-        "A database was removed or replaced while respool was using it, or cannot be reached. Webhooks are refused, and no run, event or usage record is kept.",
-        "Restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
+        "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
+        "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
     ReloadFailed = "reload_failed", Warning,
         "The changed configuration is wrong. The old one stays in use.",
         "Correct the file; `respool check` says what is wrong and where.";

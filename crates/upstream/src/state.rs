@@ -64,7 +64,7 @@ impl UpstreamState {
         self.weight
     }
 
-    /// Leaves to this process one of so many equal parts of `max_concurrency`.
+    /// Divides `max_concurrency` equally among this number of processes.
     pub fn share_places(&self, processes: usize) {
         self.gate.share_places(processes);
     }

@@ -25,8 +25,8 @@ const FORGET_AFTER: Duration = Duration::from_hours(24);
 /// A clock that differs by less than this, in milliseconds, is taken to be right.
 const NEGLIGIBLE: u64 = 100;
 
-/// Says that a process lives. Returns how many others that serve do, the time, and how many of the others have
-/// its configuration.
+/// Says that a process lives. Returns the number of the others that serve and live, the time, and the number
+/// of those among them that have its configuration.
 const SEEN: &str =
     "WITH said AS (INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
         VALUES ($1, $2, $3, $4, $5, respool.now_ms(), respool.now_ms())
