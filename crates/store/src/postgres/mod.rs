@@ -49,6 +49,8 @@ pub(crate) struct PostgresStore {
     /// An entry was queued, here or elsewhere.
     queued: Arc<Notify>,
     presence: Presence,
+    /// See [`SharedUsage::database_id`]; it does not change.
+    database_id: tokio::sync::OnceCell<String>,
 }
 
 impl PostgresStore {
@@ -69,6 +71,7 @@ impl PostgresStore {
             responses: config.responses.clone(),
             presence: Presence::begin(&address, node, &queued)?,
             queued,
+            database_id: tokio::sync::OnceCell::new(),
         })
     }
 }

@@ -99,8 +99,11 @@ impl UsageRows for PostgresStore {
 #[async_trait]
 impl SharedUsage for PostgresStore {
     async fn database_id(&self) -> Result<String, StoreError> {
-        let id = self.shared_secret("database", rand::random()).await?;
-        Ok(id.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
+        let ask = async || {
+            let id = self.shared_secret("database", rand::random()).await?;
+            Ok(id.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
+        };
+        self.database_id.get_or_try_init(ask).await.cloned()
     }
 
     async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError> {
