@@ -70,7 +70,7 @@ Version: $version
 Architecture: $architecture
 Maintainer: The respool authors <respool@users.noreply.github.com>
 Installed-Size: $(du -sk "$root" | cut -f1)
-${depends}Recommends: ca-certificates
+${depends}Recommends: ca-certificates, bubblewrap, passt
 Section: net
 Priority: optional
 Description: relay between OpenClaw or OpenAI clients and vLLM

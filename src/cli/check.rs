@@ -26,7 +26,7 @@ use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
 use crate::server::{App, is_for_everybody};
-use crate::tools::sandbox_level;
+use crate::tools::{reached_services, sandbox_level};
 use crate::translate::Reply;
 use crate::turn::Note;
 use crate::upstream::Upstream;
@@ -139,8 +139,14 @@ fn state_directory(dir: &Path, findings: &mut Findings) {
 fn check_sandbox(settings: &Settings, findings: &mut Findings) {
     let local = &settings.tools.local;
     let level = sandbox_level(local);
-    let network = if local.network == Some(true) { "with" } else { "without" };
+    let is_on = local.network == Some(true);
+    let network = if is_on { "with" } else { "without" };
     let text = format!("sandbox of commands: {level}");
+    if let Some(services) = reached_services(local) {
+        let whose = if is_on { "network of commands" } else { "network of commands in the chat" };
+        let remedy = "with `tools.local.network = false` commands have none; with `tools.local.sandbox = \"require\"` none runs so";
+        findings.warn(&format!("{whose}: {services}"), remedy);
+    }
     match level.gap() {
         None => findings.ok(&format!("{text}; {network} a network for agents")),
         Some(gap) => findings.warn(

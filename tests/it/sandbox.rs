@@ -448,9 +448,33 @@ async fn a_missing_required_sandbox_is_an_error() {
     assert!(Sources::open(&config).is_err());
 }
 
+/// Without a network of its own a command reaches the machine's daemons: the question says so, and a required
+/// sandbox cannot be had.
+#[tokio::test]
+async fn services_in_reach_are_named() {
+    let Some(_) = confined_bed("").await else { return };
+    let folder = folder();
+    let mut settings = ToolsConfig::default();
+    settings.local.launcher = Some(launcher());
+    settings.local.highest_level = Some(Level::Landlock);
+    let tools = ToolSet::open_for_chat(&settings, &settings.policy.clone(), folder.path()).unwrap();
+    let person = Person(false, std::sync::Mutex::default());
+    let call = invocation("shell_command", &json!({"command": "touch x"}));
+    tools.call(&call, Some(&person)).await.unwrap();
+    let asked = person.1.into_inner().unwrap().concat();
+    assert!(asked.contains("reaches services on this machine") && asked.contains("passt"), "{asked}");
+    settings.local.workspace = Some(folder.path().to_owned());
+    settings.local.sandbox = toml::Value::from("require").try_into().unwrap();
+    settings.local.network = Some(true);
+    let problems = Sources::open(&settings).err().unwrap();
+    assert!(problems[0].to_string().contains("reaches services on this machine"), "{problems:?}");
+    settings.local.network = Some(false);
+    Sources::open(&settings).unwrap();
+}
+
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_runs_nothing() {
-    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"writable":[],"scratch":[],"frozen":[],"covers":[],"report":null,"spared":[]}"#;
+    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"writable":[],"scratch":[],"frozen":[],"covers":[],"report":null,"spared":[],"forwarded":[],"avoided":[],"pinned":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ran");
     for spec in [spec, "{}", "nonsense"] {
@@ -655,7 +679,7 @@ async fn everything_ends_when_the_pipe_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
         let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
-            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": [], "report": null, "spared": []});
+            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": [], "report": null, "spared": [], "forwarded": [], "avoided": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

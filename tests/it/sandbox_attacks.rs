@@ -974,6 +974,47 @@ fn a_home_among_the_systems_places_is_not_readable() {
     }
 }
 
+const ROADS: &str = r#"
+import socket, sys
+own = socket.create_server(("127.0.0.1", 0))
+for host, port in [("own", own.getsockname()[1])] + [road.rsplit(":", 1) for road in sys.argv[1:]]:
+    try: socket.create_connection(("127.0.0.1" if host == "own" else host, int(port)), 5); print(host, "open")
+    except OSError as error: print(host, type(error).__name__)
+"#;
+
+/// Daemons of build tools listen on loopback and run what they are asked to; clouds keep credentials at a
+/// link-local address. A proxy on loopback, and what the owner names, stay in reach.
+#[test]
+fn no_service_of_this_machine_is_in_reach() {
+    let site = Site::new();
+    fs::write(site.work("roads.py"), ROADS).unwrap();
+    let listeners = ["127.0.0.1:0", "0.0.0.0:0"].map(|place| std::net::TcpListener::bind(place).unwrap());
+    let [first, second] = listeners.each_ref().map(|listener| listener.local_addr().unwrap().port());
+    let command = format!(
+        "/usr/bin/python3 roads.py 127.0.0.1:{first} 127.0.0.2:{second} 169.254.169.254:80 $(hostname -I | cut -d' ' -f1):{second}; \
+        id -u; grep -c '^nameserver' /etc/resolv.conf; grep Cap[PEB] /proc/self/status | uniq -f1"
+    );
+    let reached = |settings: &str, variables: &[(&str, &str)]| {
+        let settings = format!("local.network = true\n{settings}");
+        site.run_at("full", &settings, variables, &[&command]).outputs.concat()
+    };
+    let said = reached("", &[]);
+    assert!(said.starts_with("own open\n127.0.0.1 ConnectionRefusedError\n127.0.0.2 Conn"), "{said}");
+    assert!(
+        said.contains("169.254.169.254 PermissionError\n") && said.matches("open").count() == 1,
+        "{said}"
+    );
+    let user = if is_root() { ORDINARY } else { nix::unistd::geteuid().as_raw() };
+    assert!(said.contains(&format!("\n{user}\n2\nCapPrm:\t0000000000000000\n")), "{said}");
+    let proxy = format!("http://localhost:{first}");
+    for said in [
+        reached(&format!("local.loopback_ports = [{first}]"), &[]),
+        reached("", &[("https_proxy", proxy.as_str())]),
+    ] {
+        assert!(said.contains("127.0.0.1 open\n") && said.matches("open").count() == 2, "{said}");
+    }
+}
+
 const DATAGRAMS: &str = r#"
 import socket
 for kind in (socket.SOCK_DGRAM, 3, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):

@@ -149,8 +149,8 @@ pub struct Question<'a> {
     pub arguments: &'a Map<String, Value>,
     /// The target of the call.
     pub target: &'a Target,
-    /// The change, where it is known beforehand (a diff). The output of a command that the sandbox may have
-    /// stopped.
+    /// The change, where it is known beforehand (a diff). For a command, what it reaches besides its sandbox,
+    /// in a sentence. The output of a command that the sandbox may have stopped.
     pub preview: Option<String>,
     /// Whether no rule of the policy matches the call, so that the default asks.
     pub is_by_default: bool,

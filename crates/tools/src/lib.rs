@@ -37,7 +37,7 @@ pub use local::named_subject;
 pub use mcp::{Availability, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
-pub use sandbox::{Level, launch, level as sandbox_level, remove_temporary_directories};
+pub use sandbox::{Level, launch, level as sandbox_level, reached_services, remove_temporary_directories};
 pub use set::ToolSet;
 pub use sources::{Sources, StricterPolicy};
 pub use unavailable::UnavailableTool;

@@ -244,6 +244,9 @@ impl Source for Local {
     ) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
+            if let Call::Exec { .. } = call {
+                return Ok(self.sandbox.services().map(str::to_owned));
+            }
             let workspace = Arc::clone(&self.workspace);
             run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
         })

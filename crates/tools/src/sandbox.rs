@@ -17,6 +17,8 @@ mod index;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
+#[cfg(target_os = "linux")]
+mod network;
 mod places;
 mod protected;
 mod spec;
@@ -62,6 +64,10 @@ pub(super) struct Sandbox {
     bubblewrap: Option<PathBuf>,
     git: Option<PathBuf>,
     network: bool,
+    /// pasta, or why commands with a network reach services on this machine.
+    pasta: Result<PathBuf, String>,
+    /// The ports of those that they reach all the same.
+    forwarded: Vec<u16>,
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
     workspace: PathBuf,
@@ -125,6 +131,15 @@ impl Sandbox {
             ));
         }
         let network = config.network.unwrap_or(is_persons);
+        let pasta = if network { pasta(config, &level) } else { Err(String::new()) };
+        if let (SandboxMode::Require, true, Err(why)) = (config.sandbox, network, &pasta) {
+            return Err(format!(
+                "a sandbox is required, and {why}, or set tools.local.network = false, or tools.local.sandbox = \"auto\""
+            ));
+        }
+        if let Some(why) = pasta.as_ref().err().filter(|why| !why.is_empty()) {
+            tracing::warn!(target: "respool::tools", "{why}");
+        }
         let places = Places::find(config, workspace, network);
         // The temporary directory of a workspace that holds it is the workspace's own.
         let is_outside = !std::env::temp_dir().starts_with(workspace);
@@ -138,6 +153,8 @@ impl Sandbox {
             git: find_program("git", &writable),
             level,
             network,
+            pasta,
+            forwarded: ports_on_loopback(config),
             accepts_unprotected: config.unprotected_repositories,
             workspace: workspace.to_owned(),
             places,
@@ -149,6 +166,12 @@ impl Sandbox {
 
     pub(super) fn level(&self) -> &Level {
         &self.level
+    }
+
+    /// Returns the services that a command of the workspace reaches, in a sentence for the owner; `None`
+    /// where it reaches none.
+    pub(super) fn services(&self) -> Option<&str> {
+        self.pasta.as_ref().err().map(String::as_str).filter(|why| !why.is_empty())
     }
 
     /// True for what tools on files never write: git's own files, and respool's.
@@ -319,6 +342,8 @@ impl Sandbox {
             spec.everything = true;
             return spec;
         }
+        spec.pasta = self.pasta.as_ref().ok().cloned();
+        spec.forwarded.clone_from(&self.forwarded);
         spec.scratch.clone_from(&self.places.scratch);
         // Without mounts, nothing else keeps commands from what is protected in a place.
         let is_read_only = |place: &PathBuf| self.is_read_only(place, kept);
@@ -367,7 +392,8 @@ impl Sandbox {
 
     /// The note on a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
     pub(super) fn refusal(&self, output: &str) -> Option<Refusal> {
-        if !self.level.holds_files() || !SIGNS.iter().any(|sign| output.contains(sign)) {
+        let is_refused = self.pasta.is_ok() && REFUSED.iter().any(|sign| output.contains(sign));
+        if !self.level.holds_files() || !(is_refused || SIGNS.iter().any(|sign| output.contains(sign))) {
             return None;
         }
         let repositories = if self.level.has_namespaces() {
@@ -380,7 +406,13 @@ impl Sandbox {
         } else {
             "it never writes respool's own files"
         };
-        let network = if self.network { "" } else { " and has no network (`tools.local.network`)" };
+        let network = match (self.network, &self.pasta) {
+            (false, _) => " and has no network (`tools.local.network`)",
+            (true, Ok(_)) => {
+                " and reaches no services on this machine (`tools.local.loopback_ports` adds some)"
+            }
+            (true, Err(_)) => "",
+        };
         let text = format!(
             "the command ran in respool's sandbox: it may write below {}, in the usual caches and in /tmp \
              (`tools.local.writable` adds places), read there, in the system's directories and those of tools \
@@ -408,6 +440,9 @@ const SIGNS: [&str; 12] = [
     "dubious ownership",
 ];
 
+/// The words of a program that finds nothing on the loopback of a network of its own.
+const REFUSED: [&str; 2] = ["onnection refused", "ECONNREFUSED"];
+
 /// What confines commands on this machine, as the configuration wants it.
 pub fn level(config: &LocalConfig) -> Level {
     match (&config.launcher, config.sandbox) {
@@ -420,6 +455,42 @@ pub fn level(config: &LocalConfig) -> Level {
 /// bubblewrap, where no command could have put it.
 fn bubblewrap(config: &LocalConfig) -> Option<PathBuf> {
     find_program("bwrap", &config.writable_by_commands())
+}
+
+/// Returns the pasta that makes a network of a command's own, or why one with a network reaches this
+/// machine's.
+fn pasta(config: &LocalConfig, level: &Level) -> Result<PathBuf, String> {
+    let (Some(launcher), true) = (&config.launcher, level.holds_files()) else { return Err(String::new()) };
+    let reached = |why: &str| {
+        format!(
+            "a command with the network reaches services on this machine, such as daemons of build tools, which run what they are \
+             asked to outside the sandbox: {why}"
+        )
+    };
+    let bubblewrap = bubblewrap(config).filter(|_| level.has_namespaces());
+    let pasta = find_program("pasta", &config.writable_by_commands());
+    let (Some(bubblewrap), Some(pasta)) = (bubblewrap, pasta) else {
+        return Err(reached("install bubblewrap and passt"));
+    };
+    match level::try_pasta(launcher, &bubblewrap, &pasta) {
+        Ok(()) => Ok(pasta),
+        Err(why) => Err(reached(&format!("pasta fails here ({why}); install passt from a current system"))),
+    }
+}
+
+/// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;
+/// `None` where it reaches none.
+pub fn reached_services(config: &LocalConfig) -> Option<String> {
+    pasta(config, &level(config)).err().filter(|why| !why.is_empty())
+}
+
+/// Returns the ports of loopback that commands with a network reach.
+fn ports_on_loopback(config: &LocalConfig) -> Vec<u16> {
+    #[cfg(target_os = "linux")]
+    let proxies = network::ports_of_proxies();
+    #[cfg(not(target_os = "linux"))]
+    let proxies = Vec::new();
+    config.loopback_ports.iter().copied().chain(proxies).collect()
 }
 
 /// The temporary directories that are in use.

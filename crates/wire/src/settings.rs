@@ -295,7 +295,7 @@ macro_rules! count_settings {
     )*};
 }
 
-count_settings!(u32 u64 usize);
+count_settings!(u16 u32 u64 usize);
 
 impl<T: Setting> Setting for Option<T> {
     const SCALAR: Scalar = T::SCALAR;

@@ -93,12 +93,14 @@ impl Screen {
                 let text = text.iter().map(String::as_str).chain([arguments.as_str()]);
                 text.flat_map(|text| preview::command_rows(text, self.width)).collect()
             }
-            (Some(diff), _) => preview::diff_rows(diff, self.width),
-            (None, Target::Command { line, .. }) => {
+            (note, Target::Command { line, .. }) => {
                 let beside_head = self.width.saturating_sub(asking.tool.len() + 4);
                 let is_shown = preview::fits_a_row(line, beside_head);
-                if is_shown { Vec::new() } else { preview::command_rows(line, self.width) }
+                let rows = if is_shown { Vec::new() } else { preview::command_rows(line, self.width) };
+                let note = note.iter().flat_map(|note| preview::command_rows(note, self.width));
+                note.chain(rows).collect()
             }
+            (Some(diff), _) => preview::diff_rows(diff, self.width),
             (None, Target::File { .. }) => Vec::new(),
         }
     }
@@ -129,7 +131,7 @@ impl Screen {
         };
         let count = match (&asking.preview, &asking.target) {
             (Some(diff), Target::File { .. }) => format!(" ({})", preview::change_counts(diff)),
-            (None, Target::Command { line, .. }) if rows > FEW_ROWS => {
+            (_, Target::Command { line, .. }) if rows > FEW_ROWS => {
                 format!(" ({rows} rows, from `{}`)", one_line(line, 40))
             }
             _ => String::new(),

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
+use super::network;
 use super::spec::{Cover, Spec};
 
 /// What is mounted at a place.
@@ -54,6 +55,10 @@ impl Arguments {
         if !spec.network {
             arguments.words(&["--unshare-net"]);
         }
+        if let Some((user, group)) = spec.user {
+            let (user, group) = (user.to_string(), group.to_string());
+            arguments.words(&["--unshare-user", "--uid", &user, "--gid", &group, "--cap-drop", "ALL"]);
+        }
         if spec.everything {
             arguments.words(&["--dev-bind", "/", "/"]);
         } else {
@@ -63,6 +68,12 @@ impl Arguments {
         arguments.words(&["--proc", "/proc"]);
         for (place, mount) in mounts(spec) {
             arguments.mount(&place, &mount)?;
+        }
+        if let Some((settings, place)) = spec.is_apart().then(network::resolver).transpose()?.flatten() {
+            let handle = rustix::io::dup(&settings)?;
+            arguments.words(&["--ro-bind-data", &handle.as_raw_fd().to_string()]);
+            arguments.words.push(place.into());
+            arguments.handles.push(handle);
         }
         Ok(arguments)
     }

@@ -1,4 +1,4 @@
-//! `respool sandbox-exec`: the launcher. It goes through up to three stages, each a process of its own, and
+//! `respool sandbox-exec`: the launcher. It goes through up to four stages, each a process of its own, and
 //! gives the exit code, or the signal, of the command. Called by `cli`; started by `sandbox` and by itself.
 //!
 //! Standard input is never the command's: it is the pipe that respool holds. A byte asks the command to end,
@@ -17,7 +17,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::bubblewrap::Arguments;
 use super::spec::Spec;
-use super::{confine, supervise};
+use super::{confine, network, supervise};
 
 /// The exit code when the sandbox cannot be made; nothing has run then.
 const NOT_MADE: u8 = 125;
@@ -29,11 +29,12 @@ pub(super) enum End {
     Signal(i32),
 }
 
-/// Runs a stage (`begin`, `inside` or `confined`) and returns its exit code. Without words nothing runs: the
-/// sandbox is only tried.
+/// Runs a stage (`begin`, `apart`, `inside` or `confined`) and returns its exit code. Without words nothing
+/// runs: the sandbox is only tried.
 pub fn launch(stage: &str, spec: &str, words: &[OsString]) -> u8 {
     let ended = serde_json::from_str(spec).map_err(io::Error::other).and_then(|spec: Spec| match stage {
         "begin" => begin(&spec, words),
+        "apart" => network::close_roads(&spec).and_then(|()| begin(&spec, words)),
         "inside" => inside(&spec, words),
         "confined" => {
             close_inherited(None);
@@ -68,6 +69,9 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     close_inherited(None);
     // Fails for the leader of a group, which has a session of its own or is not respool's child.
     let _ = setsid();
+    if let Some(pasta) = &spec.pasta {
+        return Err(network::become_pasta(spec, pasta, words));
+    }
     let Some(bubblewrap) = &spec.bubblewrap else { return supervise::supervise(spec, words) };
     let arguments = Arguments::new(spec)?;
     // By its handle: its file need not be in reach inside.
@@ -124,7 +128,7 @@ pub(super) fn stage(name: &str, spec: &Spec, words: &[OsString]) -> io::Result<C
     Ok(command)
 }
 
-fn stage_arguments(name: &str, spec: &Spec) -> io::Result<[String; 5]> {
+pub(super) fn stage_arguments(name: &str, spec: &Spec) -> io::Result<[String; 5]> {
     let spec = serde_json::to_string(spec).map_err(io::Error::other)?;
     Ok(["sandbox-exec".to_owned(), "--stage".to_owned(), name.to_owned(), spec, "--".to_owned()])
 }

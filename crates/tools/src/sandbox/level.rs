@@ -81,22 +81,34 @@ struct Question {
     highest: Option<Level>,
 }
 
-fn find(question: &Question) -> Level {
-    let Question { launcher, bubblewrap, highest } = question;
-    let spec = |bubblewrap: Option<&PathBuf>, landlock| Spec {
+/// Finds out whether pasta can make a network of a command's own.
+///
+/// # Errors
+/// Why it cannot.
+pub(super) fn try_pasta(launcher: &Path, bubblewrap: &Path, pasta: &Path) -> Result<(), String> {
+    let own = Spec { pasta: Some(pasta.to_owned()), network: true, ..trial(Some(bubblewrap), true) };
+    attempt(launcher, &own)
+}
+
+/// A sandbox in which a mount of each kind is tried.
+fn trial(bubblewrap: Option<&Path>, landlock: bool) -> Spec {
+    Spec {
         directory: "/".into(),
-        bubblewrap: bubblewrap.cloned(),
+        bubblewrap: bubblewrap.map(Path::to_owned),
         landlock,
         seccomp: true,
         readable: vec!["/".into()],
-        // A mount of each kind is tried.
         writable: vec![std::env::temp_dir()],
         frozen: vec![std::env::temp_dir()],
         ..Spec::default()
-    };
+    }
+}
+
+fn find(question: &Question) -> Level {
+    let Question { launcher, bubblewrap, highest } = question;
     let mut why = String::new();
-    let full = bubblewrap.as_ref().map(|bubblewrap| (Level::Full, spec(Some(bubblewrap), true)));
-    let others = [(Level::Landlock, spec(None, true)), (Level::Filter, spec(None, false))];
+    let full = bubblewrap.as_ref().map(|bubblewrap| (Level::Full, trial(Some(bubblewrap), true)));
+    let others = [(Level::Landlock, trial(None, true)), (Level::Filter, trial(None, false))];
     let levels = full.into_iter().chain(others);
     for (level, spec) in levels.filter(|(level, _)| highest.as_ref().is_none_or(|highest| level <= highest)) {
         match attempt(launcher, &spec) {
@@ -117,6 +129,7 @@ fn attempt(launcher: &Path, spec: &Spec) -> Result<(), String> {
         .stdin(Stdio::from(control))
         .output()
         .map_err(|error| format!("the launcher cannot be started: {error}"))?;
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let said = [output.stderr, output.stdout].concat();
+    let said = String::from_utf8_lossy(&said).trim().to_owned();
     if output.status.success() { Ok(()) } else { Err(said) }
 }

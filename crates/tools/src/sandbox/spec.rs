@@ -1,5 +1,6 @@
 //! The description of the sandbox that the launcher makes: plain data, as JSON in its arguments.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -16,6 +17,14 @@ pub(super) struct Spec {
     pub(super) landlock: bool,
     pub(super) seccomp: bool,
     pub(super) network: bool,
+    /// pasta, which makes a network without this machine's services.
+    pub(super) pasta: Option<PathBuf>,
+    /// The TCP ports of this machine's loopback that lead there all the same.
+    pub(super) forwarded: Vec<u16>,
+    /// In pasta's namespaces: the addresses of this machine, to which no road leads.
+    pub(super) avoided: Vec<IpAddr>,
+    /// In pasta's namespaces: the numbers of the user and the group that the command has.
+    pub(super) user: Option<(u32, u32)>,
     /// Everything of the user is in reach: all files, devices and Unix sockets.
     pub(super) everything: bool,
     pub(super) readable: Vec<PathBuf>,
@@ -46,6 +55,11 @@ impl Spec {
     /// True when the command has processes, mounts and devices of its own.
     pub(super) fn has_namespaces(&self) -> bool {
         self.bubblewrap.is_some()
+    }
+
+    /// True in pasta's namespaces.
+    pub(super) fn is_apart(&self) -> bool {
+        !self.avoided.is_empty()
     }
 
     /// Leaves out what lies only below an emptied or covered directory. It is not there, and to protect it

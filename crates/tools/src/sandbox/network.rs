@@ -1,0 +1,171 @@
+//! A network of the command's own, which pasta connects to what lies beyond this machine. The machine's
+//! loopback, its addresses and link-local ones (where clouds keep credentials) are not in it: daemons there
+//! run what they are asked to outside of the sandbox.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, PipeReader, Write as _};
+use std::net::IpAddr;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
+
+use super::launch::stage_arguments;
+use super::spec::Spec;
+
+/// Connected as the machine is, apart from its loopback. Listeners of the command are its own.
+const OPTIONS: &str = "--quiet --foreground --config-net --no-map-gw -t none -u none -U none";
+/// The addresses at which the command finds this machine's resolver, which may be on loopback. They are of
+/// those that the Internet keeps for documentation.
+const RESOLVERS: [&str; 2] = ["203.0.113.53", "2001:db8::53"];
+/// Link-local addresses, and those at which clouds answer instead.
+const NEVER: [(&str, u8); 3] = [("169.254.0.0", 16), ("fd00:ec2::", 32), ("fd20:ce::254", 128)];
+/// Variables that name a proxy. One on loopback stays in reach.
+const PROXIES: &str = "http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY";
+
+/// Returns the ports of proxies on loopback that the environment names.
+pub(super) fn ports_of_proxies() -> Vec<u16> {
+    PROXIES.split(' ').filter_map(|name| port_on_loopback(&std::env::var(name).ok()?)).collect()
+}
+
+fn port_on_loopback(proxy: &str) -> Option<u16> {
+    let rest = proxy.split_once("://").map_or(proxy, |(_, rest)| rest);
+    let authority = rest.split('/').next().unwrap_or_default();
+    let (host, port) = authority.rsplit('@').next()?.rsplit_once(':')?;
+    let is_loopback = host == "localhost"
+        || host.trim_matches(['[', ']']).parse().is_ok_and(|address: IpAddr| address.is_loopback());
+    port.parse().ok().filter(|_| is_loopback)
+}
+
+/// Becomes pasta, which starts this program again, as root of a user namespace unless it is root already.
+/// Returns only when that fails.
+pub(super) fn become_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io::Error {
+    let start = || {
+        let user = nix::unistd::geteuid();
+        let own = (user.as_raw(), nix::unistd::getegid().as_raw());
+        let apart = Spec {
+            pasta: None,
+            avoided: own_addresses()?,
+            user: (!user.is_root()).then_some(own),
+            ..spec.clone()
+        };
+        let mut command = Command::new(pasta);
+        command.arg0("pasta").args(OPTIONS.split(' '));
+        command.args(RESOLVERS.iter().flat_map(|address| ["--dns-forward", address]));
+        let mut ports: Vec<String> = spec.forwarded.iter().map(u16::to_string).collect();
+        if ports.is_empty() {
+            ports.push("none".to_owned());
+        }
+        command.args(["-T", &ports.join(",")]);
+        if user.is_root() {
+            // It complains that it makes no user namespace.
+            command.args(["--netns-only", "--runas", "0:0"]).stderr(Stdio::null());
+        }
+        // Profiles of AppArmor let it start a shell, whose programs are not confined by them.
+        command.args(["--", "/bin/sh", "-c", "exec \"$@\" 2>&1", "sh"]).arg(std::env::current_exe()?);
+        Ok(command.args(stage_arguments("apart", &apart)?).args(words).exec())
+    };
+    start().unwrap_or_else(|error| error)
+}
+
+/// Returns the addresses of this machine but those of its loopback.
+fn own_addresses() -> io::Result<Vec<IpAddr>> {
+    let (mut addresses, mut last) = (Vec::new(), "");
+    let table = fs::read_to_string("/proc/net/fib_trie")?;
+    for line in table.lines() {
+        match line.split_once("|-- ") {
+            Some((_, address)) => last = address,
+            None if line.trim_end().ends_with("host LOCAL") => addresses.extend(last.parse::<IpAddr>()),
+            None => {}
+        }
+    }
+    // There may be no IPv6.
+    let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let address = |line: &str| u128::from_str_radix(line.split_whitespace().next()?, 16).ok();
+    addresses.extend(table.lines().filter_map(address).map(|address| IpAddr::from(address.to_be_bytes())));
+    addresses.retain(|address| !address.is_loopback());
+    Ok(addresses)
+}
+
+/// Closes the roads to this machine.
+pub(super) fn close_roads(spec: &Spec) -> io::Result<()> {
+    let never = NEVER.iter().filter_map(|(address, bits)| Some((address.parse().ok()?, *bits)));
+    let own = spec.avoided.iter().map(|address| (*address, if address.is_ipv4() { 32 } else { 128 }));
+    for (address, bits) in never.chain(own) {
+        match prohibit(address, bits) {
+            // There is no IPv6.
+            Err(Errno::OPNOTSUPP | Errno::AFNOSUPPORT) if address.is_ipv6() => {}
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+/// Makes a route of rtnetlink(7) that ends.
+fn prohibit(address: IpAddr, bits: u8) -> Result<(), Errno> {
+    const NEW_ROUTE: u16 = 24;
+    /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_REPLACE` and `NLM_F_CREATE`.
+    const FLAGS: u16 = 0x505;
+    /// `RT_TABLE_MAIN`, `RTPROT_STATIC`, `RT_SCOPE_UNIVERSE` and `RTN_PROHIBIT`.
+    const ROUTE: [u8; 4] = [254, 4, 0, 8];
+    const DESTINATION: u16 = 1;
+    let (family, octets) = match address {
+        IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
+    };
+    let length = u16::try_from(octets.len()).unwrap_or_default();
+    let mut message = u32::from(32 + length).to_ne_bytes().to_vec();
+    message.extend([NEW_ROUTE, FLAGS, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend([u8::try_from(family.as_raw()).unwrap_or_default(), bits, 0, 0]);
+    message.extend(ROUTE);
+    message.extend([0; 4]);
+    message.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend(octets);
+    let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, None)?;
+    send(&socket, &message, SendFlags::empty())?;
+    let mut answer = [0_u8; 256];
+    recv(&socket, &mut answer, RecvFlags::empty())?;
+    match i32::from_ne_bytes([answer[16], answer[17], answer[18], answer[19]]) {
+        0 => Ok(()),
+        error => Err(Errno::from_raw_os_error(-error)),
+    }
+}
+
+/// Returns the settings of the resolver for a network of the command's own, and the file in whose place they
+/// are; `None` where this machine has none.
+pub(super) fn resolver() -> io::Result<Option<(PipeReader, PathBuf)>> {
+    let Ok(place) = Path::new("/etc/resolv.conf").canonicalize() else { return Ok(None) };
+    let text = fs::read_to_string(&place)?;
+    let others = text.lines().filter(|line| !line.trim_start().starts_with("nameserver"));
+    let own = RESOLVERS.map(|address| format!("nameserver {address}"));
+    let lines = own.iter().map(String::as_str).chain(others);
+    let (reader, mut writer) = io::pipe()?;
+    for line in lines.take(64) {
+        writeln!(writer, "{line:.256}")?;
+    }
+    Ok(Some((reader, place)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proxy_on_loopback_is_found() {
+        for (proxy, expected) in [
+            ("http://127.0.0.1:3128", Some(3128)),
+            ("http://me:secret@localhost:8080/", Some(8080)),
+            ("socks5h://[::1]:1080", Some(1080)),
+            ("localhost:3128", Some(3128)),
+            ("http://proxy.example.org:3128", None),
+            ("http://127.0.0.1", None),
+            ("", None),
+        ] {
+            assert_eq!(port_on_loopback(proxy), expected, "{proxy}");
+        }
+    }
+}
