@@ -142,6 +142,24 @@ async fn requests_wait_for_starting_servers() {
     }
 }
 
+/// Who asks for a whole reply sees no sign of life meanwhile.
+#[tokio::test]
+async fn whole_replies_wait_shortly() {
+    let _time = IdleTime::begin();
+    for path in ["/v1/chat/completions", "/v1/responses"] {
+        let upstream = "[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:1\"\n";
+        let respool = Respool::configured(&format!("{}\n{upstream}", waits("1m"))).await;
+        let body =
+            json!({"model": "gpt-oss-20b", "input": "hi", "messages": [{"role": "user", "content": "hi"}]});
+        let began = Instant::now();
+        let reply = exchange(respool.address, &Request::post(path, body.to_string())).await;
+        assert_eq!(reply.status, 503, "{path}");
+        assert!(reply.text().contains("waited 15 s"), "{}", reply.text());
+        let seconds = began.elapsed().as_secs();
+        assert!((14..20).contains(&seconds), "{path}: {seconds} s");
+    }
+}
+
 /// A server of two that is up answers at once; while both are down, the one that comes back first does,
 /// whichever was asked last.
 #[tokio::test]

@@ -52,6 +52,8 @@ pub struct Origin {
     pub received: Instant,
     /// A run of respool's own asks.
     pub is_agent: bool,
+    /// The client gets nothing before the whole reply, although the request asks for a stream.
+    pub is_unseen: bool,
     /// The client lets respool shorten the oldest part of a conversation that does not fit.
     pub may_trim: bool,
     /// The patterns that the free text of its custom tools must match.
@@ -126,6 +128,7 @@ impl Origin {
             priority: Priority::default(),
             received: Instant::now(),
             is_agent: false,
+            is_unseen: false,
             may_trim: false,
             free_text: FreeTextPatterns::none(),
             record,

@@ -291,7 +291,8 @@ wire::settings! {
         #[serde(deserialize_with = "deserialize_duration")]
         pub within: Duration = Duration::from_mins(10);
         /// How long a request waits for an upstream that is starting, or that asks with `Retry-After` to be
-        /// left alone. Set `"0s"` if OpenClaw has fallback models, which it tries afterwards.
+        /// left alone; at most 15 s if its reply does not stream. Set `"0s"` if OpenClaw has fallback models,
+        /// which it tries afterwards.
         #[serde(deserialize_with = "deserialize_duration")]
         pub wait_for_upstream: Duration = Duration::from_mins(1), allow_zero();
         /// The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a

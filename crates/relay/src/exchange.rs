@@ -166,7 +166,7 @@ impl Exchange {
         let waited = if is_up {
             began.elapsed()
         } else {
-            began.elapsed().max(self.request.settings.recovery.wait_for_upstream)
+            began.elapsed().max(self.recovery_limits().wait_for_upstream)
         };
         self.history.waited += waited;
         self.request.record.add_wait(began.elapsed());

@@ -255,6 +255,7 @@ impl Relay {
             model_is_known: self.knows_model(&model),
             model,
             stream,
+            is_unseen: origin.is_unseen || !(stream || origin.is_agent),
             route: if origin.is_agent {
                 agent_route(stream)
             } else {

@@ -63,6 +63,8 @@ pub struct RequestProfile {
     pub model_is_known: bool,
     /// A stream was asked for.
     pub stream: bool,
+    /// The client can be shown nothing before the whole reply.
+    pub is_unseen: bool,
     /// How it is served.
     pub route: Route,
     /// The form of its reply.

@@ -11,6 +11,10 @@ use crate::decide::Decision;
 use crate::fallback::{FallbackReason, Fallbacks};
 use crate::outcome::{Finding, History, Refusal};
 
+/// The longest wait for an upstream while the client sees no sign of life: its reply does not stream. Clients
+/// and proxies give up a silent request and repeat it.
+const LONGEST_UNSEEN_WAIT: Duration = Duration::from_secs(15);
+
 impl Exchange {
     /// Returns the reason to ask the next model instead of doing what was decided. `None` if no model is
     /// left, if something of a reply has reached the client, or if the client's request is at fault.
@@ -58,10 +62,12 @@ impl Exchange {
         self.fallbacks.as_deref().and_then(Fallbacks::patience)
     }
 
-    /// Returns the limits of recovery: while another model is left, the request waits no longer for this one.
+    /// Returns the limits of recovery: while another model is left, the request waits no longer for this one,
+    /// and where its client sees no sign of life it fails sooner.
     pub(super) fn recovery_limits(&self) -> Cow<'_, RecoveryConfig> {
         let configured = &self.request.settings.recovery;
-        match self.patience() {
+        let unseen = self.request.profile.is_unseen.then_some(LONGEST_UNSEEN_WAIT);
+        match self.patience().into_iter().chain(unseen).min() {
             Some(patience) if patience < configured.wait_for_upstream => {
                 Cow::Owned(RecoveryConfig { wait_for_upstream: patience, ..configured.clone() })
             }

@@ -95,6 +95,7 @@ impl Arrival {
             priority: permit::key_priority(&self.parts.extensions),
             received: self.received,
             is_agent: false,
+            is_unseen: false,
             may_trim: false,
             free_text: FreeTextPatterns::none(),
             record: self.record.clone(),
