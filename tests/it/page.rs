@@ -305,6 +305,8 @@ async fn operator_keys_alone_leave_the_page_open() {
     }
     let approvals = async |cookie: &str| get(&respool, "/ui/approvals", cookie).await.text().clone();
     assert!(approvals("").await.contains("log in with an operator key"));
+    let form = get(&respool, "/ui/login", "").await.text();
+    assert!(form.contains("name=\"key\""), "the link leads to a form: {form}");
     let cookie = logged_in(&respool).await;
     assert!(!approvals(&cookie).await.contains("log in with an operator key"));
 }

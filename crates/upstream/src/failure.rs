@@ -356,7 +356,7 @@ fn loggable_text(message: &str) -> String {
     if HARMLESS.is_match(message) {
         return cut_text(message, 300);
     }
-    format!("the server's own words ({} bytes) are logged with `[log] content = true`", message.len())
+    format!("a text of {} bytes, which only `[log] content = true` and `[capture]` keep", message.len())
 }
 
 fn with_hint(message: &str) -> String {

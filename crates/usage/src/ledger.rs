@@ -582,7 +582,8 @@ impl Ledger {
     pub fn request_cost(&self, row: &StoredUsage) -> Option<Money> {
         let settings = self.current_settings();
         let is_known = settings.prices.own_hardware().is_some() || !self.is_free(&row.model);
-        let usage = row.usage.filter(|_| is_known)?;
+        // The model calls of a run have costs of their own.
+        let usage = row.usage.filter(|_| is_known && row.route != "agent")?;
         Some(settings.prices.request_cost(&row.model, usage, row.duration.as_secs_f64()))
     }
 }

@@ -1,8 +1,8 @@
 //! Bars over time as SVG, written on the server: no script has to be loaded. A table with each chart has the
 //! same numbers.
 //!
-//! Colours and the size of the text come from `style.css`. The labels of the values stand on their lines, so
-//! that a narrow screen cuts none off. Called by `usage`.
+//! Colours and the size of the text come from `style.css`. The labels of the values stand on their lines,
+//! left of the bars. Called by `usage`.
 
 use maud::{Markup, html};
 
@@ -16,6 +16,8 @@ pub(super) struct Bar {
 }
 
 const WIDTH: f64 = 720.0;
+/// Where the first bar begins, to the right of the labels of the values.
+const LEFT: f64 = 76.0;
 /// The lowest and the highest place of a bar.
 const BOTTOM: f64 = 170.0;
 const TOP: f64 = 20.0;
@@ -34,9 +36,9 @@ pub(super) fn bar_chart(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) 
     let scale = lines.last().copied().unwrap_or(highest).max(highest);
     let y = |value: f64| BOTTOM - value / scale * (BOTTOM - TOP);
     #[expect(clippy::cast_precision_loss, reason = "a chart has some hundred bars")]
-    let step = WIDTH / bars.len().max(FEWEST) as f64;
+    let step = (WIDTH - LEFT) / bars.len().max(FEWEST) as f64;
     #[expect(clippy::cast_precision_loss, reason = "a chart has some hundred bars")]
-    let x = |index: usize| index as f64 * step;
+    let x = |index: usize| LEFT + index as f64 * step;
     let every = bars.len().div_ceil(LABELS).max(1);
     html! {
         figure class="chart" {

@@ -78,7 +78,11 @@ impl MoneyColumn {
     }
 
     pub(super) fn format(self, amount: Money) -> String {
-        format!("{:.*}", self.places, amount.units())
+        let least = 10_f64.powi(-i32::try_from(self.places).unwrap_or(0));
+        match amount.units() {
+            units if units > 0.0 && units < least / 2.0 => format!("< {least:.*}", self.places),
+            units => format!("{units:.*}", self.places),
+        }
     }
 }
 
@@ -115,7 +119,7 @@ mod tests {
             amounts.map(|amount| column.format(amount)).collect::<Vec<_>>()
         };
         assert_eq!(shown(&[12.5, 0.013]), ["12.50", "0.01"]);
-        assert_eq!(shown(&[0.013, 0.000_029, 0.0]), ["0.0130", "0.0000", "0.0000"]);
+        assert_eq!(shown(&[0.013, 0.000_029, 0.0]), ["0.0130", "< 0.0001", "0.0000"]);
         assert_eq!(shown(&[0.000_029]), ["0.000029"]);
     }
 

@@ -26,7 +26,7 @@ pub(super) fn page_layout(viewer: &Viewer, here: &str, title: &str, main: &Marku
         @if !viewer.name.is_empty() {
             form class="logout" method="post" action="/ui/logout" {
                 (csrf_field(viewer))
-                button class="quiet" type="submit" { "Log out " (viewer.name) }
+                button class="quiet" type="submit" title=(viewer.name) { "Log out" @if !viewer.name.ends_with(']') { " " (viewer.name) } }
             }
         }
     };

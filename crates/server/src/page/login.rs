@@ -13,8 +13,9 @@ use crate::app::{App, Peer};
 
 pub(super) async fn show_login(State(app): State<App>, headers: HeaderMap) -> Response {
     match app.access.page_viewer(&headers) {
-        Ok(_) => redirect_response("/"),
-        Err(Denied::NoSession) => page_response(StatusCode::OK, login_markup(&app, "")),
+        // Where clients have no keys, a visitor sees the page without a session too.
+        Ok(viewer) if !viewer.name.is_empty() || !app.access.has_operators() => redirect_response("/"),
+        Ok(_) | Err(Denied::NoSession) => page_response(StatusCode::OK, login_markup(&app, "")),
         Err(denied) => refuse_visitor(&denied),
     }
 }
