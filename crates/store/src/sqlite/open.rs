@@ -119,7 +119,11 @@ fn release_claims(writer: &Connection, path: &Path) {
 
 enum Fault {
     Damaged,
-    Newer(u32),
+    /// The file has steps that this version does not know.
+    Newer {
+        version: u32,
+        known: u32,
+    },
     Sql(rusqlite::Error),
 }
 
@@ -135,11 +139,10 @@ impl From<rusqlite::Error> for Fault {
 impl Fault {
     fn into_error(self, path: &Path) -> StoreError {
         match self {
-            Self::Newer(version) => StoreError(format!(
-                "{} was written by a newer respool (schema {version}, this one knows {}); start that version, or set \
-                 another `state_dir`",
-                path.display(),
-                STEPS.len()
+            Self::Newer { version, known } => StoreError(format!(
+                "{} was written by a newer respool (schema {version}, this one knows {known}); start that version, or \
+                 set another `state_dir`",
+                path.display()
             )),
             Self::Sql(error) => failed("open", path, &error),
             Self::Damaged => StoreError(format!(
@@ -230,7 +233,7 @@ fn migrate(connection: &mut Connection, steps: &[&str]) -> Result<(), Fault> {
         Ordering::Less => {}
         // Nothing is written: also on a full disk runs can be looked at.
         Ordering::Equal => return Ok(()),
-        Ordering::Greater => return Err(Fault::Newer(version)),
+        Ordering::Greater => return Err(Fault::Newer { version, known }),
     }
     for step in steps.iter().skip(version as usize) {
         change.execute_batch(step)?;

@@ -572,6 +572,17 @@ mod tests {
         assert_eq!((found.len(), &*found[1].id, &found[1].details), (2, "1", &RequestDetails::default()));
     }
 
+    #[test]
+    fn a_newer_file_is_refused_with_its_own_versions() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(UsageStore::open(dir.path()).unwrap());
+        let newer = Connection::open(dir.path().join(FILE)).unwrap();
+        newer.pragma_update(None, "user_version", 99).unwrap();
+        let error = UsageStore::open(dir.path()).unwrap_err().to_string();
+        let expected = format!("(schema 99, this one knows {})", STEPS.len());
+        assert!(error.contains(&expected), "{error}");
+    }
+
     #[tokio::test]
     async fn usage_rows_round_trip() {
         let dir = tempfile::tempdir().unwrap();
