@@ -18,8 +18,10 @@ pub(super) enum AlertsCommand {
     #[command(after_help = "Example:\n  respool alerts list --json")]
     List(ListArgs),
     /// Send a test message to every sink, and report each result.
+    #[command(after_help = "Example:\n  respool alerts test")]
     Test,
     /// Silence an alert for a while.
+    #[command(after_help = "Example:\n  respool alerts silence upstream_down --subject gpu-box --for 8h")]
     Silence {
         /// The rule, as `list` shows it
         #[arg(value_parser = parse_rule)]
@@ -31,6 +33,16 @@ pub(super) enum AlertsCommand {
         #[arg(long = "for", default_value = "8h", value_name = "TIME", value_parser = parse_span)]
         span: Duration,
     },
+    /// End the silences that cover an alert, before their time.
+    #[command(after_help = "Example:\n  respool alerts unsilence upstream_down --subject gpu-box")]
+    Unsilence {
+        /// The rule, as `list` shows it
+        #[arg(value_parser = parse_rule)]
+        rule: Rule,
+        /// Only silences that cover alerts about this subject [default: all silences of the rule]
+        #[arg(long)]
+        subject: Option<String>,
+    },
 }
 
 pub(super) fn run_alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
@@ -41,6 +53,7 @@ pub(super) fn run_alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), 
         }
         AlertsCommand::Test => test_sinks(loaded),
         AlertsCommand::Silence { rule, subject, span } => silence_rule(loaded, rule, subject, span),
+        AlertsCommand::Unsilence { rule, subject } => end_silence(loaded, rule, subject.as_deref()),
     }
 }
 
@@ -117,6 +130,17 @@ fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) ->
     let dir = &loaded.settings.store.state_dir;
     let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
     added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()).into())
+}
+
+fn end_silence(loaded: &Loaded, rule: Rule, subject: Option<&str>) -> Result<(), Failure> {
+    let dir = &loaded.settings.store.state_dir;
+    let ended = Silences::end(dir, rule, subject, clock::now())
+        .map_err(|error| format!("the silences cannot be saved in {}: {error}", dir.display()))?;
+    say(&match ended {
+        0 => format!("No silence of {} was in effect.", rule.as_str()),
+        count => format!("Ended {} of {}.", Noun("silence", "silences").count_things(count), rule.as_str()),
+    });
+    Ok(())
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::tools::audit::{self, AuditLine, Step};
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {
     /// List the tool calls that may have changed something and those that were refused, newest last.
+    #[command(after_help = "Example:\n  respool audit list --since 24h --json")]
     List {
         #[command(flatten)]
         arguments: ListArgs,

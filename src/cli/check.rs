@@ -165,6 +165,8 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     let (_upstreams, _agents, sources) =
         open_parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     check_tools(&loaded.settings, &sources, findings).await;
+    // What all servers list; `None` once one of them lists nothing.
+    let mut listed = Some(Vec::new());
     for (index, config) in loaded.settings.upstreams.iter().enumerate() {
         // Only this upstream, so that the round trip is its own.
         let mut alone =
@@ -175,7 +177,11 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         let Some(upstream) = app.relay.upstreams().next() else { continue };
         say(&format!("\nupstream `{}` ({})", upstream.name, config.url));
         let address = UpstreamAddress { url: config.url.to_string(), place: loaded.place_of_upstream(index) };
-        let Some(models) = models_of(upstream, &address, findings).await else { continue };
+        let models = models_of(upstream, &address, findings).await;
+        listed = listed
+            .zip(models.as_ref().filter(|models| !models.is_empty()))
+            .map(|(listed, models)| [listed, models.clone()].concat());
+        let Some(models) = models else { continue };
         version_of(upstream, findings).await;
         for wanted in config.models.iter().flatten() {
             if !models.contains(wanted) {
@@ -195,8 +201,28 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
             round_trip(&app, model, findings).await;
         }
     }
+    if let Some(listed) = listed {
+        check_wanted_models(&loaded.settings, &listed, findings);
+    }
     abort.cancel();
     Ok(())
+}
+
+/// Names the agents and experts whose model is in no server's list.
+fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Findings) {
+    let agents =
+        settings.agents.iter().map(|(name, agent)| (format!("the agent `{name}` uses"), &agent.model));
+    let experts = settings.experts.model.iter().map(|model| ("experts use".to_owned(), model));
+    let lost = agents
+        .chain(experts)
+        .filter(|(_, model)| !listed.iter().any(|it| it == settings.relay.target(model)));
+    for (index, (who, model)) in lost.enumerate() {
+        if index == 0 {
+            say("\nmodels");
+        }
+        let what = format!("{who} the model {model:?}, which no upstream lists");
+        findings.fail(&what, &format!("correct `model`; the listed ones are {}", listed.join(", ")));
+    }
 }
 
 /// An upstream's address, and where it was written.

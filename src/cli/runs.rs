@@ -23,22 +23,30 @@ pub(super) enum RunsCommand {
     #[command(after_help = "Example:\n  respool runs list --since 24h")]
     List(ListArgs),
     /// Print one run with its iterations, tools and tokens, as JSON.
+    #[command(after_help = "Example:\n  respool runs show RUN")]
     Show {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
     /// Resume an interrupted run and print its answer.
+    #[command(after_help = "Example:\n  respool runs resume RUN")]
     Resume {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
     /// Cancel a run: at once if no process is working on it, otherwise after its current step.
+    #[command(after_help = "Example:\n  respool runs cancel RUN")]
     Cancel {
         /// The id of the run, as `respool runs list` shows it
         run: String,
     },
     /// Remove a run that no process is working on, with everything stored for it.
-    #[command(name = "remove", alias = "delete", alias = "rm")]
+    #[command(
+        name = "remove",
+        alias = "delete",
+        alias = "rm",
+        after_help = "Example:\n  respool runs remove RUN"
+    )]
     Remove {
         /// The id of the run, as `respool runs list` shows it
         run: String,

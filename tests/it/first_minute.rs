@@ -339,7 +339,10 @@ async fn check_says_what_the_template_makes_of_a_conversation() {
     fake.otherwise(Script::json(200, &replies::text("ok")));
     let url = fake.url();
     tokio::task::spawn_blocking(move || {
-        let (_, said, _) = run(&["check", "--upstream", &url], None, &[]);
+        let agents = "[agents.lost]\nmodel = \"nope\"\n[agents.fine]\nmodel = \"gpt-oss-20b\"\n";
+        let (_, said, _) = run(&["check", "--upstream", &url], Some(agents), &[]);
+        let lost = "FAIL  the agent `lost` uses the model \"nope\", which no upstream lists";
+        assert!(said.contains(lost) && !said.contains("the agent `fine` uses"), "{said}");
         assert!(said.contains("its template leaves the tools out"), "{said}");
         assert!(said.contains("respool adapts it (`messages.system_first`"), "{said}");
         assert!(said.contains("set `max_concurrency = 2`"), "{said}");

@@ -94,7 +94,10 @@ async fn what_openclaw_refuses_is_not_written() {
         );
         assert!(!fs::read_to_string(&file).unwrap().contains("timeoutSeconds"));
         let (code, said) = setup(home.path(), &old, &["--upstream", "http://127.0.0.1:9"]);
-        assert!(code == 1 && said.contains("does not answer at http://127.0.0.1:9"), "{said}");
+        assert!(
+            code == 1 && said.contains("does not answer at http://127.0.0.1:9: Connection refused"),
+            "{said}"
+        );
     })
     .await
     .unwrap();

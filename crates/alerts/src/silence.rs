@@ -53,16 +53,25 @@ impl Silences {
         write_atomically(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
     }
 
-    /// Ends the silences that cover an alert.
+    /// Ends the silences that cover alerts of a rule about this subject; `None`: about any subject. Returns
+    /// their number.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub fn end(state_dir: &Path, rule: Rule, subject: &str, now: u64) -> io::Result<()> {
+    pub fn end(state_dir: &Path, rule: Rule, subject: Option<&str>, now: u64) -> io::Result<usize> {
         let mut all = Self::read(state_dir).0;
-        let covers =
-            |it: &Silence| it.rule == rule.as_str() && (it.subject.is_empty() || it.subject == subject);
-        all.retain(|it| it.until > now && !covers(it));
-        write_atomically(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
+        all.retain(|it| it.until > now);
+        let in_effect = all.len();
+        all.retain(|it| {
+            let covers = it.subject.is_empty() || subject.is_none_or(|subject| it.subject == subject);
+            it.rule != rule.as_str() || !covers
+        });
+        let ended = in_effect - all.len();
+        if ended > 0 {
+            let text = serde_json::to_string(&all).unwrap_or_default();
+            write_atomically(&state_dir.join(SILENCES), &text)?;
+        }
+        Ok(ended)
     }
 }
 
@@ -102,7 +111,11 @@ mod tests {
         assert!(covers(Rule::UpstreamDown, "other", 49));
         Silences::add(dir.path(), silence("box", 3), 2).unwrap();
         assert!(!covers(Rule::UpstreamDown, "box", 60), "the newer one holds");
-        Silences::end(dir.path(), Rule::UpstreamDown, "other", 4).unwrap();
+        let end = |subject, now| Silences::end(dir.path(), Rule::UpstreamDown, subject, now).unwrap();
+        assert_eq!(end(Some("other"), 4), 1);
         assert!(!covers(Rule::UpstreamDown, "other", 49), "the one for all subjects has ended");
+        Silences::add(dir.path(), silence("box", 100), 5).unwrap();
+        Silences::add(dir.path(), silence("two", 100), 5).unwrap();
+        assert_eq!([end(Some("other"), 6), end(None, 6), end(None, 6)], [0, 2, 0]);
     }
 }

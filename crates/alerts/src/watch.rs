@@ -280,7 +280,7 @@ impl Alerts {
     /// # Errors
     /// When the silences cannot be written.
     pub fn end_silence(&self, rule: Rule, subject: &str) -> std::io::Result<()> {
-        Silences::end(&self.state_dir, rule, subject, clock::now())
+        Silences::end(&self.state_dir, rule, Some(subject), clock::now()).map(drop)
     }
 
     /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how

@@ -33,6 +33,11 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     texts.join(": ")
 }
 
+/// Formats the innermost cause of an error, which says what happened where the others only wrap it.
+pub fn root_cause(error: &(dyn Error + 'static)) -> String {
+    successors(Some(error), |error| (**error).source()).last().map_or_else(String::new, describe)
+}
+
 /// Formats an error without its causes. It puts the errors of TLS that a wrong setting leads to into words,
 /// because the library calls them by the names of its types.
 pub fn describe(error: &(dyn Error + 'static)) -> String {

@@ -34,11 +34,13 @@ pub(in crate::cli) enum ApprovalsCommand {
         arguments: ListArgs,
     },
     /// Print one request with the exact inputs of its calls, as JSON.
+    #[command(after_help = "Example:\n  respool expert approvals show APPROVAL")]
     Show {
         /// The approval, as `list` shows it
         approval: String,
     },
     /// Let calls run, with exactly the inputs that `show` prints.
+    #[command(after_help = "Example:\n  respool expert approvals approve APPROVAL --only CALL")]
     Approve {
         /// The approvals, as `list` shows them
         #[arg(required_unless_present = "expert")]
@@ -51,6 +53,9 @@ pub(in crate::cli) enum ApprovalsCommand {
         only: Vec<String>,
     },
     /// Reject calls, so that they do not run.
+    #[command(
+        after_help = "Example:\n  respool expert approvals reject APPROVAL --comment 'Ask the customer first'"
+    )]
     Reject {
         /// The approvals, as `list` shows them
         #[arg(required_unless_present = "expert")]

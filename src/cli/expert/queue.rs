@@ -28,17 +28,24 @@ pub(in crate::cli) enum DeadLettersCommand {
         arguments: ListArgs,
     },
     /// Print a dead letter with its payload and the reason for its failure, as JSON.
+    #[command(after_help = "Example:\n  respool expert dead-letters show LETTER")]
     Show {
         /// The dead letter, as `list` shows it
         id: String,
     },
     /// Execute a dead letter again, at the end of its lane; earlier successful operations are not repeated.
+    #[command(after_help = "Example:\n  respool expert dead-letters replay LETTER")]
     Replay {
         /// The dead letter, as `list` shows it
         id: String,
     },
     /// Remove a dead letter.
-    #[command(name = "remove", alias = "drop", alias = "rm")]
+    #[command(
+        name = "remove",
+        alias = "drop",
+        alias = "rm",
+        after_help = "Example:\n  respool expert dead-letters remove LETTER"
+    )]
     Remove {
         /// The dead letter, as `list` shows it
         id: String,
@@ -60,11 +67,13 @@ pub(in crate::cli) enum OutboxCommand {
         arguments: ListArgs,
     },
     /// Print one message, as JSON.
+    #[command(after_help = "Example:\n  respool expert outbox show MESSAGE")]
     Show {
         /// The message, as `list` shows it
         id: String,
     },
     /// Mark a message as no longer needing delivery.
+    #[command(after_help = "Example:\n  respool expert outbox done MESSAGE")]
     Done {
         /// The message, as `list` shows it
         id: String,

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::arguments::SetupArgs;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
-use crate::http_client::{chain, client_for};
+use crate::http_client::{client_for, root_cause};
 
 /// The first answer of a large model may take a while.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -138,7 +138,7 @@ impl Respool {
             Some(plain) => format!("It answers without TLS: write --url {plain}"),
             None => "Start it with `respool serve`, or give its address with --url".to_owned(),
         };
-        AskError::Unreachable { url: self.url.clone(), cause: chain(error), todo }
+        AskError::Unreachable { url: self.url.clone(), cause: root_cause(error), todo }
     }
 
     fn wrong_key(&self) -> AskError {

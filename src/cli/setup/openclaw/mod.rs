@@ -11,7 +11,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::http_client::{chain, client_for};
+use crate::http_client::{client_for, root_cause};
 
 use self::edit::{Edited, Model, RespoolProvider, edit_config};
 use self::installed::{OpenClaw, Verdict};
@@ -156,7 +156,7 @@ async fn no_answer(url: &str, error: &reqwest::Error) -> String {
         Some(plain) => format!("It answers without TLS: write --upstream {plain}"),
         None => "Check that it is running and that the address is right".to_owned(),
     };
-    format!("the model server does not answer at {url}: {}. {todo}", chain(error))
+    format!("the model server does not answer at {url}: {}. {todo}", root_cause(error))
 }
 
 /// Returns a base URL without `/v1`.
