@@ -13,7 +13,7 @@ use crate::agent::AgentConfig;
 use crate::alerts::Alerts;
 use crate::config::Settings;
 use crate::expert::Experts;
-use crate::observe::Recording;
+use crate::observe::{Captures, Recording};
 use crate::otlp::Traces;
 use crate::relay::{Relay, RelayLimits};
 use crate::server::{Access, AgentApiState, App, AppParts, BodyBudget, KeptResponses, LimitsConfig};
@@ -122,11 +122,14 @@ pub(super) async fn assemble(
     agents.use_accounts(access.clone());
     let alerts = Alerts::new(super::alerts::alerts_config(settings), settings.store.state_dir.clone(), abort);
     let alerts = Arc::new(alerts);
+    let captures = Captures::new(&settings.store.state_dir, settings.capture.clone());
+    captures.remove_old();
     let recording = Recording {
         content: settings.log.content,
         sink: Some(usage.clone()),
         in_flight: Some(Arc::clone(&usage.in_flight)),
         spans: traces.clone().map(|traces| traces as _),
+        captures: Some(captures),
     };
     if let Some(traces) = &traces {
         tokio::spawn(Arc::clone(traces).send_until(abort.clone()));

@@ -25,6 +25,7 @@ mod plain_http;
 mod reachability;
 mod reference;
 mod reload;
+mod replay;
 mod runs;
 mod runtime;
 mod say;
@@ -105,6 +106,17 @@ enum Command {
         options: Configured,
         #[command(subcommand)]
         command: runs::RunsCommand,
+    },
+    /// Run the kept replies of a request through this version and compare what the client gets, or list the
+    /// kept exchanges.
+    #[command(
+        after_help = "Examples:\n  respool replay --since 24h\n  respool replay 4bf92f3577b34da6a3ce929d0e0e4736\n  respool replay ./report.json\n\nExits with 1 if the client gets something else than it got then."
+    )]
+    Replay {
+        #[command(flatten)]
+        arguments: replay::ReplayArgs,
+        #[command(flatten)]
+        options: Configured,
     },
     /// Show requests, tokens and costs by model, key, agent and day.
     #[command(after_help = "Example:\n  respool usage --by model,day --since 30d --costs")]
@@ -264,6 +276,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Alerts { options, command } => alerts::run_alerts(&options.load()?, command),
         Command::Nodes { options, arguments } => nodes::run_nodes(&options.load()?, &arguments),
         Command::Store { options, command } => store::run_store(&options.load()?, command),
+        Command::Replay { options, arguments } => replay::run_replay(&options.load()?, &arguments),
         Command::Usage { options, arguments } => usage::run_usage(&options.load()?, &arguments),
         Command::Audit { options, command } => audit::run_audit(&options.load()?, command),
         Command::Expert { options, command } => expert::run_expert(options, command),
@@ -279,5 +292,30 @@ fn run(command: Command) -> Result<(), Failure> {
             Ok(())
         }
         Command::Man { dir } => reference::print_manual(Cli::command(), dir.as_deref()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Collects the commands below this one that do something themselves and have no example.
+    fn add_without_example(command: &clap::Command, path: &str, found: &mut Vec<String>) {
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
+            let path = format!("{path} {}", below.get_name());
+            let example = below.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let acts = below.get_subcommands().next().is_none() || !below.is_subcommand_required_set();
+            if acts && !example.contains(&format!("  {path}")) {
+                found.push(path.clone());
+            }
+            add_without_example(below, &path, found);
+        }
+    }
+
+    #[test]
+    fn every_command_has_an_example_of_itself() {
+        let mut found = Vec::new();
+        add_without_example(&Cli::command(), "respool", &mut found);
+        assert_eq!(found, [""; 0]);
     }
 }

@@ -145,6 +145,7 @@ impl Reloading {
         if settings.alerts != self.holds.alerts {
             app.alerts.change_config(super::alerts::alerts_config(settings));
         }
+        app.recording.captures.iter().for_each(|captures| captures.change_config(settings.capture.clone()));
         app.agents.replace_agents(agents_with_models(settings, &relay, fleet, bounds, agents));
         if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))
         {

@@ -15,11 +15,12 @@ use crate::alerts::SinkConfig;
 use crate::upstream::{Address, UpstreamConfig};
 
 /// These keys, and all keys below them, take effect at once. All others need a restart.
-pub(super) const AT_ONCE: [&str; 19] = [
+pub(super) const AT_ONCE: [&str; 20] = [
     "adapt",
     "agents",
     "alerts",
     "budgets",
+    "capture",
     "client_keys",
     "client_keys_env",
     "context",
@@ -91,6 +92,7 @@ fn apply_changes(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) ->
     settings.relay = new.relay.clone();
     settings.prices = new.prices.clone();
     settings.budgets = new.budgets.clone();
+    settings.capture = new.capture.clone();
     settings.usage.compare.clone_from(&new.usage.compare);
     settings.usage.currency.clone_from(&new.usage.currency);
     settings.tools.policy = new.tools.policy.clone();

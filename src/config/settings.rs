@@ -12,7 +12,7 @@ use super::variables::Environment;
 use crate::agent::AgentConfig;
 use crate::alerts::AlertsConfig;
 use crate::expert::ExpertsConfig;
-use crate::observe::LogConfig;
+use crate::observe::{CaptureConfig, LogConfig};
 use crate::otlp::OtlpConfig;
 use crate::relay::RelayConfig;
 use crate::server::ServerConfig;
@@ -38,6 +38,8 @@ wire::settings! {
             pub relay: RelayConfig = RelayConfig::default(), at("");
             /// `[log]`.
             pub log: LogConfig = LogConfig::default();
+            /// `[capture]`.
+            pub capture: CaptureConfig = CaptureConfig::default();
             /// `state_dir`, `[runs]` and `[responses]`.
             #[serde(flatten)]
             pub store: StoreConfig = StoreConfig::default(), at("");

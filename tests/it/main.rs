@@ -53,6 +53,7 @@ mod reasoning_memory;
 mod recovered_turns;
 mod recovery;
 mod reload;
+mod replay;
 mod responsive;
 mod same_turn;
 mod sandbox;

@@ -284,7 +284,10 @@ impl ReplyStream {
 
     fn take_piece(&mut self, piece: UpstreamResult<Option<Bytes>>) {
         match piece {
-            Ok(Some(bytes)) => self.frames.push(bytes),
+            Ok(Some(bytes)) => {
+                self.record.take_reply_piece(&bytes);
+                self.frames.push(bytes);
+            }
             Ok(None) => self.upstream_closed(),
             Err(error) if self.reader.is_finished() => {
                 // The reply was complete; only its connection did not close cleanly.

@@ -10,6 +10,7 @@ mod agent_apis;
 mod app;
 mod approvals;
 mod body;
+mod captured_reply;
 mod chat;
 pub mod config;
 mod current;

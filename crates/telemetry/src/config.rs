@@ -1,8 +1,11 @@
-//! `[log]`: the level, form and destination of log lines.
+//! `[log]`: the level, form and destination of log lines. `[capture]`: the exchanges that are kept.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::Deserialize;
+
+use wire::units::{Size, deserialize_duration};
 
 wire::string_enum! {
     /// The form of a log line.
@@ -52,5 +55,24 @@ wire::settings! {
         pub file: Option<PathBuf> = None, when_unset("standard error only", r#""/var/log/respool.jsonl""#);
         /// The directory of agents' daily error reports, `YYYY-MM-DD-errors.md`.
         pub errors_dir: PathBuf = PathBuf::from("logs");
+    }
+}
+
+wire::settings! {
+    /// `[capture]`.
+    #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    pub struct CaptureConfig {
+        /// The keys whose requests are kept with all that was sent and received for them, by their names; `*`
+        /// stands for any text, and `"*"` also for requests without a key. None are kept unless you name
+        /// some (docs/replay.md).
+        pub keys: Vec<String> = vec![], with_example(r#"["alice"]"#);
+        /// How long an exchange is kept.
+        #[serde(deserialize_with = "deserialize_duration")]
+        pub keep: Duration = Duration::from_hours(24);
+        /// How much space all kept exchanges may take; beyond it, the oldest are deleted.
+        pub max_size: Size = Size::mib(256);
+        /// How much of one exchange is kept; a larger one is cut and cannot be replayed.
+        pub max_exchange: Size = Size::mib(16);
     }
 }

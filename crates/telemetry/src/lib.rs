@@ -1,8 +1,10 @@
-//! Everything that an operator sees of respool: logs, metrics, one canonical line per request, and the daily
-//! error report.
+//! Everything that an operator sees of respool: logs, metrics, one canonical line per request, kept
+//! exchanges, and the daily error report.
 
 mod account;
 pub mod agent_metrics;
+pub mod capture;
+mod captures;
 pub mod config;
 mod error_report;
 mod init;
@@ -11,6 +13,7 @@ pub mod metrics;
 mod on_terminal;
 pub mod otlp;
 mod record;
+mod redaction;
 mod request_line;
 mod terminal_lines;
 mod trace;
@@ -18,7 +21,9 @@ mod usage;
 mod writer;
 
 pub use account::{Account, Accounts, ReplyHead};
-pub use config::{Level, LogConfig, LogFormat};
+pub use capture::Exchange;
+pub use captures::{Captures, read_exchange};
+pub use config::{CaptureConfig, Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, LogError, init, init_file};
 pub use record::{RequestFacts, RequestRecord, RequestStart, TRACEPARENT};

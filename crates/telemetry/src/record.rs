@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, HeaderValue};
 
 use super::Account;
+use super::capture::{Collector, log_content};
 use super::request_line::{Outcome, RequestLine};
 use super::trace::{RequestTrace, TraceContext};
 use super::usage::{Recording, RowFacts};
@@ -89,6 +90,8 @@ pub struct RequestRecord {
     start: Arc<RequestStart>,
     trace: Option<TraceContext>,
     content: bool,
+    /// Collects the exchange, where something reads it.
+    collector: Option<Arc<Collector>>,
 }
 
 impl RequestRecord {
@@ -112,7 +115,10 @@ impl RequestRecord {
         if let Some(in_flight) = &recording.in_flight {
             in_flight.add(&line);
         }
-        Self { line, start, trace, content: recording.content }
+        let captures = recording.captures.as_ref().filter(|captures| captures.wants(start.key_name()));
+        let collector = (captures.is_some() || recording.content)
+            .then(|| Collector::new(&start, captures.cloned(), recording.content));
+        Self { line, start, trace, content: recording.content, collector }
     }
 
     /// Returns the facts from the request's arrival.
@@ -287,13 +293,56 @@ impl RequestRecord {
         self.change_line(|line| line.error = Some(error.to_owned()));
     }
 
-    /// Logs message text, if that is allowed.
-    pub fn log_content(&self, what: &'static str, text: &[u8]) {
-        self.log_content_with(what, || text);
+    /// Returns the collector of an exchange that is kept.
+    pub fn kept_exchange(&self) -> Option<&Arc<Collector>> {
+        self.collector.as_ref().filter(|collector| collector.is_kept())
+    }
+
+    /// Notes the conversation of the request, if its exchange is kept.
+    pub fn note_conversation(&self, conversation: impl FnOnce() -> u64) {
+        if let Some(collector) = self.kept_exchange() {
+            collector.set_conversation(conversation());
+        }
+    }
+
+    /// Takes the body of the client's request, for the log and the kept exchange.
+    pub fn take_client_request(&self, body: &[u8]) {
+        self.log_content("client request", || body);
+        self.collector.iter().for_each(|collector| collector.take_client_request(body));
+    }
+
+    /// Takes the body that is sent to an upstream.
+    pub fn take_upstream_request<T: AsRef<[u8]>>(&self, upstream: &str, body: impl Fn() -> T) {
+        self.log_content("upstream request", &body);
+        if let Some(collector) = &self.collector {
+            collector.begin_attempt(upstream, || body().as_ref().to_vec());
+        }
+    }
+
+    /// Notes the head of an upstream's reply.
+    pub fn take_reply_head(&self, status: u16, content_type: &str) {
+        self.collector.iter().for_each(|collector| collector.take_reply_head(status, content_type));
+    }
+
+    /// Takes an upstream's whole reply.
+    pub fn take_reply(&self, body: &[u8]) {
+        self.log_content("upstream reply", || body);
+        self.collector.iter().for_each(|collector| collector.take_reply(body));
+    }
+
+    /// Takes a piece of an upstream's streamed reply. It is logged as a whole when the request ends.
+    pub fn take_reply_piece(&self, piece: &[u8]) {
+        self.collector.iter().for_each(|collector| collector.take_reply_piece(piece));
+    }
+
+    /// Takes an upstream's error.
+    pub fn take_upstream_error(&self, text: &str) {
+        self.log_content("upstream error", || text);
+        self.collector.iter().for_each(|collector| collector.take_reply(text.as_bytes()));
     }
 
     /// Logs message text, which is only composed if that is allowed.
-    pub fn log_content_with<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
+    fn log_content<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
         if self.content {
             let text = text();
             self.change_line(|line| {
@@ -301,8 +350,7 @@ impl RequestRecord {
                     trace.add_content(what, text.as_ref());
                 }
             });
-            let text = String::from_utf8_lossy(text.as_ref());
-            tracing::info!(target: "respool::content", request_id = self.start.id, what, text = text.as_ref(), "content");
+            log_content(&self.start.id, what, text.as_ref());
         }
     }
 

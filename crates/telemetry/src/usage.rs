@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use super::captures::Captures;
 use super::request_line::RequestLine;
 use super::trace::SpanSink;
 use wire::UsageRow;
@@ -44,8 +45,8 @@ pub struct EndedRequest {
     pub prefix_lost: Option<String>,
 }
 
-/// Settings for recording the requests of one server: whether message text may be logged, the sinks of rows
-/// and spans, and the list of requests under way.
+/// Settings for recording the requests of one server: whether message text may be logged, the sinks of rows,
+/// spans and exchanges, and the list of requests under way.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
     /// Message text may be logged.
@@ -56,13 +57,16 @@ pub struct Recording {
     pub in_flight: Option<Arc<InFlight>>,
     /// The sink of spans.
     pub spans: Option<Arc<dyn SpanSink>>,
+    /// Where exchanges are kept.
+    pub captures: Option<Arc<Captures>>,
 }
 
 impl Recording {
-    /// Keeps message text out of the logs if it `is_private`.
+    /// Keeps message text out of logs and kept exchanges if it `is_private`.
     #[must_use]
     pub fn without_content(self, is_private: bool) -> Self {
-        Self { content: self.content && !is_private, ..self }
+        let captures = self.captures.filter(|_| !is_private);
+        Self { content: self.content && !is_private, captures, ..self }
     }
 
     /// Records to the log only; `content` allows message text.

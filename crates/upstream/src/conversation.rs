@@ -46,6 +46,15 @@ pub fn identify_other(headers: &HeaderMap, body: Option<&Object<'_>>, text: &[u8
     }
 }
 
+/// Identifies the conversation of a chat request by its name, or by the first words of the user: a prompt
+/// whose beginning changes stays in its conversation.
+pub fn identify_by_words(headers: &HeaderMap, request: &ChatRequest<'_>) -> u64 {
+    named_conversation(headers, &request.object).unwrap_or_else(|| {
+        let first = request.messages.iter().find(|message| message.has_role("user"));
+        digest(first.map(wire::Message::to_json).unwrap_or_default().as_bytes())
+    })
+}
+
 /// Clients that share a key, or have none, are distinguished by their network address.
 pub fn from(who: QueueClient, address: Option<impl Display>) -> QueueClient {
     let address = address.map(|address| digest(address.to_string().as_bytes())).unwrap_or_default();

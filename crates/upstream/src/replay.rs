@@ -59,6 +59,8 @@ pub struct Replay {
     seen: Mutex<VecDeque<SeenRequest>>,
     /// How many requests each kind of reply has answered.
     answered: Mutex<BTreeMap<(String, bool, Form), usize>>,
+    /// The replies that are sent in this order, whatever is asked.
+    sequence: Option<Mutex<VecDeque<Recording>>>,
 }
 
 impl Replay {
@@ -99,6 +101,12 @@ impl Replay {
             models.entry(recording.model.clone()).or_default().push(recording);
         }
         Self { models, ..Self::default() }
+    }
+
+    /// Sends each of these recordings once, in this order, whatever is asked; then it refuses.
+    pub fn answer_in_order(recordings: Vec<Recording>) -> Self {
+        let models = recordings.iter().map(|recording| (recording.model.clone(), Vec::new())).collect();
+        Self { models, sequence: Some(Mutex::new(recordings.into())), ..Self::default() }
     }
 
     /// Returns the recordings of `respool demo`.
@@ -182,6 +190,11 @@ impl Replay {
     /// Answers a chat request. It checks in vLLM's order: the request's shape, then its model, then the
     /// conversation.
     fn answer_chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
+        if let Some(sequence) = &self.sequence {
+            let mut left = sequence.lock().unwrap_or_else(PoisonError::into_inner);
+            let recording = left.pop_front().ok_or_else(Refusal::nothing_left)?;
+            return Ok(answer::recorded_response(&recording, true));
+        }
         let asked = CheckedRequest::read(headers, body)?;
         let recordings = match &asked.model {
             Some(model) => {

@@ -204,6 +204,7 @@ impl Exchange {
         let whole = match request.profile.route {
             Route::Plain => {
                 let body = completion::json_body(answer, name, self.relay.max_body).await?;
+                request.record.take_reply(&body);
                 let (size, request, upstream) = (body.len(), Arc::clone(request), Arc::clone(name));
                 let read = move || {
                     let (body, usage) = completion::prune_body(body, &upstream, &request.profile.reply)?;
@@ -224,7 +225,7 @@ impl Exchange {
             },
         };
         let body = completion::json_body(whole, name, self.relay.max_body).await?;
-        self.request.record.log_content("upstream reply", &body);
+        self.request.record.take_reply(&body);
         let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
         let upstream = Arc::clone(name);
         let read = move || {
@@ -327,7 +328,7 @@ impl Current {
         request.progress.note_trimming(fitted.trimmed.as_deref());
         record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         attempt.rules.iter().for_each(|rule| count_adaptation(rule, &attempt.upstream.name));
-        record.log_content_with("upstream request", || fitted.body.to_bytes());
+        record.take_upstream_request(&attempt.upstream.name, || fitted.body.to_bytes());
         let mut headers = request.outgoing.headers.clone();
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
@@ -343,6 +344,7 @@ impl Current {
         let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
         record.set_upstream_status(status.as_u16());
+        record.take_reply_head(status.as_u16(), &answer.media_type());
         if status.is_success() {
             // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
             answer.wait_for_body().await?;
@@ -350,7 +352,7 @@ impl Current {
         }
         let retry_after = retry_after(&answer);
         let text = Box::pin(answer.read_excerpt()).await;
-        record.log_content("upstream error", text.as_bytes());
+        record.take_upstream_error(&text);
         let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
         Err(Box::new(error))

@@ -15,6 +15,7 @@ use super::permit::{self, Cost};
 use super::{reading, target};
 use crate::app::App;
 use crate::body::BodyReservation;
+use crate::captured_reply::captured_reply;
 use crate::respond;
 use relay::{Origin, RequestProgress, Wire, program_of};
 use telemetry::{RequestRecord, RequestStart};
@@ -69,7 +70,7 @@ impl Arrival {
     /// Those of [`reading::read_request_body`].
     pub(crate) async fn read_body(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
         let (body, reservation) = reading::read_request_body(&self.app, &self.parts, body).await?;
-        self.record.log_content("client request", &body);
+        self.record.take_client_request(&body);
         Ok((body, reservation))
     }
 
@@ -105,7 +106,12 @@ impl Arrival {
 
     /// Records how the reply leaves, and adds the headers that all replies have.
     pub(crate) fn finish_response(&self, response: Response) -> Response {
-        respond::with_trimmed(respond::finish_response(response, &self.record), &self.progress)
+        let response =
+            respond::with_trimmed(respond::finish_response(response, &self.record), &self.progress);
+        match self.record.kept_exchange() {
+            Some(collector) => captured_reply(response, Arc::clone(collector)),
+            None => response,
+        }
     }
 
     /// Returns the program that sent a request with this body, for the form of an error.

@@ -2,13 +2,14 @@
 //! and what to do.
 //!
 //! Pages are written on the server and work without scripts; one small script keeps them live. Nothing is
-//! loaded from elsewhere. Content of messages is shown only with `[log] content`.
+//! loaded from elsewhere. Content of messages is shown only with `[log] content` or `[capture]`.
 //! Where clients have keys, an operator's key opens the page (`session`); elsewhere the checks of `pages`
 //! hold. Every button carries a mark of the session (`Viewer::csrf`).
 
 mod alerts;
 mod approvals;
 mod chart;
+mod exchange;
 mod format;
 mod guard;
 mod layout;

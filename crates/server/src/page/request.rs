@@ -1,5 +1,5 @@
 //! One request: its attempts with their times and upstreams, what was repaired and how, its tokens and cost,
-//! and what to do when it failed.
+//! what to do when it failed, and what was sent and received if `[capture]` kept it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::guard::require_viewer;
 use super::query::PageQuery;
 use super::response::page_response;
 use super::waterfall::{Bar, waterfall};
-use super::{format, layout, remedy, requests, words};
+use super::{exchange, format, layout, remedy, requests, words};
 use crate::app::App;
 use store::StoredUsage;
 use wire::turn::describe_repair;
@@ -29,7 +29,14 @@ pub(super) async fn show_request(
     };
     let at = PageQuery::parse(&uri).get("at").parse().ok();
     let (status, main) = match app.usage.find_request(&id, at).await {
-        Ok(Some(row)) => (StatusCode::OK, request_markup(&app, &row)),
+        Ok(Some(row)) => {
+            let exchange = if viewer.name.is_empty() && app.access.has_operators() {
+                exchange::login_note()
+            } else {
+                exchange::exchange_section(exchange::read_kept_exchange(&app, &row).await.as_ref())
+            };
+            (StatusCode::OK, request_markup(&app, &row, &exchange))
+        }
         Ok(None) => {
             let main = html! { h1 { "Request" } p { "There is no recorded request " code { (id) } ": it is still running, or its record was deleted (" code { "[usage] keep" } ")." } };
             (StatusCode::NOT_FOUND, main)
@@ -39,7 +46,7 @@ pub(super) async fn show_request(
     page_response(status, layout::page_layout(&viewer, "/ui/requests", "Request", &main))
 }
 
-fn request_markup(app: &App, row: &StoredUsage) -> Markup {
+fn request_markup(app: &App, row: &StoredUsage, exchange: &Markup) -> Markup {
     html! {
         h1 { "Request to " (if row.model.is_empty() { "no model" } else { &row.model }) }
         p { (requests::outcome_badge(row)) " " (format::format_time(row.at)) ", " (format::format_duration(row.duration)) }
@@ -47,6 +54,7 @@ fn request_markup(app: &App, row: &StoredUsage) -> Markup {
         (fact_list(app, row))
         (attempt_section(row))
         (repair_section(row))
+        (exchange)
     }
 }
 

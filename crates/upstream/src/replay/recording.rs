@@ -63,6 +63,30 @@ impl Recording {
         Ok(Self { model, after_tool: name.after_tool, form, status, headers, pieces, silence })
     }
 
+    /// Returns a reply whose parts are known.
+    ///
+    /// # Errors
+    /// The status or the content type cannot be sent.
+    pub fn from_parts(
+        model: &str,
+        status: u16,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Self, http::Error> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_str(content_type)?);
+        let is_stream = content_type.starts_with("text/event-stream");
+        Ok(Self {
+            model: model.to_owned(),
+            after_tool: false,
+            form: if is_stream { Form::Stream } else { Form::Whole },
+            status: StatusCode::from_u16(status)?,
+            headers,
+            pieces: if is_stream { framing::split_frames(&body) } else { vec![body] },
+            silence: Duration::ZERO,
+        })
+    }
+
     /// Returns the same reply of another model.
     #[must_use]
     pub fn with_model(self, model: &str) -> Self {

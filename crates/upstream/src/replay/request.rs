@@ -20,6 +20,11 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
+    /// Returns the refusal of a request that is one more than the recorded replies.
+    pub(super) fn nothing_left() -> Self {
+        Self::bad_request("no further reply to this request was kept", None)
+    }
+
     /// Returns a mistake that vLLM's handlers find.
     fn bad_request(message: impl Into<String>, param: Option<&str>) -> Self {
         let (message, param) = (message.into(), param.map(str::to_owned));

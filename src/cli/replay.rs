@@ -1,0 +1,212 @@
+//! `respool replay`: lists the exchanges that `[capture]` kept, and runs the replies of one through this
+//! version of respool, with the present configuration, to compare what the client got with what it gets now.
+
+mod reply;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use self::reply::describe_reply;
+use super::assembly::app;
+use super::failure::Failure;
+use super::listing::{ListArgs, Noun};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say, say_on_stderr};
+use super::upstreams::start_replay;
+use crate::config::{Loaded, Settings};
+use crate::expert::ExpertsConfig;
+use crate::observe::capture::Reply;
+use crate::observe::{self, CaptureConfig, Captures, Exchange, LogConfig, read_exchange};
+use crate::server::{ServerConfig, Stop, build_routes, run_server};
+use crate::store::StoreConfig;
+use crate::upstream::replay::{Recording, Replay};
+use crate::upstream::{Address, UpstreamConfig};
+use crate::usage::UsageConfig;
+use crate::wire::Object;
+
+#[derive(Args, Debug)]
+pub(super) struct ReplayArgs {
+    /// The id of a request, or the file of a kept exchange; without it, the kept exchanges are listed
+    exchange: Option<String>,
+    #[command(flatten)]
+    list: ListArgs,
+}
+
+pub(super) fn run_replay(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(), Failure> {
+    let settings = &loaded.settings;
+    let captures = Captures::new(&settings.store.state_dir, settings.capture.clone());
+    let Some(name) = &arguments.exchange else {
+        list_exchanges(&captures, &arguments.list);
+        return Ok(());
+    };
+    let exchange = find_exchange(&captures, name)?;
+    check_exchange(&exchange)?;
+    let now = new_runtime()?.block_on(replay_exchange(settings, &exchange))?;
+    let then = describe_reply(&exchange.client_reply);
+    let replayed = describe_reply(&now);
+    if arguments.list.json {
+        say(&format!("{:#}", comparison(&exchange, &then, &replayed)));
+    } else {
+        show_comparison(&exchange, &then, &replayed);
+    }
+    if then == replayed { Ok(()) } else { Err(Failure::Reported) }
+}
+
+fn list_exchanges(captures: &Captures, arguments: &ListArgs) {
+    let kept = captures.newest(usize::MAX);
+    let time = |exchange: &Exchange| exchange.at;
+    let as_json = |exchange: &Exchange| {
+        json!({
+            "id": exchange.id, "at": clock::format_time(exchange.at), "key": exchange.key,
+            "request": exchange.request, "model": model_of(exchange), "status": exchange.client_reply.status,
+            "attempts": exchange.attempts.len(), "cut": exchange.is_cut,
+        })
+    };
+    let line = |exchange: &Exchange| {
+        let (at, status) = (clock::format_time(exchange.at), exchange.client_reply.status);
+        let cut = if exchange.is_cut { "  (cut)" } else { "" };
+        format!("{at}  {}  {status}  {}  {}{cut}", exchange.id, model_of(exchange), exchange.key)
+    };
+    if kept.is_empty() && !arguments.json {
+        let dir = captures.dir().display();
+        say_on_stderr(&format!("No exchanges are kept in {dir}. Name keys in `[capture]` (docs/replay.md)."));
+        return;
+    }
+    arguments.print_rows(kept, Noun("kept exchange", "kept exchanges"), time, as_json, line);
+}
+
+fn model_of(exchange: &Exchange) -> String {
+    let object = Object::parse(&exchange.client_request).ok();
+    object.and_then(|object| object.string("model")).unwrap_or_default()
+}
+
+fn find_exchange(captures: &Captures, name: &str) -> Result<Exchange, Failure> {
+    let path = Path::new(name);
+    if path.is_file() {
+        return read_exchange(path).map_err(|error| format!("{name} cannot be replayed: {error}").into());
+    }
+    let dir = captures.dir().display();
+    captures.find(name, None).ok_or_else(|| {
+        format!(
+            "no exchange of the request `{name}` is kept in {dir}. `[capture]` keeps those of the keys that it \
+             names (docs/replay.md)"
+        )
+        .into()
+    })
+}
+
+/// Checks that an exchange has everything that a replay needs.
+fn check_exchange(exchange: &Exchange) -> Result<(), Failure> {
+    let why = if exchange.is_cut {
+        "it was larger than `capture.max_exchange` and is cut: raise it and keep another one"
+    } else if exchange.client_request.is_empty() {
+        "it has no request of a client: respool made this request for an agent"
+    } else if exchange.attempts.iter().all(|attempt| attempt.reply.status == 0) {
+        "no model server replied to it"
+    } else {
+        return Ok(());
+    };
+    Err(format!("the exchange of the request `{}` cannot be replayed: {why}", exchange.id).into())
+}
+
+/// Sends the client's request to a relay of this version whose model server gives the kept replies.
+async fn replay_exchange(settings: &Settings, exchange: &Exchange) -> Result<Reply, Failure> {
+    observe::metrics::install_recorder();
+    let stop = Stop::default();
+    let home = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
+    let replay = Arc::new(Replay::answer_in_order(recordings_of(exchange)?));
+    let server = start_replay(replay, &stop.abort).await?;
+    let settings = replay_settings(settings, exchange, server, home.path().to_owned());
+    let app = app(&settings, &stop.abort).await.map_err(|found| format!("{found:?}"))?;
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
+    let address = listener.local_addr().map_err(|error| error.to_string())?;
+    let running = tokio::spawn(run_server(listener, build_routes(app), stop.clone()));
+    let reply = send_request(&format!("http://{address}"), exchange).await;
+    stop.drain.cancel();
+    stop.abort.cancel();
+    running.await.map_err(|error| error.to_string())?;
+    reply.map_err(|error| format!("the request could not be sent to the relay: {error}").into())
+}
+
+fn recordings_of(exchange: &Exchange) -> Result<Vec<Recording>, Failure> {
+    let model = model_of(exchange);
+    let replied = exchange.attempts.iter().filter(|attempt| attempt.reply.status != 0);
+    let recording = |reply: &Reply| {
+        let body = reply.body.clone().into();
+        Recording::from_parts(&model, reply.status, &reply.content_type, body)
+            .map_err(|error| format!("a kept reply cannot be sent: {error}").into())
+    };
+    replied.map(|attempt| recording(&attempt.reply)).collect()
+}
+
+/// Returns the settings that decide how a reply is read, with one upstream and nothing that outlasts the
+/// replay.
+fn replay_settings(settings: &Settings, exchange: &Exchange, url: Address, home: PathBuf) -> Settings {
+    let name = exchange.attempts.first().map_or_else(|| "kept".to_owned(), |first| first.upstream.clone());
+    Settings {
+        upstreams: vec![UpstreamConfig { name, url, ..UpstreamConfig::default() }],
+        relay: settings.relay.clone(),
+        server: ServerConfig { limits: settings.server.limits.clone(), ..ServerConfig::default() },
+        log: LogConfig { errors_dir: home.join("logs"), ..LogConfig::default() },
+        capture: CaptureConfig::default(),
+        usage: UsageConfig { keep: std::time::Duration::ZERO, ..UsageConfig::default() },
+        experts: ExpertsConfig {
+            dir: home.join("experts"),
+            workspace: home.join("workspace"),
+            ..ExpertsConfig::default()
+        },
+        store: StoreConfig { state_dir: home, ..StoreConfig::default() },
+        ..Settings::default()
+    }
+}
+
+async fn send_request(address: &str, exchange: &Exchange) -> Result<Reply, reqwest::Error> {
+    let path = exchange.request.split_once(' ').map_or("/v1/chat/completions", |(_, path)| path);
+    let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).build()?;
+    let request = client.post(format!("{address}{path}")).header("content-type", "application/json");
+    let reply = request.body(exchange.client_request.clone()).send().await?;
+    let content_type = reply.headers().get("content-type").and_then(|value| value.to_str().ok());
+    let (status, content_type) = (reply.status().as_u16(), content_type.unwrap_or_default().to_owned());
+    Ok(Reply { status, content_type, body: reply.text().await? })
+}
+
+fn show_comparison(exchange: &Exchange, then: &[String], now: &[String]) {
+    let key = if exchange.key.is_empty() { String::new() } else { format!(", key {}", exchange.key) };
+    let at = clock::format_time(exchange.at);
+    say(&flat_text(&format!("{} for {}, {at}{key}", exchange.request, model_of(exchange))));
+    say(&flat_text(&format!("Replies that respool {} kept:", exchange.respool)));
+    for (index, attempt) in exchange.attempts.iter().enumerate() {
+        let Reply { status, content_type, body } = &attempt.reply;
+        say(&flat_text(&match status {
+            0 => format!("  {}. {}: no reply", index + 1, attempt.upstream),
+            _ => format!(
+                "  {}. {}: HTTP {status}, {content_type}, {} bytes",
+                index + 1,
+                attempt.upstream,
+                body.len()
+            ),
+        }));
+    }
+    say("\nThe client got:");
+    then.iter().for_each(|line| say(&format!("  {line}")));
+    if then == now {
+        say("\nFrom the same replies, it gets the same now.");
+        return;
+    }
+    say("\nFrom the same replies, it gets now:");
+    for line in now {
+        let mark = if then.contains(line) { ' ' } else { '>' };
+        say(&format!("{mark} {line}"));
+    }
+}
+
+fn comparison(exchange: &Exchange, then: &[String], now: &[String]) -> Value {
+    json!({
+        "id": exchange.id, "at": clock::format_time(exchange.at), "request": exchange.request,
+        "model": model_of(exchange), "kept_by": exchange.respool, "same": then == now, "then": then, "now": now,
+    })
+}
