@@ -20,7 +20,7 @@ use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::runtime::new_runtime;
 use super::say::say;
-use super::template_check::{check_places, check_template};
+use super::template_check::check_template;
 use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
@@ -177,12 +177,12 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         let Some(upstream) = app.relay.upstreams().next() else { continue };
         say(&format!("\nupstream `{}` ({})", upstream.name, config.url));
         let address = UpstreamAddress { url: config.url.to_string(), place: loaded.place_of_upstream(index) };
-        let models = models_of(upstream, &address, findings).await;
+        let answer = models_of(upstream, &address, findings).await;
         listed = listed
-            .zip(models.as_ref().filter(|models| !models.is_empty()))
-            .map(|(listed, models)| [listed, models.clone()].concat());
-        let Some(models) = models else { continue };
-        version_of(upstream, findings).await;
+            .zip(answer.as_ref().filter(|(models, _)| !models.is_empty()))
+            .map(|(listed, (models, _))| [listed, models.clone()].concat());
+        let Some((models, list)) = answer else { continue };
+        let own_places = report_server(upstream, &list, findings).await;
         for wanted in config.models.iter().flatten() {
             if !models.contains(wanted) {
                 findings.fail(
@@ -197,7 +197,9 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
             counting_of(upstream, model, findings).await;
             dialects_of(upstream, model, findings);
             check_template(upstream, model, findings).await;
-            check_places(upstream, config.max_concurrency, findings).await;
+            if let Some(places) = own_places {
+                check_places(places, config.max_concurrency, findings);
+            }
             round_trip(&app, model, findings).await;
         }
     }
@@ -267,12 +269,13 @@ impl UpstreamAddress {
     }
 }
 
-/// Reports whether an upstream can be reached, its models, and their windows.
+/// Reports whether an upstream can be reached, its models, and their windows. Returns the models' names, and
+/// the list itself.
 async fn models_of(
     upstream: &Upstream,
     address: &UpstreamAddress,
     findings: &mut Findings,
-) -> Option<Vec<String>> {
+) -> Option<(Vec<String>, Bytes)> {
     let began = Instant::now();
     let asked = tokio::time::timeout(PROBE_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let (status, body) = match asked {
@@ -316,27 +319,52 @@ async fn models_of(
         return None;
     }
     models.iter().for_each(|model| window_of(model, findings));
-    Some(models.iter().filter_map(|model| Some(model["id"].as_str()?.to_owned())).collect())
+    Some((models.iter().filter_map(|model| Some(model["id"].as_str()?.to_owned())).collect(), body))
 }
 
 fn window_of(model: &Value, findings: &mut Findings) {
     let id = model["id"].as_str().unwrap_or("?");
-    match model["max_model_len"].as_u64() {
+    match model["max_model_len"].as_u64().or_else(|| model["meta"]["n_ctx"].as_u64()) {
         Some(window) if window < 32_768 => findings.warn(
             &format!("model {id}: context of {window} tokens"),
-            "OpenClaw's own prompt takes about 15,000 tokens; start vLLM with a larger --max-model-len if memory allows",
+            "OpenClaw's own prompt takes about 15,000 tokens; start the server with a larger context if memory allows (vLLM: --max-model-len, llama.cpp: -c)",
         ),
         Some(window) => findings.ok(&format!("model {id}: context of {window} tokens (set contextWindow in OpenClaw to this)")),
         None => findings.ok(&format!("model {id}: the server does not report its context length")),
     }
 }
 
-async fn version_of(upstream: &Upstream, findings: &mut Findings) {
+/// Reports which program the server is. Returns how many requests it works on at a time, if it says so.
+async fn report_server(upstream: &Upstream, list: &[u8], findings: &mut Findings) -> Option<u64> {
     upstream.probe_version().await;
-    match upstream.server_traits().version {
-        Some((major, minor)) => findings.ok(&format!("vLLM {major}.{minor}")),
-        None => findings.ok("the server does not report a vLLM version; respool adapts to what it refuses"),
+    if let Some((major, minor)) = upstream.server_traits().version {
+        findings.ok(&format!("vLLM {major}.{minor}"));
+        return None;
     }
+    let Some((server, page)) = upstream.ask_server(list, &HeaderMap::new()).await else {
+        findings.ok("the server does not say which program it is; respool adapts to what it refuses");
+        return None;
+    };
+    let version = page.as_deref().and_then(|page| server.describe_version(page));
+    findings.ok(&version.unwrap_or_else(|| server.name().to_owned()));
+    server.count_places(&page?)
+}
+
+/// Compares the places that a server says it has with those that respool gives.
+fn check_places(places: u64, max_concurrency: Option<usize>, findings: &mut Findings) {
+    let text = format!("the server works on {places} requests at a time");
+    match max_concurrency {
+        Some(given) if given as u64 == places => findings.ok(&format!("{text}, as `max_concurrency` says")),
+        _ => findings.warn(&text, &suggest_places(places)),
+    }
+}
+
+/// Suggests the setting for a server that works on this number of requests at a time.
+pub(super) fn suggest_places(places: u64) -> String {
+    format!(
+        "set `max_concurrency = {places}` of this [[upstream]] in respool.toml: then people go before work in \
+         the background (docs/requests.md)"
+    )
 }
 
 /// Reports how the tokens of a prompt are counted when respool must know whether it fits.

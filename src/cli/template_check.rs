@@ -3,7 +3,7 @@
 //! Called by `check`.
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, header};
+use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -40,26 +40,6 @@ pub(super) async fn check_template(upstream: &Upstream, model: &str, findings: &
         ),
         Rendered::Refused(said) => report_refusal(model, "a later system message", &said, &later, findings),
         Rendered::Prompt(_) | Rendered::Unknown => {}
-    }
-}
-
-/// Compares the places that a server says it has with those that respool gives.
-pub(super) async fn check_places(
-    upstream: &Upstream,
-    max_concurrency: Option<usize>,
-    findings: &mut Findings,
-) {
-    let asked = timeout(PROBE_WITHIN, upstream.get_json("/props", HeaderMap::new())).await;
-    let Ok(Ok((status, body))) = asked else { return };
-    let props: Value = serde_json::from_slice(&body).unwrap_or_default();
-    let Some(slots) = props["total_slots"].as_u64().filter(|_| status.is_success()) else { return };
-    let text = format!("the server works on {slots} requests at a time");
-    match max_concurrency {
-        Some(places) if places as u64 == slots => findings.ok(&format!("{text}, as `max_concurrency` says")),
-        _ => findings.warn(
-            &text,
-            &format!("set `max_concurrency = {slots}` of this [[upstream]]: then people go before work in the background (docs/requests.md)"),
-        ),
     }
 }
 

@@ -72,13 +72,55 @@ async fn lossy_rules_need_consent() {
     assert!(reply.text().contains(r#"`[adapt] lossy = [\"messages.system_as_user\"]`"#), "{}", reply.text());
 }
 
+/// Each lossy row of the table, and lossy parameters: the body that was refused, and the one that is sent
+/// with consent.
 #[tokio::test]
 async fn lossy_rules_apply_with_consent() {
-    let body = request(r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]}"#);
-    let fake = FakeVllm::start([refusal(400, "System role not supported"), ok()]).await;
-    let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.*\"]").await;
-    assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
-    assert_eq!(fake.requests()[1].json()["messages"], json!([{"role": "user", "content": "a\n\nb"}]));
+    let of_table = TABLE.iter().filter(|row| row.loss == Loss::Lossy).map(|row| {
+        let (before, after) = row.example;
+        (row.said[0].1, request(before), request(after))
+    });
+    let parameters = [("tool_choice", json!("required")), ("max_tokens", json!(9)), ("n", json!(2))];
+    let of_parameters = parameters.map(|(name, value)| {
+        let before = request(&json!({name: value}).to_string());
+        (name, before, request("{}"))
+    });
+    let rows: Vec<(String, Value, Value)> = of_table
+        .map(|(words, before, after)| (words.to_owned(), before, after))
+        .chain(of_parameters.map(|(name, before, after)| (format!("{name} is not supported"), before, after)))
+        .collect();
+    assert_eq!(rows.len(), 5);
+    for (words, before, after) in rows {
+        let fake = FakeVllm::start([refusal(400, &words), ok(), ok()]).await;
+        let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.*\", \"parameter.drop:*\"]").await;
+        for _ in 0..2 {
+            assert_eq!(exchange(respool.address, &Request::chat(&before)).await.status, 200, "{words}");
+        }
+        let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+        assert_eq!(sent, [before, after.clone(), after], "{words}");
+    }
+}
+
+/// The server does not check `pattern`: the model is asked again when a call breaks it.
+#[tokio::test]
+async fn calls_that_break_dropped_checks_are_asked_again() {
+    let row = row_of(&Rule::ToolPattern).unwrap();
+    let call = |a: &str| Script::json(200, &replies::calls(&[("f", &json!({"a": a}).to_string())]));
+    for (again, expected) in [("7", "7"), ("y", "x")] {
+        let fake = FakeVllm::start([refusal(400, row.said[0].1), call("x"), call(again)]).await;
+        let respool = Respool::before(&fake).await;
+        let reply = exchange(respool.address, &Request::chat(&request(row.example.0))).await;
+        let sent = fake.requests();
+        let note = sent[2].json()["messages"][0]["content"].to_string();
+        assert!(note.contains("breaks its schema: a: must match the pattern"), "{note}");
+        assert_eq!((sent.len(), &sent[2].json()["tools"]), (3, &fields(row.example.1)["tools"]));
+        let called = &reply.json()["choices"][0]["message"]["tool_calls"][0]["function"];
+        assert_eq!(called["arguments"], json!({"a": expected}).to_string());
+    }
+    let fake = FakeVllm::start([call("x")]).await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::chat(&request(row.example.0))).await;
+    assert_eq!((reply.status, fake.requests().len()), (200, 1), "this server knows the whole schema");
 }
 
 #[tokio::test]
@@ -89,6 +131,24 @@ async fn pictures_stay_where_media_is_false() {
     let reply = exchange(respool.address, &Request::chat(&request(row.example.0))).await;
     assert_eq!((reply.status >= 400, fake.requests().len()), (true, 1));
     assert!(reply.text().contains("`[adapt] media = true`"), "{}", reply.text());
+}
+
+/// `capabilities` in the list of models says what refusals have taught, or that pictures go elsewhere.
+#[tokio::test]
+async fn the_list_of_models_says_who_sees() {
+    let row = row_of(&Rule::NoImages).unwrap();
+    let refusals = [refusal(400, row.said[0].1), refusal(400, row.said[0].1)];
+    let fake = FakeVllm::start(refusals.into_iter().chain([ok()])).await;
+    fake.serve_models(&["m", "other"]);
+    let respool = Respool::with(&fake, "[models.other]\nvision = \"seer\"").await;
+    let capabilities = async || {
+        let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
+        let of = |place: usize| list["data"][place]["capabilities"].clone();
+        (of(0), of(1))
+    };
+    assert_eq!(capabilities().await, (Value::Null, json!({"vision": true})));
+    assert_eq!(exchange(respool.address, &Request::chat(&request(row.example.0))).await.status, 200);
+    assert_eq!(capabilities().await, (json!({"vision": false}), json!({"vision": true})));
 }
 
 #[tokio::test]
@@ -294,7 +354,8 @@ blind or deaf, respool sends it a picture or a sound that is certainly good: one
 sight from no other conversation.
 
 What the server no longer checks, respool checks in the reply, with the client's own schema. It mends what it
-can, and its own agents make no call that breaks the schema; other clients get such a call as it is.
+can. When a call still breaks the schema, the model is asked again, with a note that names the problem; if that
+does not help, the call leaves as it is, and the client answers it. Live replies are not asked again.
 
 This page is generated from the table of rules (`crates/adapt/src/table.rs`); to regenerate it, run
 `UPDATE_DOCS=1 cargo test --test it adapt`.

@@ -1,5 +1,5 @@
-//! Every captured reply of vLLM, replayed behind respool: whatever it was, what leaves is flawless or an
-//! honest error, and where both forms come from the same turn, both tell the same.
+//! Every captured reply of a model server, replayed behind respool: whatever it was, what leaves is flawless
+//! or an honest error, and where both forms come from the same turn, both tell the same.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -56,6 +56,10 @@ impl Version {
             Some(_) => return None,
             None => without_its_request(),
         };
+        if model.starts_with("raw-") {
+            // It was asked for unparsed text, as respool asks after a failure of the server's parser.
+            body.as_object_mut()?.remove("tool_choice");
+        }
         body["model"] = json!(model);
         body["stream"] = json!(stream);
         Some(body)
@@ -126,12 +130,16 @@ fn told(reply: &Reply, stream: bool, rules: &Rules) -> Told {
     }
 }
 
-/// The directories of captures, one per version and model.
+/// The directories of captures, one per server, version and model.
 pub(crate) fn sets() -> Vec<PathBuf> {
-    let all = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/vllm")).unwrap();
-    let mut sets: Vec<PathBuf> = all.map(|set| set.unwrap().path()).collect();
-    sets.sort();
-    sets
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
+    let sets_of = |server: &str| {
+        let all = std::fs::read_dir(fixtures.join(server)).unwrap();
+        let mut sets: Vec<PathBuf> = all.map(|set| set.unwrap().path()).collect();
+        sets.sort();
+        sets
+    };
+    ["vllm", "llama.cpp"].into_iter().flat_map(sets_of).collect()
 }
 
 #[tokio::test]

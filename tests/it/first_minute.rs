@@ -334,8 +334,8 @@ async fn check_says_what_the_template_makes_of_a_conversation() {
     // Without tools; the later system message is refused.
     let prompt = serde_json::json!({"prompt": "respoolsystem ping respooltool respoolresult pong"});
     let refusal = replies::error(500, "System message must be at the beginning.", "server_error");
-    let props = Script::json(200, &serde_json::json!({"total_slots": 2})).on("GET", "/props").unchecked();
-    let fake = FakeVllm::start([render(200, prompt), render(500, refusal), props]).await;
+    let fake = FakeVllm::start([render(200, prompt), render(500, refusal)]).await;
+    fake.pose_as("llamacpp", serde_json::json!({"total_slots": 2, "build_info": "b11434-1f2e3d4"}));
     fake.otherwise(Script::json(200, &replies::text("ok")));
     let url = fake.url();
     tokio::task::spawn_blocking(move || {
@@ -345,10 +345,33 @@ async fn check_says_what_the_template_makes_of_a_conversation() {
         assert!(said.contains(lost) && !said.contains("the agent `fine` uses"), "{said}");
         assert!(said.contains("its template leaves the tools out"), "{said}");
         assert!(said.contains("respool adapts it (`messages.system_first`"), "{said}");
-        assert!(said.contains("set `max_concurrency = 2`"), "{said}");
+        assert!(
+            said.contains("llama.cpp b11434-1f2e3d4") && said.contains("set `max_concurrency = 2`"),
+            "{said}"
+        );
     })
     .await
     .unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_names_the_server() {
+    use crate::support::{fake_vllm::FakeVllm, replies, script::Script};
+    for (owner, page, expected) in [
+        ("sglang", serde_json::json!({"version": "0.5.23", "max_running_requests": 48}), "SGLang 0.5.23"),
+        ("library", serde_json::json!({"version": "0.17.1"}), "Ollama 0.17.1"),
+        ("organization_owner", serde_json::json!({}), "LM Studio"),
+        ("somebody", serde_json::json!({}), "does not say which program it is"),
+    ] {
+        let fake = FakeVllm::start([]).await;
+        fake.pose_as(owner, page);
+        fake.otherwise(Script::json(200, &replies::text("ok")));
+        let url = fake.url();
+        let check = move || run(&["check", "--upstream", &url], None, &[]).1;
+        let said = tokio::task::spawn_blocking(check).await.unwrap();
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(said.contains("set `max_concurrency = 48`"), owner == "sglang", "{said}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,6 +58,7 @@ mod responsive;
 mod same_turn;
 mod sandbox;
 mod sandbox_attacks;
+mod servers;
 mod setup_openclaw;
 mod silence;
 mod spooled;

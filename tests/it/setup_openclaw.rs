@@ -38,6 +38,7 @@ fn setup(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
 async fn setup_changes_and_restores_openclaw_json() {
     let fake = FakeVllm::start([]).await;
     fake.serve_models(&["gpt-oss-120b"]);
+    fake.pose_as("llamacpp", serde_json::json!({"total_slots": 4}));
     let upstream = fake.url();
     tokio::task::spawn_blocking(move || {
         let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -50,6 +51,7 @@ async fn setup_changes_and_restores_openclaw_json() {
         assert!(code == 0 && said.contains('+') && said.contains("accepts the new file") && !file.exists(), "{said}");
         let (code, said) = setup(home, &path, &ask);
         assert!(code == 0 && said.contains("respool is not running at http://127.0.0.1:9 yet"), "{said}");
+        assert!(said.contains("llama.cpp works on 4 requests at a time: set `max_concurrency = 4`"), "{said}");
         assert!(fs::read_to_string(&file).unwrap().contains("respool/gpt-oss-120b"));
         let (code, said) = setup(home, &path, &["--undo"]);
         assert!(code == 0 && !file.exists(), "there was no file before: {said}");

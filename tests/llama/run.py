@@ -2,7 +2,7 @@
 
 Sends requests of real clients, and conversations that templates refuse, to a REAL llama.cpp server (DIR, made by
 kit/setup.sh), directly and through respool. Prints a row for each; exit 0 only if all of them work through respool,
-with one request to the server in the second turn.
+with one request to the server in the second turn. With SERVER=sglang: to SGLang's front end (tests/sglang).
 """
 import http.server
 import json
@@ -19,6 +19,7 @@ import urllib.request
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 DIR, RESPOOL, CHOSEN = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
+SERVER = os.environ.get("SERVER", "llama.cpp")
 TEMPLATES = ["Qwen3.5-4B", "openai-gpt-oss-120b", "mistralai-Mistral-Nemo-Instruct-2407", "google-gemma-2-2b-it",
              "meta-llama-Llama-3.1-8B-Instruct", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"]
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
@@ -133,6 +134,7 @@ def conversations():
         return {"role": "tool", "tool_call_id": ident, "content": "x"}
 
     assistant = {"role": "assistant", "content": "b"}
+    spoken = {"role": "assistant", "content": "b", "reasoning_content": "r", "tool_calls": [call("call_1")]}
     one = {"role": "assistant", "content": None, "tool_calls": [call("call_1")]}
     two = {"role": "assistant", "content": None, "tool_calls": [call("call_1"), call("call_2")]}
     tool = {"type": "function", "function": {"name": "f", "description": "d", "parameters": {
@@ -149,6 +151,8 @@ def conversations():
     yield "null content", [user("a"), {"role": "user", "content": None}], []
     yield "a call and its result", [user("a"), one, result("call_1"), user("b")], [tool]
     yield "two calls, one result", [user("a"), two, result("call_1"), user("b")], [tool]
+    yield "the user after a result", [user("a"), one, result("call_1"), user("b"), assistant, user("c")], [tool]
+    yield "words beside a call", [user("a"), spoken, result("call_1")], [tool]
     yield "a picture", [{"role": "user", "content": [{"type": "text", "text": "a"},
                                                      {"type": "image_url", "image_url": {"url": PICTURE}}]}], []
     yield "a wrong pattern", [user("a")], [tool]
@@ -173,21 +177,28 @@ def words(text):
         return text
 
 
+def start(template, port):
+    """The server with this template."""
+    if SERVER == "sglang":
+        command = [DIR / "sglang-venv/bin/python", TOP / "tests/sglang/server.py", DIR, template, str(port)]
+    else:
+        model = "harmony.gguf" if "gpt-oss" in template else "tiny.gguf"
+        command = [DIR / "llama-server", "-m", DIR / model, "--port", str(port), "--jinja", "-c", "131072", "-np", "1", "-t", "1",
+                   "--chat-template-file", DIR / "templates" / f"{template}.jinja"]
+    return Process(SERVER, f"http://127.0.0.1:{port}", *map(str, command), LD_LIBRARY_PATH=str(DIR / "lib"))
+
+
 def check(template):
     failed = 0
-    port = free_port()
-    llama = f"http://127.0.0.1:{port}"
-    command = [DIR / "llama-server", "-m", DIR / "tiny.gguf", "--port", str(port), "--jinja", "-c", "65536", "-np", "1",
-               "--chat-template-file", DIR / "templates" / f"{template}.jinja"]
-    with Process("llama-server", llama, *map(str, command), LD_LIBRARY_PATH=str(DIR / "lib")), tempfile.TemporaryDirectory() as state:
-        counter = Counter(llama)
+    with start(template, free_port()) as server, tempfile.TemporaryDirectory() as state:
+        counter = Counter(server.base)
         port = free_port()
         base = f"http://127.0.0.1:{port}"
         variables = {"RESPOOL__UPSTREAM__0__URL": f"http://127.0.0.1:{counter.server_port}", "RESPOOL__STATE_DIR": state,
-                     "RESPOOL__ADAPT__LOSSY": '["messages.system_as_user"]'}
+                     "RESPOOL__ADAPT__LOSSY": '["messages.system_as_user", "messages.calls_as_text"]'}
         with Process("respool", base, RESPOOL, "serve", "--listen", f"127.0.0.1:{port}", **variables):
             for name, path, body in requests():
-                status, text = post(llama, path, body)
+                status, text = post(server.base, path, body)
                 direct = "ok" if status == 200 else f"{status}: {' '.join(words(text).split())[:150]}"
                 turns = []
                 for _ in range(2):
@@ -201,5 +212,5 @@ def check(template):
     return failed
 
 
-print("| template | request | llama.cpp itself | requests through respool |\n|---|---|---|---|")
+print(f"| template | request | {SERVER} itself | requests through respool |\n|---|---|---|---|")
 sys.exit(1 if sum(check(template) for template in CHOSEN or TEMPLATES) else 0)

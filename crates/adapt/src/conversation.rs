@@ -70,11 +70,27 @@ impl<'a> Entry<'a> {
         self.text.map_or_else(|| Cow::Owned(self.object.to_json()), Cow::Borrowed)
     }
 
+    /// Puts its content between two texts.
+    pub(crate) fn enclose_content(&mut self, before: &str, after: &str) {
+        let own = std::mem::replace(self, Self::new("", before));
+        self.append_content(&own);
+        self.append_content(&Self::new("", after));
+        let content = self.object.get("content").map(str::to_owned);
+        *self = own;
+        self.set("content", content.unwrap_or_default());
+    }
+
     /// Adds the content of another message at the end, after an empty line.
     pub(crate) fn append_content(&mut self, other: &Self) {
-        let joined = join_contents(self.object.get("content"), other.object.get("content"));
+        self.append("content", other);
+    }
+
+    /// Adds the text that another message has in this field.
+    pub(crate) fn append(&mut self, key: &'a str, other: &Self) {
+        let more = other.object.get(key).filter(|more| !is_blank(more));
+        let joined = more.and_then(|more| join_contents(self.object.get(key), Some(more)));
         if let Some(joined) = joined {
-            self.set("content", joined);
+            self.set(key, joined);
         }
     }
 }

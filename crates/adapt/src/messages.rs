@@ -12,6 +12,11 @@ use crate::tools::rename_function;
 const NO_RESULT: &str = "(no result)";
 /// Asks the model to go on where the conversation ends with its own words, or has no message of the user.
 const CONTINUE: &str = "Continue.";
+/// Stands for the assistant's answer where the user goes on after a result.
+const ACKNOWLEDGED: &str = "OK.";
+
+/// The fields in which servers take reasoning.
+const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
 
 /// Applies one rule about messages.
 pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) -> bool {
@@ -19,7 +24,11 @@ pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) 
         Rule::SystemFirst => move_system_first(conversation),
         Rule::SystemAsUser => turn_system_into_user(conversation),
         Rule::DeveloperAsSystem => rename_developer(conversation),
-        Rule::AlternateRoles => merge_same_roles(conversation),
+        Rule::CallsAsText => turn_calls_into_text(conversation),
+        Rule::AlternateRoles => {
+            let has_merged = merge_same_roles(conversation);
+            complete_turns(conversation) || has_merged
+        }
         Rule::AssistantNotLast => end_with_user(conversation),
         Rule::UserMessage => add_user_message(conversation),
         Rule::EmptyContent => fill_empty_content(conversation),
@@ -30,6 +39,7 @@ pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) 
             content.starts_with('"').then(|| format!("[{}]", parts_of(content).join(",")))
         }),
         Rule::NullContent => replace_null_content(conversation),
+        Rule::ReasoningOrContent => move_content_into_reasoning(conversation),
         Rule::ResultName => name_results(conversation),
         Rule::ToolNames => rename_calls(conversation),
         Rule::ShortIds => shorten_ids(conversation),
@@ -58,10 +68,13 @@ fn move_system_first(conversation: &mut Conversation<'_>) -> bool {
 fn turn_system_into_user(conversation: &mut Conversation<'_>) -> bool {
     let mut changed = false;
     for message in conversation.0.iter_mut().filter(|message| message.is_system()) {
+        message.enclose_content("<system>", "</system>");
         message.set("role", "\"user\"");
         changed = true;
     }
-    merge_same_roles(conversation);
+    if changed {
+        merge_same_roles(conversation);
+    }
     changed
 }
 
@@ -88,6 +101,7 @@ fn merge_same_roles(conversation: &mut Conversation<'_>) -> bool {
         match merged.last_mut() {
             Some(last) if fits => {
                 last.append_content(&message);
+                REASONING.iter().for_each(|key| last.append(key, &message));
                 if message.has_calls() {
                     last.set("tool_calls", format!("[{}]", message.calls().join(",")));
                 }
@@ -96,6 +110,60 @@ fn merge_same_roles(conversation: &mut Conversation<'_>) -> bool {
         }
     }
     conversation.0 = merged;
+    conversation.0.len() != before
+}
+
+/// Writes calls as text of the assistant, and results as text of the user.
+fn turn_calls_into_text(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        if message.is_from("tool") {
+            message.enclose_content("<tool_response>", "</tool_response>");
+            message.set("role", "\"user\"");
+            message.remove("tool_call_id");
+            message.remove("name");
+        } else if message.has_calls() {
+            let calls: Vec<String> = message.calls().iter().filter_map(|call| call_as_text(call)).collect();
+            message.append_content(&Entry::new("assistant", &calls.join("\n")));
+            message.remove("tool_calls");
+        } else {
+            continue;
+        }
+        changed = true;
+    }
+    if changed {
+        merge_same_roles(conversation);
+    }
+    changed
+}
+
+fn call_as_text(call: &str) -> Option<String> {
+    let call = Object::parse(call).ok()?;
+    let function = Object::parse(call.get("function")?).ok()?;
+    let (name, arguments) = (function.get("name")?, function.string("arguments").unwrap_or_default());
+    let arguments = if Object::parse(&arguments).is_ok() { arguments } else { encode_string(&arguments) };
+    Some(format!("<tool_call>\n{{\"name\":{name},\"arguments\":{arguments}}}\n</tool_call>"))
+}
+
+/// Lets the other one say a word where the user or the assistant spoke last, and only calls and results
+/// follow. The user speaks first.
+fn complete_turns(conversation: &mut Conversation<'_>) -> bool {
+    let mut completed: Vec<Entry<'_>> = Vec::with_capacity(conversation.0.len());
+    let before = conversation.0.len();
+    let mut is_users_turn = true;
+    for message in conversation.0.drain(..) {
+        let is_user = message.is_from("user");
+        let speaks = is_user || (message.is_from("assistant") && !message.has_calls());
+        if speaks && is_user != is_users_turn {
+            let missing = if is_users_turn { ("user", CONTINUE) } else { ("assistant", ACKNOWLEDGED) };
+            completed.push(Entry::new(missing.0, missing.1));
+        }
+        if speaks {
+            is_users_turn = !is_user;
+        }
+        completed.push(message);
+    }
+    conversation.0 = completed;
     conversation.0.len() != before
 }
 
@@ -151,6 +219,22 @@ fn replace_null_content(conversation: &mut Conversation<'_>) -> bool {
     for message in conversation.0.iter_mut().filter(|message| message.object.get("content").is_none()) {
         message.set("content", "\"\"");
         changed = true;
+    }
+    changed
+}
+
+/// Adds the content of a message with calls to its reasoning, if it has any.
+fn move_content_into_reasoning(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in conversation.0.iter_mut().filter(|message| message.has_calls()) {
+        let text = |key| message.object.string(key).filter(|text| !text.is_empty());
+        let Some(content) = text("content") else { continue };
+        let reasoned = REASONING.into_iter().find_map(|key| Some((key, text(key)?)));
+        if let Some((key, reasoning)) = reasoned {
+            message.set(key, encode_string(&format!("{reasoning}\n\n{content}")));
+            message.remove("content");
+            changed = true;
+        }
     }
     changed
 }
@@ -308,8 +392,7 @@ fn split_calls(conversation: &mut Conversation<'_>) -> bool {
             part.set("tool_calls", format!("[{call}]"));
             if position > 0 {
                 part.set("content", "\"\"");
-                part.remove("reasoning");
-                part.remove("reasoning_content");
+                REASONING.iter().for_each(|key| part.remove(key));
             }
             split.push(part);
             let id = Object::parse(call).ok().and_then(|call| call.get("id").and_then(decode_string));
@@ -358,10 +441,48 @@ mod tests {
 
     #[test]
     fn system_text_becomes_the_users() {
+        let users = json!([{"role":"user","content":"a"},{"role":"user","content":"b"}]);
+        check(&Rule::SystemAsUser, users.clone(), users);
         check(
             &Rule::SystemAsUser,
             json!([{"role":"system","content":"a"},{"role":"user","content":"hi"}]),
-            json!([{"role":"user","content":"a\n\nhi"}]),
+            json!([{"role":"user","content":"<system>\n\na\n\n</system>\n\nhi"}]),
+        );
+    }
+
+    #[test]
+    fn the_user_and_the_assistant_take_turns() {
+        let call = json!({"role":"assistant","content":null,"tool_calls":[{"id":"1"}]});
+        let result = json!({"role":"tool","tool_call_id":"1","content":"r"});
+        let user = json!({"role":"user","content":"a"});
+        check(
+            &Rule::AlternateRoles,
+            json!([user, call, result, user]),
+            json!([user, call, result, {"role":"assistant","content":"OK."}, user]),
+        );
+        let (system, answer) =
+            (json!({"role":"system","content":"s"}), json!({"role":"assistant","content":"b"}));
+        check(
+            &Rule::AlternateRoles,
+            json!([system, answer]),
+            json!([system, {"role":"user","content":"Continue."}, answer]),
+        );
+        let complete = json!([system, user, call, result, call, result, answer, user]);
+        check(&Rule::AlternateRoles, complete.clone(), complete);
+    }
+
+    #[test]
+    fn calls_and_results_become_text() {
+        let call = json!({"id":"1","function":{"name":"f","arguments":"{\"x\":1}"}});
+        let picture = json!({"type":"image_url","image_url":{"url":"x"}});
+        check(
+            &Rule::CallsAsText,
+            json!([{"role":"user","content":"a"}, {"role":"assistant","content":"t","tool_calls":[call, call]},
+                {"role":"tool","tool_call_id":"1","name":"f","content":[picture]}, {"role":"user","content":"b"}]),
+            json!([{"role":"user","content":"a"},
+                {"role":"assistant","content":"t\n\n<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":1}}\n</tool_call>\n<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":1}}\n</tool_call>"},
+                {"role":"user","content":[{"type":"text","text":"<tool_response>"}, picture,
+                    {"type":"text","text":"</tool_response>"}, {"type":"text","text":"b"}]}]),
         );
     }
 

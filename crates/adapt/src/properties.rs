@@ -1,10 +1,19 @@
-//! Checks rules on random conversations: a request that was adapted by lossless rules says the same, and a
-//! conversation that goes on keeps its beginning.
+//! Checks rules on random conversations, also of real clients (`fixtures`): a request that was adapted by
+//! lossless rules says the same, and a conversation that goes on keeps its beginning.
+
+use std::path::Path;
+use std::sync::LazyLock;
 
 use proptest::prelude::*;
+use proptest::sample::Index;
 use serde_json::{Value, json};
 use tool_call_parser::portable_name;
+use translate::Sealer;
+use translate::messages::read_message;
+use translate::responses::{RecalledItems, read_response};
 
+use crate::conversation::Conversation;
+use crate::messages::change_messages;
 use crate::{Loss, Rule, RuleSet, TABLE, adapt};
 
 /// One step of a conversation: its messages.
@@ -34,6 +43,103 @@ fn conversation() -> impl Strategy<Value = Vec<Value>> {
     proptest::collection::vec(step(), 1..8).prop_map(|steps| steps.concat())
 }
 
+/// The chat requests of real clients, as respool sends them up.
+static CLIENT_REQUESTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
+    let read = |api: &str, body: &[u8]| -> Option<Value> {
+        let sealer = Sealer::new(b"secret");
+        let chat = match api {
+            "openclaw" => String::from_utf8(body.to_owned()).ok()?,
+            "clients/messages" => read_message(body, &sealer).ok()?.chat,
+            _ => read_response(body, &RecalledItems::default(), &sealer).ok()?.chat,
+        };
+        serde_json::from_str(&chat).ok()
+    };
+    let mut requests = Vec::new();
+    for api in ["openclaw", "clients/messages", "clients/responses"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(api);
+        let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+        files.sort();
+        requests.extend(files.iter().filter_map(|file| read(api, &std::fs::read(file).unwrap())));
+    }
+    assert!(requests.len() > 25, "only {} requests can be read", requests.len());
+    requests.iter_mut().for_each(cut_contents);
+    requests
+});
+
+/// Cuts long texts of messages, which say nothing about rules.
+fn cut_contents(request: &mut Value) {
+    let cut = |text: &mut Value| {
+        if let Value::String(text) = text {
+            text.truncate(text.floor_char_boundary(100));
+        }
+    };
+    for message in request["messages"].as_array_mut().unwrap() {
+        match &mut message["content"] {
+            Value::Array(parts) => {
+                parts.iter_mut().filter_map(|part| part.get_mut("text")).for_each(cut);
+            }
+            content => cut(content),
+        }
+    }
+}
+
+/// A real client's request with some of its tools, and steps that were put between its messages.
+fn client_conversation() -> impl Strategy<Value = Value> {
+    let tools = proptest::collection::vec(any::<Index>(), 0..4);
+    let steps = proptest::collection::vec((any::<Index>(), step()), 0..6);
+    (any::<Index>(), tools, steps).prop_map(|(client, tools, steps)| {
+        let mut request = client.get(&CLIENT_REQUESTS).clone();
+        if let Some(all) = request["tools"].as_array().filter(|all| !all.is_empty()) {
+            request["tools"] = tools.iter().map(|tool| tool.get(all).clone()).collect();
+        }
+        let messages = request["messages"].as_array_mut().unwrap();
+        for (place, step) in steps {
+            let mut place = place.index(messages.len() + 1);
+            // A call and its results stay together.
+            while messages.get(place).is_some_and(|message| message["role"] == "tool") {
+                place += 1;
+            }
+            messages.splice(place..place, step);
+        }
+        request
+    })
+}
+
+/// A schema with one way to say a constant, and that an object has no properties.
+fn normalise_schema(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(constant) = fields.remove("const") {
+                fields.insert("enum".to_owned(), json!([constant]));
+            }
+            if fields.get("properties") == Some(&json!({})) {
+                fields.remove("properties");
+            }
+            fields.values_mut().for_each(normalise_schema);
+        }
+        Value::Array(items) => items.iter_mut().for_each(normalise_schema),
+        _ => {}
+    }
+}
+
+/// The declared tools.
+fn declared_tools(request: &Value) -> Vec<(String, Value)> {
+    let tools = request["tools"].as_array().into_iter().flatten();
+    tools
+        .map(|tool| {
+            let mut function = tool["function"].clone();
+            let name = portable_name(function["name"].as_str().unwrap()).into_owned();
+            function["name"] = Value::Null;
+            let is_empty = |schema: &Value| schema.is_null() || *schema == json!({"type": "object"});
+            normalise_schema(&mut function);
+            if is_empty(&function["parameters"]) {
+                function["parameters"] = Value::Null;
+            }
+            (name, function)
+        })
+        .collect()
+}
+
 fn messages_after(messages: &[Value], rules: &RuleSet) -> Vec<Value> {
     let body = json!({"messages": messages}).to_string();
     let adapted: Value = serde_json::from_str(&adapt(&body, rules).body).unwrap();
@@ -51,14 +157,19 @@ fn said(messages: &[Value]) -> [Vec<String>; 5] {
             "assistant" => 2,
             _ => 3,
         };
-        let texts: Vec<&str> = match &message["content"] {
-            Value::String(text) => vec![text],
-            Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect(),
+        let text_of = |part: &Value| part["text"].as_str().map_or_else(|| part.to_string(), str::to_owned);
+        let texts: Vec<String> = match &message["content"] {
+            Value::String(text) => vec![text.clone()],
+            Value::Array(parts) => parts.iter().map(text_of).collect(),
             _ => vec![],
         };
+        let reasoning =
+            ["reasoning", "reasoning_content"].map(|key| message[key].as_str().unwrap_or_default());
+        said[place].extend(reasoning.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
         let words = texts.iter().flat_map(|text| text.split_whitespace());
-        said[place]
-            .extend(words.filter(|word| !["Continue.", "(no", "result)"].contains(word)).map(str::to_owned));
+        said[place].extend(
+            words.filter(|word| !["Continue.", "OK.", "(no", "result)"].contains(word)).map(str::to_owned),
+        );
         let calls = message["tool_calls"].as_array().into_iter().flatten();
         said[4].extend(calls.map(|call| {
             let function = &call["function"];
@@ -66,12 +177,14 @@ fn said(messages: &[Value]) -> [Vec<String>; 5] {
             format!("{name} {}", function["arguments"])
         }));
     }
+    // Reasoning may take up content, and results may be put into the order of their calls.
+    said[2].sort();
+    said[3].sort();
     said
 }
 
 fn lossless_rules() -> impl Iterator<Item = Rule> {
-    let of_messages = Rule::is_about_messages;
-    TABLE.iter().filter(|row| row.loss == Loss::Lossless).map(|row| row.rule.clone()).filter(of_messages)
+    TABLE.iter().filter(|row| row.loss == Loss::Lossless).map(|row| row.rule.clone())
 }
 
 proptest! {
@@ -83,6 +196,28 @@ proptest! {
         }
         let all = messages_after(&messages, &lossless_rules().filter(|rule| *rule != Rule::PartsContent).collect());
         prop_assert_eq!(said(&all), said(&messages));
+    }
+
+    /// The next rule relies on it.
+    #[test]
+    fn a_rule_that_reports_no_change_makes_none(messages in conversation()) {
+        let text = Value::from(messages).to_string();
+        for row in TABLE {
+            let mut conversation = Conversation::read(&text).unwrap();
+            let changes = change_messages(&mut conversation, &row.rule);
+            prop_assert!(changes || conversation.to_json() == text, "{}", row.rule);
+        }
+    }
+
+    #[test]
+    fn requests_of_clients_say_the_same(request in client_conversation()) {
+        let body = request.to_string();
+        let messages = |request: &Value| said(request["messages"].as_array().unwrap());
+        for rule in lossless_rules() {
+            let after: Value = serde_json::from_str(&adapt(&body, &RuleSet::from([rule.clone()])).body).unwrap();
+            prop_assert_eq!(messages(&after), messages(&request), "{}", rule);
+            prop_assert_eq!(declared_tools(&after), declared_tools(&request), "{}", rule);
+        }
     }
 
     /// These rules look at one message, or at one that is complete.

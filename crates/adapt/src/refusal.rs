@@ -17,8 +17,10 @@ use crate::table::TABLE;
 /// The part of an error's text, in bytes, that is searched: a dump of the request may follow.
 const SEARCHED: usize = 1_000;
 
-/// A server's dump of the request begins with one of these.
-const ECHOES: [&str; 4] = ["'input':", "\"input\":", "input_value=", "request body:"];
+/// The rest of a line after one of these is the server's echo of a part of the request.
+const ECHOES: [&str; 3] = ["'input':", "\"input\":", "input_value="];
+/// Everything after it is the server's dump of the request.
+const DUMP: &str = "request body:";
 
 /// Parameters without which there is no request.
 const NEEDED: [&str; 4] = ["model", "messages", "tools", "stream"];
@@ -53,7 +55,7 @@ static LIMIT: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 
 static EFFORT_VALUE: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
-        r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)",
+        r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)|does not support reasoning effort",
     )
 });
 
@@ -82,7 +84,7 @@ const API_LIMITS: [(&str, f64); 5] = [
 /// its error names, `body` the request as the client sent it, `active` the rules that are already applied.
 pub fn find_rule(said: &str, param: Option<&str>, body: &str, active: &RuleSet) -> Option<Rule> {
     let sent = adapt(body, active).body;
-    let reason = searched_part(said);
+    let reason = &*searched_part(said);
     let changes = |rule: &Rule| {
         !active.contains(rule) && !adapt(&sent, &RuleSet::from([rule.clone()])).applied.is_empty()
     };
@@ -98,15 +100,19 @@ pub fn find_rule(said: &str, param: Option<&str>, body: &str, active: &RuleSet) 
 
 /// Returns true when these are the words of a refusal that some rule answers, whatever status they came with.
 pub fn is_known_refusal(said: &str) -> bool {
-    let reason = searched_part(said);
+    let reason = &*searched_part(said);
     SIGNS.iter().any(|(_, signs)| signs.iter().any(|sign| sign.is_match(reason)))
 }
 
-/// Returns the beginning of the text, up to a dump of the request.
-fn searched_part(said: &str) -> &str {
+/// Returns the beginning of the text, up to a dump of the request, without echoes of its parts.
+fn searched_part(said: &str) -> String {
     let start = &said[..said.floor_char_boundary(SEARCHED)];
-    let end = ECHOES.iter().filter_map(|echo| start.find(echo)).min().unwrap_or(start.len());
-    &start[..end]
+    let start = start.split(DUMP).next().unwrap_or_default();
+    let without_echo = |line: &str| {
+        let end = ECHOES.iter().filter_map(|echo| line.find(echo)).min().unwrap_or(line.len());
+        line[..end].to_owned()
+    };
+    start.lines().map(without_echo).collect::<Vec<_>>().join("\n")
 }
 
 fn parameter_rules(reason: &str, param: Option<&str>, sent: &str) -> Vec<Parameter> {
@@ -188,6 +194,8 @@ mod tests {
         let dump = format!("bad value; 'input': {}", "System message must be at the beginning.");
         let other = r#"{"messages":[{"role":"user","content":"a"},{"role":"system","content":"s"}]}"#;
         assert_eq!(find_rule(&dump, None, other, &RuleSet::new()), None);
+        let several = format!("{dump}\nrequest body: System message must be at the beginning.");
+        assert_eq!(find_rule(&several, None, other, &RuleSet::new()), None);
     }
 
     fn check(said: &str, expected: &[&str]) {
@@ -213,6 +221,10 @@ mod tests {
         check("store: Extra inputs are not permitted", &["parameter.drop:store"]);
         check(
             "'loc': ('body', 'reasoning_effort'), literal_error: Input should be 'low'",
+            &["parameter.limit_effort", "parameter.drop:reasoning_effort"],
+        );
+        check(
+            "Harmony does not support reasoning effort xhigh",
             &["parameter.limit_effort", "parameter.drop:reasoning_effort"],
         );
         check(

@@ -51,6 +51,8 @@ pub enum Rule {
     SystemAsUser,
     /// The role `developer`.
     DeveloperAsSystem,
+    /// Calls and results at all.
+    CallsAsText,
     /// Two messages of one role in a row.
     AlternateRoles,
     /// An assistant's message at the end.
@@ -65,6 +67,8 @@ pub enum Rule {
     PartsContent,
     /// `null` as content.
     NullContent,
+    /// Content and reasoning in a message with calls.
+    ReasoningOrContent,
     /// Tool results without a name.
     ResultName,
     /// Call ids that are not nine letters or digits.
@@ -173,6 +177,7 @@ const NAMED: &[(Rule, &str)] = &[
     (Rule::SystemFirst, "messages.system_first"),
     (Rule::SystemAsUser, "messages.system_as_user"),
     (Rule::DeveloperAsSystem, "messages.developer_as_system"),
+    (Rule::CallsAsText, "messages.calls_as_text"),
     (Rule::AlternateRoles, "messages.alternate_roles"),
     (Rule::AssistantNotLast, "messages.assistant_not_last"),
     (Rule::UserMessage, "messages.user_message"),
@@ -180,6 +185,7 @@ const NAMED: &[(Rule, &str)] = &[
     (Rule::TextContent, "messages.text_content"),
     (Rule::PartsContent, "messages.parts_content"),
     (Rule::NullContent, "messages.null_content"),
+    (Rule::ReasoningOrContent, "messages.reasoning_or_content"),
     (Rule::ResultName, "messages.result_name"),
     (Rule::ShortIds, "messages.short_ids"),
     (Rule::OneResultPerCall, "messages.one_result_per_call"),

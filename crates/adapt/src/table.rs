@@ -57,6 +57,14 @@ const GRAMMAR: &[&str] = &[
     r"(?i)unable to generate (?:parser|grammar)[^\n]{0,80}schema",
 ];
 
+/// The words of SGLang's request models for a content that is neither a text nor a list of known parts.
+const NO_STRING: &str = r"'content', 'str'\), 'msg': 'Input should be a valid string'";
+const SGLANG_CONTENT: &str = "3 validation errors:\n  {'type': 'value_error', 'loc': ('body', 'messages', 0, 'role'), 'msg': \"Value error, 'role' must be one of 'system', 'assistant', 'tool', 'function'\", 'input': 'user'}\n  {'type': 'string_type', 'loc': ('body', 'messages', 0, 'content', 'str'), 'msg': 'Input should be a valid string', 'input': None}";
+/// The words of Ollama for a part that is neither a text nor a picture.
+const PARTS: &str = r"(?i)invalid message format";
+/// The words of templates in which the user and the assistant take turns. Another role breaks the turns too.
+const ALTERNATE: &str = r"(?i)roles must alternate";
+
 /// All rules but those about single parameters. Among rows with the same words the first that changes the
 /// request counts.
 pub const TABLE: &[Row] = &[
@@ -256,8 +264,13 @@ pub const TABLE: &[Row] = &[
             r"(?i)\btype\b[^\n]{0,30}must be a string",
             r"(?i)(?:unhashable|unsupported)[^\n]{0,20}(?:type: )?'?list'?",
             r"(?i)proto field is not repeating",
+            r"(?i)cannot unmarshal array into Go struct field [\w.]*\.type of type string",
         ],
         said: &[
+            (
+                "Ollama",
+                "json: cannot unmarshal array into Go struct field .tools.function.parameters.properties.type of type string",
+            ),
             ("SGLang template", "can only concatenate str; unhashable type: 'list'"),
             (
                 "Gemini",
@@ -400,9 +413,13 @@ pub const TABLE: &[Row] = &[
             r"(?i)\bdeveloper\b[^\n]{0,30}(?:not (?:supported|allowed|a valid)|unsupported)",
             r"(?i)only user, assistant, system and tool roles are supported",
             r"(?i)\brole\b[^\n]{0,40}(?:must be|should be|only)[^\n]{0,40}\bsystem\b",
+            r"(?i)unexpected message role",
+            ALTERNATE,
         ],
         said: &[
             ("llama.cpp", "Unknown role: developer"),
+            ("Qwen3.5", "Unexpected message role."),
+            ("Mistral", "Conversation roles must alternate user/assistant/user/assistant/..."),
             ("a chat template", "Only user, assistant, system and tool roles are supported!"),
         ],
         example: (
@@ -421,9 +438,16 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:only|at most) one system message",
             r"(?i)unexpected role 'system' after role",
             r"(?i)system (?:message|role)[^\n]{0,40}(?:not allowed|unexpected|only)[^\n]{0,30}(?:first|beginning|start)",
+            r"(?i)with the exception of an initial optional system message",
+            ALTERNATE,
         ],
         said: &[
             ("Qwen3.x", "System message must be at the beginning."),
+            (
+                "Mistral Nemo",
+                "Only user and assistant roles are supported, with the exception of an initial optional system message!",
+            ),
+            ("Gemma 2", "Conversation roles must alternate user/assistant/user/assistant/..."),
             ("mistral_common", "Unexpected role 'system' after role 'user'"),
         ],
         example: (
@@ -434,7 +458,7 @@ pub const TABLE: &[Row] = &[
     Row {
         rule: Rule::SystemAsUser,
         refused: "system messages at all",
-        change: "system text is put before the user's next text",
+        change: "system text is put before the user's next text, between `<system>` and `</system>`",
         loss: Loss::Lossy,
         lost: "the model no longer knows that the text is not the user's",
         signs: &[
@@ -448,17 +472,17 @@ pub const TABLE: &[Row] = &[
         ],
         example: (
             r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]}"#,
-            r#"{"messages":[{"role":"user","content":"a\n\nb"}]}"#,
+            r#"{"messages":[{"role":"user","content":"<system>\n\na\n\n</system>\n\nb"}]}"#,
         ),
     },
     Row {
         rule: Rule::AlternateRoles,
         refused: "two messages of the user or of the assistant in a row",
-        change: "neighbours are merged, with an empty line between their texts",
+        change: "neighbours are merged, with an empty line between their texts; where only calls and results stand between them, the other one says \"OK.\" or \"Continue.\"",
         loss: Loss::Lossless,
         lost: NOTHING,
         signs: &[
-            r"(?i)roles must alternate",
+            ALTERNATE,
             r"(?i)(?:consecutive|successive|two) (?:user|assistant|messages)[^\n]{0,40}(?:not (?:allowed|supported)|same role|must)",
             r"(?i)unexpected role '(?:user|assistant)' after role '(?:user|assistant)'",
             r"(?i)expected (?:user|assistant) role",
@@ -473,6 +497,19 @@ pub const TABLE: &[Row] = &[
         example: (
             r#"{"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#,
             r#"{"messages":[{"role":"user","content":"a\n\nb"}]}"#,
+        ),
+    },
+    Row {
+        rule: Rule::CallsAsText,
+        refused: "calls and results at all",
+        change: "a call becomes text of the assistant, a result text of the user, between the tags of Hermes",
+        loss: Loss::Lossy,
+        lost: "the model no longer knows that a result is not the user's text",
+        signs: &[ALTERNATE, r"(?i)does not support (?:tool|function) (?:messages|results|role)"],
+        said: &[("Gemma 2", "Conversation roles must alternate user/assistant/user/assistant/...")],
+        example: (
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]},{"role":"tool","tool_call_id":"1","content":"y"}]}"#,
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"<tool_call>\n{\"name\":\"f\",\"arguments\":{\"x\":1}}\n</tool_call>"},{"role":"user","content":"<tool_response>\n\ny\n\n</tool_response>"}]}"#,
         ),
     },
     Row {
@@ -510,8 +547,12 @@ pub const TABLE: &[Row] = &[
             r"(?i)no user (?:query|message)s?(?: found)?",
             r"(?i)at least one (?:user )?message[^\n]{0,20}user",
             r"(?i)(?:requires?|must (?:have|contain|include)) (?:at least )?(?:one|a) user message",
+            r"(?i)there's no first user message",
         ],
-        said: &[("Qwen3", "No user query found in messages.")],
+        said: &[
+            ("Qwen3", "No user query found in messages."),
+            ("Llama 3.1", "Cannot put tools in the first user message when there's no first user message!"),
+        ],
         example: (
             r#"{"messages":[{"role":"system","content":"a"},{"role":"assistant","content":"b"}]}"#,
             r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"Continue."},{"role":"assistant","content":"b"}]}"#,
@@ -529,14 +570,36 @@ pub const TABLE: &[Row] = &[
             r"(?i)content['`\x22]?[^\n]{0,30}(?:field required|is required|missing)",
             r"(?i)(?:expected|must be) a string[^\n]{0,40}\bgot null",
             r"(?i)none has no element|can only concatenate str[^\n]{0,20}nonetype",
+            r"(?i)invalid message content type: <nil>",
+            r"(?i)'content' field must be a string or an array of objects",
+            NO_STRING,
         ],
         said: &[
             ("llama.cpp", "All non-assistant messages must contain 'content'"),
+            ("Ollama", "invalid message content type: <nil>"),
+            ("SGLang", SGLANG_CONTENT),
+            ("LM Studio", "Invalid 'content': 'content' field must be a string or an array of objects."),
             ("a chat template", "can only concatenate str (not \"NoneType\") to str"),
         ],
         example: (
             r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}"#,
             r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}"#,
+        ),
+    },
+    Row {
+        rule: Rule::ReasoningOrContent,
+        refused: "content and reasoning in a message with calls",
+        change: "the content is added to the reasoning",
+        loss: Loss::Lossless,
+        lost: NOTHING,
+        signs: &[r"(?i)cannot pass both content and thinking"],
+        said: &[(
+            "gpt-oss",
+            "Cannot pass both content and thinking in an assistant message with tool calls! Put the analysis message in one or the other, but not both.",
+        )],
+        example: (
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}"#,
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","reasoning":"r\n\nb","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}"#,
         ),
     },
     Row {
@@ -549,8 +612,13 @@ pub const TABLE: &[Row] = &[
             r"(?i)content[^\n]{0,40}(?:must not be|cannot be|may not be|is) (?:an )?empty",
             r"(?i)(?:text content blocks|messages?)[^\n]{0,40}must (?:be non-empty|have non-empty content)",
             r"(?i)assistant message must (?:have|contain) either ['`]?content['`]? or ['`]?tool_calls",
+            r"(?i)'content' field that is not empty",
         ],
         said: &[
+            (
+                "LM Studio",
+                "'messages' array must only contain objects with a 'content' field that is not empty",
+            ),
             ("mistral_common", "Assistant message must have either content or tool_calls, but not both"),
             ("Anthropic", "messages: text content blocks must be non-empty"),
         ],
@@ -570,8 +638,15 @@ pub const TABLE: &[Row] = &[
             r"(?i)can only concatenate str[^\n]{0,20}list",
             r"(?i)invalid type: sequence, expected a string",
             r"(?i)unsupported content\[\]\.type",
+            r"(?i)cannot unmarshal array into Go struct field [\w.]*\.content of type string",
+            r"(?i)invalid 'messages' in payload",
         ],
         said: &[
+            (
+                "Ollama",
+                "json: cannot unmarshal array into Go struct field ChatRequest.messages.content of type string",
+            ),
+            ("LM Studio", "invalid 'messages' in payload"),
             ("mistral.rs", "messages[0].content: invalid type: sequence, expected a string"),
             ("a chat template", "can only concatenate str (not \"list\") to str"),
         ],
@@ -690,6 +765,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:unknown|unsupported|invalid)[^\n]{0,30}(?:part|content)[^\n]{0,20}(?:type)?[^\n]{0,20}image",
             r"(?i)missing data required for image input",
             r"(?i)no endpoints found that support image input",
+            r"(?i)invalid image input",
             r"(?i)unsupported content\[\]\.type",
         ],
         said: &[
@@ -700,6 +776,7 @@ pub const TABLE: &[Row] = &[
             ("vLLM", "openai/gpt-oss-20b is not a multimodal model"),
             ("vLLM", "At most 0 image(s) may be provided in one prompt."),
             ("LM Studio", "Model does not support images. Please use a model that does."),
+            ("Ollama", "invalid image input"),
         ],
         example: (
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}]}]}"#,
@@ -717,11 +794,15 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:not|n't) support audio",
             r"(?i)at most 0 audio",
             r"(?i)(?:input_audio|audio_url)['`\x22]?[^\n]{0,40}(?:not supported|unsupported|unknown|invalid)",
+            PARTS,
         ],
-        said: &[(
-            "llama.cpp",
-            "audio input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
-        )],
+        said: &[
+            (
+                "llama.cpp",
+                "audio input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
+            ),
+            ("Ollama", "invalid message format"),
+        ],
         example: (
             r#"{"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"x","format":"wav"}}]}]}"#,
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"[A sound was sent here (wav). This model cannot hear it.]"}]}]}"#,
@@ -737,8 +818,14 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:not|n't) support (?:files?|documents?|pdf)",
             r"(?i)(?:unknown|unsupported|invalid)[^\n]{0,30}(?:part|content)[^\n]{0,20}(?:type)?[^\n]{0,20}['`\x22](?:file|input_file|document)['`\x22]",
             r"(?i)unsupported content\[\]\.type",
+            PARTS,
+            NO_STRING,
         ],
-        said: &[("vLLM", "Unknown part type: 'file'; unsupported content part type 'file'")],
+        said: &[
+            ("vLLM", "Unknown part type: 'file'; unsupported content part type 'file'"),
+            ("Ollama", "invalid message format"),
+            ("SGLang", SGLANG_CONTENT),
+        ],
         example: (
             r#"{"messages":[{"role":"user","content":[{"type":"file","file":{"filename":"a.pdf"}}]}]}"#,
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"[A file was sent here (a.pdf). This model cannot open it.]"}]}]}"#,

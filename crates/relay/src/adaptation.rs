@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use adapt::{Declared, EffortReader, Rule, RuleSet};
+use adapt::{Declared, EffortReader, Loss, Rule, RuleSet};
 use translate::{Additions, Outbound, edit_request};
 use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
@@ -43,6 +43,15 @@ pub(super) struct Adapted {
     pub(super) edits: Vec<&'static str>,
     /// Those that are rules of the `adapt` crate.
     pub(super) rules: Vec<&'static str>,
+    /// Something in the tools' schemas is left out: the server does not check it.
+    pub(super) drops_checks: bool,
+}
+
+impl Adapted {
+    /// Returns this body without any edit.
+    pub(super) fn from_body(body: Pieces) -> Self {
+        Self { body, edits: Vec::new(), rules: Vec::new(), drops_checks: false }
+    }
 }
 
 /// Adapts the request that stands in `original`. It takes the fields of `request`. Without edits the
@@ -71,7 +80,7 @@ pub(super) fn adapt_request<'a>(
     if how.is_declared {
         edits.push("declared");
     }
-    let edited = Adapted { body, edits, rules: Vec::new() };
+    let edited = Adapted { edits, ..Adapted::from_body(body) };
     if how.rules.is_empty() { edited } else { apply_rules(edited, how.rules) }
 }
 
@@ -81,12 +90,13 @@ fn apply_rules(edited: Adapted, rules: &RuleSet) -> Adapted {
     let Ok(text) = std::str::from_utf8(&joined) else { return edited };
     let adapted = adapt::adapt(text, rules);
     let rules: Vec<&'static str> = adapted.applied.iter().map(Rule::label).collect();
+    let drops_checks = adapted.applied.iter().any(|rule| rule.loss() == Loss::Enforced);
     let edits = [edited.edits, rules.clone()].concat();
     let body = match adapted.body {
         Cow::Borrowed(_) => edited.body,
         Cow::Owned(text) => Bytes::from(text).into(),
     };
-    Adapted { body, edits, rules }
+    Adapted { body, edits, rules, drops_checks }
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ pub(super) struct Attempt {
     pub(super) edits: Vec<&'static str>,
     /// Those that adapt it to the upstream.
     pub(super) rules: Vec<&'static str>,
+    /// The server does not check all of the tools' schemas, so respool does.
+    pub(super) drops_checks: bool,
     /// The change of the client's request that it is made from, because an earlier reply was of no use.
     pub(super) changed: Option<Arc<Changed>>,
     /// How it is made to fit the model's window.
@@ -42,13 +44,14 @@ pub(super) struct Changed {
 impl Attempt {
     /// Returns the client's own request, edited for this upstream.
     pub(super) fn first(upstream: Arc<Upstream>, adapted: Adapted, token_limit: Option<u64>) -> Self {
-        let Adapted { body, edits, rules } = adapted;
+        let Adapted { body, edits, rules, drops_checks } = adapted;
         Self {
             upstream,
             body,
             token_limit,
             edits,
             rules,
+            drops_checks,
             changed: None,
             fit: Fit::default(),
             on_trial: RuleSet::new(),

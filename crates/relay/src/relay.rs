@@ -79,6 +79,11 @@ impl Relay {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
     }
 
+    /// Returns true where pictures for the model of this id go to one that sees.
+    pub fn has_model_with_sight(&self, id: &str) -> bool {
+        self.config.vision(id).is_some()
+    }
+
     /// Returns the model that an id stands for.
     pub fn target<'a>(&'a self, id: &'a str) -> &'a str {
         self.config.target(id)

@@ -194,9 +194,9 @@ impl ClientRequest {
             target: &target,
             rules: &all,
         };
-        let Adapted { body, edits, rules } = match ChatRequest::parse(original) {
+        let Adapted { body, edits, rules, drops_checks } = match ChatRequest::parse(original) {
             Ok(mut parsed) => adapt_request(&mut parsed, original, &how),
-            Err(_) => Adapted { body: original.clone().into(), edits: vec![], rules: vec![] },
+            Err(_) => Adapted::from_body(original.clone().into()),
         };
         let token_limit = match remedy {
             Some(Remedy::MoreTokens(limit)) => Some(*limit),
@@ -208,6 +208,7 @@ impl ClientRequest {
             token_limit,
             edits,
             rules,
+            drops_checks,
             changed,
             fit: Fit::default(),
             on_trial,

@@ -8,7 +8,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use futures::future::join_all;
 use http::{HeaderMap, StatusCode, header};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::agent_apis::{error_form, with_request_id};
 use super::app::App;
@@ -16,6 +16,7 @@ use super::final_error::ErrorForm;
 use super::front::may_use;
 use super::own_route::begin_own_record;
 use super::respond;
+use adapt::Rule;
 use telemetry::RequestRecord;
 use translate::messages as anthropic;
 use upstream::{Upstream, UpstreamError, question_headers};
@@ -172,6 +173,12 @@ async fn collect_models(app: &App, headers: &HeaderMap) -> Models {
     // A request for a model of that name gets the alias.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
+    for model in &mut found {
+        // Pictures for it go to a model that sees.
+        if model["id"].as_str().is_some_and(|id| app.relay.has_model_with_sight(id)) {
+            model["capabilities"]["vision"] = true.into();
+        }
+    }
     found.extend(app.agents.all_agents().iter().map(|agent| agent_entry(&agent.name, &agent.config.model)));
     if let Some(experts) = &app.experts {
         found.extend(experts.model_names().iter().map(|(name, model)| agent_entry(name, model)));
@@ -191,11 +198,33 @@ async fn upstream_models(
     let silent = || UpstreamError::new_broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
     let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
     let mut models = parse_list(&upstream.name, status, &body)?;
+    models.iter_mut().for_each(|model| add_capabilities(model, upstream));
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
     if several && upstream.state.names_its_models() {
         models.retain(|model| id(model).is_some_and(|id| upstream.state.serves_model(&id) == Some(true)));
     }
     Ok(models)
+}
+
+/// Adds whether a model sees and hears, as far as refusals or its server's list say so.
+fn add_capabilities(model: &mut Value, upstream: &Upstream) {
+    if model.get("capabilities").is_some() {
+        return;
+    }
+    let rules = upstream.rules(model["id"].as_str().unwrap_or_default());
+    let modalities = model["architecture"]["input_modalities"].as_array();
+    let takes = |refused: &Rule, modality: &str| {
+        if rules.contains(refused) {
+            return Some(false);
+        }
+        Some(modalities?.iter().any(|known| known == modality))
+    };
+    let known = [("vision", takes(&Rule::NoImages, "image")), ("audio", takes(&Rule::NoAudio, "audio"))];
+    let known: Map<String, Value> =
+        known.into_iter().filter_map(|(name, takes)| Some((name.to_owned(), takes?.into()))).collect();
+    if !known.is_empty() {
+        model["capabilities"] = known.into();
+    }
 }
 
 fn parse_list(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {

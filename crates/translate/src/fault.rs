@@ -35,6 +35,8 @@ pub enum Fault {
     BadCall(String, Dropped),
     /// A call of a tool that was not declared.
     UnknownTool(String),
+    /// A call of this tool that breaks its schema, with the problems. It can leave: its client checks it too.
+    InvalidCall(String, Vec<String>),
 }
 
 /// The usable part of a faulty reply.
@@ -66,6 +68,7 @@ impl Fault {
             Self::CutCall(_) => "cut_call",
             Self::BadCall(..) => "bad_call",
             Self::UnknownTool(_) => "unknown_tool",
+            Self::InvalidCall(..) => "invalid_call",
         }
     }
 
@@ -74,6 +77,13 @@ impl Fault {
         let turns =
             reply.choices.iter().map(|choice| Some(&choice.turn).filter(|_| choice.refusal.is_none()));
         Self::find_in_turns(&turns.collect::<Option<Vec<_>>>()?, reply.usage)
+    }
+
+    /// Finds a call that breaks its tool's schema; for a reply whose server did not get the whole schemas.
+    pub fn find_invalid_call(reply: &Reply) -> Option<Self> {
+        let mut calls = reply.choices.iter().flat_map(|choice| &choice.turn.calls);
+        let call = calls.find(|call| !call.problems.is_empty())?;
+        Some(Self::InvalidCall(call.name.clone(), call.problems.clone()))
     }
 
     /// Finds the fault of a completion that is forwarded unread. It is parsed only when it looks empty.
@@ -134,7 +144,7 @@ impl Fault {
                 Salvage::Blank
             }
             _ if turns.iter().any(|turn| !turn.content.trim().is_empty()) => Salvage::Answer,
-            Self::CutReasoning => Salvage::Answer,
+            Self::CutReasoning | Self::InvalidCall(..) => Salvage::Answer,
             Self::Empty | Self::OnlyReasoning | Self::UnknownTool(_) => Salvage::Blank,
             _ => Salvage::Nothing,
         }
@@ -185,6 +195,10 @@ impl Fault {
                     of(tool),
                     why.as_str()
                 );
+                (502, ErrorCode::UnusableToolCall, what)
+            }
+            Self::InvalidCall(tool, _) => {
+                let what = format!("the model's call of {} breaks the tool's schema", of(tool));
                 (502, ErrorCode::UnusableToolCall, what)
             }
             Self::UnknownTool(name) => {

@@ -77,8 +77,8 @@ impl Remedy {
         let unparsed =
             || (can_force && !situation.is_raw && !situation.tools.is_empty()).then_some(Self::Raw);
         Some(match (fault, attempt) {
-            (Fault::Glitch | Fault::Empty, 0) => Self::Repeat,
-            (Fault::Lost(_), 0) => unparsed().unwrap_or(Self::Repeat),
+            (Fault::Empty, 0) => Self::Repeat,
+            (Fault::Glitch | Fault::Lost(_), 0) => unparsed().unwrap_or(Self::Repeat),
             (Fault::OnlyReasoning, 1..) => Self::CorrectBriefly(correction_text(fault, situation)),
             (Fault::CutCall(_) | Fault::CutReasoning, _) => return remedy_for_cut(fault, situation),
             (Fault::BadCall(..), 0) => unparsed().unwrap_or_else(correct),
@@ -86,6 +86,8 @@ impl Remedy {
                 Self::Structured(tool.clone())
             }
             (Fault::UnknownTool(_), 1..) if can_force => Self::Required,
+            // The client can correct the call itself.
+            (Fault::InvalidCall(..), 1..) => return None,
             _ => correct(),
         })
     }
@@ -154,6 +156,11 @@ fn correction_text(fault: &Fault, situation: &Situation<'_>) -> String {
             )
         }
         Fault::BadCall(tool, why) => bad_call(tool, *why, situation.tools),
+        Fault::InvalidCall(tool, problems) => format!(
+            "Your last call of {} breaks its schema: {}. Call it again with arguments that fit.",
+            tool_phrase(tool),
+            problems.join("; ")
+        ),
         Fault::UnknownTool(name) => {
             format!(
                 "There is no tool `{name}`. The tools are: {}. {next}",
@@ -308,12 +315,15 @@ mod tests {
     fn each_fault_has_its_remedies() {
         let check =
             |fault: &Fault, expected: [&str; 3]| assert_eq!(names(fault, |_| {}), expected, "{fault:?}");
-        check(&Fault::Glitch, ["repeat", "correction", "correction"]);
+        check(&Fault::Glitch, ["raw", "correction", "correction"]);
+        check(&Fault::Empty, ["repeat", "correction", "correction"]);
         check(&Fault::Lost(9), ["raw", "correction", "correction"]);
         check(&Fault::OnlyReasoning, ["correction", "correction_brief", "correction_brief"]);
         check(&bad("read"), ["raw", "structured", "structured"]);
         check(&bad("tree"), ["raw", "correction", "correction"]);
         check(&Fault::UnknownTool("x".into()), ["correction", "required", "required"]);
+        let invalid = Fault::InvalidCall("read".into(), vec!["path: must be string".into()]);
+        assert_eq!(names(&invalid, |_| {}), ["correction"]);
     }
 
     #[test]

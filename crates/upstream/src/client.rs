@@ -29,6 +29,7 @@ use super::pool::Pool;
 use super::probes::Probes;
 use super::response::{UpstreamResponse, UpstreamResult};
 use super::rule_file::RuleFile;
+use super::server::Server;
 use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
 use super::unanswered::Unanswered;
@@ -199,23 +200,28 @@ impl Upstream {
             let version =
                 object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
             self.update_traits(|target| target.version = target.version.or(version));
-            if let Some(version) = version {
-                self.note_server(version);
+            if let Some((major, minor)) = version {
+                self.note_server(&format!("vllm {major}.{minor}"));
             }
             Ok(())
         };
         let _: Result<&(), ()> = self.probed.get_or_try_init(|| ask).await;
     }
 
-    /// Takes the version from a reply's `system_fingerprint` (`"vllm-0.32.0-d13fe2ed"`, as JSON text; since
-    /// 0.22).
+    /// Takes the version from a reply's `system_fingerprint`, as JSON text: `"vllm-0.32.0-d13fe2ed"` (since
+    /// 0.22), or llama.cpp's `"b11434-1f2e3d4"`.
     pub fn learn_fingerprint(&self, fingerprint: &str) {
-        let Some(text) = fingerprint.trim_matches('"').strip_prefix("vllm-") else { return };
+        let fingerprint = fingerprint.trim_matches('"');
+        if is_llama_build(fingerprint) {
+            return self.note_server(&format!("{} {fingerprint}", Server::LlamaCpp.name()));
+        }
+        let Some(text) = fingerprint.strip_prefix("vllm-") else { return };
         if let Some(version) =
             parse_version(text).filter(|version| self.server_traits().version != Some(*version))
         {
             self.update_traits(|target| target.version = Some(version));
-            self.note_server(version);
+            let (major, minor) = version;
+            self.note_server(&format!("vllm {major}.{minor}"));
         }
     }
 
@@ -309,9 +315,9 @@ impl Upstream {
         self.learned_rules.restore(kept);
     }
 
-    /// Forgets the rules if the server has another version than before.
-    fn note_server(&self, (major, minor): (u32, u32)) {
-        if self.learned_rules.note_server(&format!("vllm {major}.{minor}")) {
+    /// Forgets the rules if the server is another program or version than before.
+    pub(super) fn note_server(&self, server: &str) {
+        if self.learned_rules.note_server(server) {
             self.save_rules();
         }
     }
@@ -347,8 +353,33 @@ fn bearer_header(key: &Secret) -> Result<HeaderValue, SetupProblem> {
     Ok(value)
 }
 
+/// Returns true for the build of a llama.cpp: `b`, a number, `-` and a commit.
+fn is_llama_build(text: &str) -> bool {
+    let number = text.strip_prefix('b').and_then(|rest| rest.split_once('-'));
+    number.is_some_and(|(number, _)| number.parse::<u32>().is_ok())
+}
+
 /// `0.32.0rc1` as (0, 32).
 fn parse_version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split('.');
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use adapt::Rule;
+
+    #[test]
+    fn another_build_of_llama_cpp_forgets_the_rules() {
+        let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
+        upstream.learn_fingerprint(r#""b11434-1f2e3d4""#);
+        upstream.learn_rules("m", &RuleSet::from([Rule::ToolPattern]));
+        for (fingerprint, rules) in
+            [(r#""b11434-1f2e3d4""#, 1), (r#""fp_ollama""#, 1), (r#""b11500-5a6b7c8""#, 0)]
+        {
+            upstream.learn_fingerprint(fingerprint);
+            assert_eq!(upstream.rules("m").len(), rules, "{fingerprint}");
+        }
+    }
 }

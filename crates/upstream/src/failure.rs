@@ -76,15 +76,21 @@ pub enum Failure {
 /// The longest error text that leaves, in bytes.
 const LONGEST: usize = 800;
 
-/// Texts of vLLM and of the harmony library that mean: the model's tokens could not be read. Sources:
-/// openai/harmony#114, vllm#23567, captures of 0.10 to 0.25.
-const GLITCHES: [&str; 6] = [
+/// Texts that mean: the server's parser could not read what the model wrote, and threw it away. Sources:
+/// openai/harmony#114, vllm#23567, captures of 0.10 to 0.25; llama.cpp's `chat.cpp`, Ollama, LM Studio,
+/// `SGLang`.
+const GLITCHES: [&str; 11] = [
     "unexpected tokens remaining in message header",
     "while expecting start token",
     "channel marker present but no channel value",
     "list index out of range",
     "harmonyerror",
     "harmony parse",
+    "model produced output that does not match",
+    "failed to parse input at pos",
+    "error parsing tool call",
+    "failed to parse tool call",
+    "failed to parse reasoning content",
 ];
 
 /// The beginnings of texts that mean: the conversation does not fit. The same words further inside may be an

@@ -1,9 +1,9 @@
 //! Learns about the models behind an upstream: their windows, and how many bytes of a request make a token.
 //!
-//! Windows come from `/v1/models` (vLLM's `max_model_len`), asked together with the first large request and
-//! now and then again, and from the words of refusals; the bytes of a token from the usage of replies. SGLang
-//! and llama.cpp are also asked for the parser or the chat template they use, which shows what their models
-//! write. Called by `relay` and `cli`.
+//! Windows come from `/v1/models` (vLLM's `max_model_len`, llama.cpp's `n_ctx`), which is asked together with
+//! the first large request and now and then again, and from the words of refusals; the bytes of a token from
+//! the usage of replies. Servers are also asked for their version, and for the parser or the chat template
+//! they use, which shows what their models write (`server`). Called by `relay` and `cli`.
 
 use std::ops::RangeInclusive;
 use std::sync::{Arc, PoisonError};
@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::client::{Call, Upstream};
 use super::headers::question_headers;
 use super::model_facts::ModelFacts;
+use super::server::Server;
 use tool_call_parser::PreferredDialects;
 use wire::{Object, array_elements};
 
@@ -109,7 +110,7 @@ impl Upstream {
         let Ok(Ok((status, body))) = answer else { return };
         if status.is_success() {
             self.learn_list(&body);
-            self.learn_dialects(&body, headers).await;
+            self.learn_server(&body, headers).await;
         }
     }
 
@@ -127,7 +128,7 @@ impl Upstream {
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
         let models = parse_model_list(body);
-        let is_ollama = models.iter().any(|model| model.is_ollama);
+        let is_ollama = models.iter().any(|model| model.server == Some(Server::Ollama));
         if self.server_traits().is_ollama != is_ollama {
             self.update_traits(|traits| traits.is_ollama = is_ollama);
         }
@@ -140,18 +141,29 @@ impl Upstream {
         }
     }
 
-    /// Asks a server that can say what its models write, where the name of one of them does not.
-    async fn learn_dialects(&self, list: &[u8], headers: &HeaderMap) {
-        let unnamed: Vec<Listed> =
-            parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()).collect();
-        let Some(server) = unnamed.iter().find_map(|model| model.server) else { return };
-        let asked =
-            timeout(WITHIN, Box::pin(self.get_json(server.describes_itself_at(), question_headers(headers))));
-        let Ok(Ok((StatusCode::OK, body))) = asked.await else { return };
-        let prior = server.preferred_dialects(&body);
-        for model in unnamed {
+    /// Asks a server for its version, and for what its models write where the name of one of them does not
+    /// say it.
+    async fn learn_server(&self, list: &[u8], headers: &HeaderMap) {
+        let Some((server, Some(page))) = self.ask_server(list, headers).await else { return };
+        if let Some(version) = server.describe_version(&page) {
+            self.note_server(&version);
+        }
+        let prior = server.preferred_dialects(&page);
+        for model in parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()) {
             self.learn_model(&model.id, |facts| facts.prior = prior.or(facts.prior));
         }
+    }
+
+    /// Returns the program behind this list of models, and its page about itself if it has one.
+    pub async fn ask_server(&self, list: &[u8], headers: &HeaderMap) -> Option<(Server, Option<Bytes>)> {
+        let server = parse_model_list(list).iter().find_map(|model| model.server)?;
+        let Some(path) = server.own_page() else { return Some((server, None)) };
+        let asked = timeout(WITHIN, Box::pin(self.get_json(path, question_headers(headers)))).await;
+        let page = match asked {
+            Ok(Ok((StatusCode::OK, page))) => Some(page),
+            _ => None,
+        };
+        Some((server, page))
     }
 
     /// Returns the tokens of a request's prompt as the server counts them; exact for models with a chat
@@ -201,47 +213,6 @@ fn is_gpt_oss(name: &str) -> bool {
     name.as_bytes().windows(family.len()).any(|part| part.eq_ignore_ascii_case(family))
 }
 
-/// A server that says how it reads its models' calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Server {
-    SgLang,
-    LlamaCpp,
-}
-
-impl Server {
-    /// Recognises the server by the `owned_by` of its models.
-    fn from_owner(owner: &str) -> Option<Self> {
-        match owner {
-            "sglang" => Some(Self::SgLang),
-            "llamacpp" => Some(Self::LlamaCpp),
-            _ => None,
-        }
-    }
-
-    fn describes_itself_at(self) -> &'static str {
-        match self {
-            Self::SgLang => "/get_server_info",
-            Self::LlamaCpp => "/props",
-        }
-    }
-
-    fn preferred_dialects(self, body: &[u8]) -> PreferredDialects {
-        let Some(answer) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
-            return PreferredDialects::NONE;
-        };
-        match self {
-            Self::SgLang => {
-                let names =
-                    ["tool_call_parser", "model_path"].map(|key| answer.string(key).unwrap_or_default());
-                PreferredDialects::from_model_names(names.iter().map(String::as_str))
-            }
-            Self::LlamaCpp => {
-                PreferredDialects::from_template(&answer.string("chat_template").unwrap_or_default())
-            }
-        }
-    }
-}
-
 /// One model of the list. Its `root` may say what it is when its name does not.
 #[derive(Clone)]
 struct Listed {
@@ -250,7 +221,6 @@ struct Listed {
     is_harmony: bool,
     prior: PreferredDialects,
     server: Option<Server>,
-    is_ollama: bool,
 }
 
 /// Returns the models in the list. A request without `model` goes to the first.
@@ -265,9 +235,11 @@ fn parse_model_list(body: &[u8]) -> Vec<Listed> {
         let root = model.string("root").unwrap_or_default();
         let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
         let prior = PreferredDialects::from_model_names([id.as_str(), root.as_str()]);
-        let owner = model.string("owned_by").unwrap_or_default();
-        let (server, is_ollama) = (Server::from_owner(&owner), owner == "library");
-        Some(Listed { id, window: model.number("max_model_len"), is_harmony, prior, server, is_ollama })
+        let server = Server::from_owner(&model.string("owned_by").unwrap_or_default());
+        // llama.cpp's is the window of each of its slots.
+        let of_slot = || Object::parse(model.get("meta")?).ok()?.number("n_ctx");
+        let window = model.number("max_model_len").or_else(of_slot);
+        Some(Listed { id, window, is_harmony, prior, server })
     };
     let mut models: Vec<_> = models.into_iter().filter_map(model).collect();
     let first = models.first().map(|model| Listed { id: String::new(), ..model.clone() });
@@ -296,23 +268,16 @@ mod tests {
     }
 
     #[test]
-    fn parsers_and_templates_show_what_models_write() {
-        fn check(server: Server, answer: &str, expected: &str) {
-            assert!(server.preferred_dialects(answer.as_bytes()).has(expected), "{answer}");
-        }
-        check(Server::SgLang, r#"{"tool_call_parser":"glm45","model_path":"/models/local"}"#, "glm");
-        check(Server::SgLang, r#"{"tool_call_parser":null,"model_path":"openai/gpt-oss-20b"}"#, "harmony");
-        check(Server::LlamaCpp, r#"{"chat_template":"{{'<|tool_calls_section_begin|>'}}"}"#, "kimi");
-        for answer in ["", "[]", r#"{"chat_template":7}"#, r#"{"chat_template":"{{ messages }}"}"#] {
-            assert_eq!(
-                Server::LlamaCpp.preferred_dialects(answer.as_bytes()),
-                PreferredDialects::NONE,
-                "{answer}"
-            );
-        }
-        let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"vllm"}]}"#;
+    fn servers_are_known_by_their_lists() {
+        let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"me"}]}"#;
         let servers: Vec<_> = parse_model_list(list).into_iter().map(|model| model.server).collect();
         assert_eq!(servers, [Some(Server::SgLang), None, Some(Server::SgLang)]);
+    }
+
+    #[test]
+    fn windows_as_llama_cpp_lists_them() {
+        let list = br#"{"data":[{"id":"tiny.gguf","owned_by":"llamacpp","meta":{"n_ctx":65536,"n_ctx_train":131072}}]}"#;
+        assert_eq!(summaries(list)[0], ("tiny.gguf".to_owned(), Some(65_536), false));
     }
 
     #[test]

@@ -22,7 +22,16 @@ use super::script::{Fault, Script, Step};
 /// How long the waiting functions wait before they fail the test.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Routes that the fake answers without a script.
-const PROBES: [&str; 6] = ["/v1/models", "/health", "/version", "/tokenize", "/props", "/apply-template"];
+const PROBES: [&str; 8] = [
+    "/v1/models",
+    "/health",
+    "/version",
+    "/tokenize",
+    "/props",
+    "/apply-template",
+    "/get_server_info",
+    "/api/version",
+];
 
 /// A request that came, and its end.
 #[derive(Clone, Debug)]
@@ -75,6 +84,8 @@ struct Record {
     model: Option<Model>,
     models: Vec<String>,
     window: u64,
+    /// Another server than vLLM: the `owned_by` of its models, and its page about itself.
+    posing: Option<(&'static str, Value)>,
     count: Option<u64>,
     probes: Vec<Seen>,
     seen: Vec<Seen>,
@@ -172,6 +183,12 @@ impl FakeVllm {
     /// The window (`max_model_len`) that `GET /v1/models` gives each model (by default 131072).
     pub fn serve_window(&self, tokens: u64) {
         self.shared.change(|record| record.window = tokens);
+    }
+
+    /// Answers questions about itself as another server than vLLM does: `owner` is the `owned_by` of its
+    /// models, `page` its page about itself.
+    pub fn pose_as(&self, owner: &'static str, page: Value) {
+        self.shared.change(|record| record.posing = Some((owner, page)));
     }
 
     /// Sets the count of `POST /tokenize` (by default a quarter of the body's bytes).
@@ -476,8 +493,12 @@ impl Record {
             return None;
         }
         match seen.path() {
+            "/props" | "/get_server_info" | "/api/version" if self.posing.is_some() => {
+                self.posing.as_ref().map(|(_, page)| Script::json(200, page))
+            }
+            "/version" | "/tokenize" if self.posing.is_some() => Some(not_found()),
             // llama.cpp's routes.
-            "/props" | "/apply-template" => Some(Script::json(404, &json!({"detail": "Not Found"}))),
+            "/props" | "/apply-template" => Some(not_found()),
             "/tokenize" => {
                 let count = self.count.unwrap_or(seen.body.len() as u64 / 4);
                 Some(Script::json(
@@ -488,8 +509,9 @@ impl Record {
             "/health" => Some(Script::whole(200, "", "")),
             "/version" => Some(Script::json(200, &json!({"version": "0.32.0"}))),
             "/v1/models" => {
+                let owner = self.posing.as_ref().map_or("vllm", |(owner, _)| owner);
                 let model = |id| {
-                    json!({"id": id, "object": "model", "created": 1, "owned_by": "vllm", "root": id,
+                    json!({"id": id, "object": "model", "created": 1, "owned_by": owner, "root": id,
                                         "parent": null, "max_model_len": self.window, "permission": []})
                 };
                 let data: Vec<Value> = self.models.iter().map(model).collect();
@@ -498,6 +520,10 @@ impl Record {
             _ => None,
         }
     }
+}
+
+fn not_found() -> Script {
+    Script::json(404, &json!({"detail": "Not Found"}))
 }
 
 async fn peer_gone(incoming: &mut Incoming<OwnedReadHalf>, shared: &Shared) {

@@ -31,7 +31,7 @@ level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 while rest:
     size = 1
     written = lambda size: "".join(part for part, _ in level.pre_tokenize_str(rest[:size]))
-    while size < len(rest) and (size < 6 or written(size) in known):
+    while size < len(rest) and (size < 6 or len(rest) - size < 6 or written(size) in known):
         size += 1
     pieces.append(written(size))
     known.add(pieces[-1])

@@ -22,4 +22,6 @@ if [ ! -x llama-server ]; then
   cp build/bin/llama-server .
 fi
 ln -sfn "$source/models/templates" templates
-venv/bin/python "$here/mkmodel.py" tiny.gguf $'</think>\n\nIt is done, and nothing more.' "$top/fixtures/openclaw/request-2026.9.6-fulltools.json"
+corpus=$top/fixtures/openclaw/request-2026.9.6-fulltools.json
+venv/bin/python "$here/mkmodel.py" tiny.gguf $'</think>\n\nIt is done, and nothing more.' "$corpus"
+venv/bin/python "$here/mkmodel.py" harmony.gguf '<|channel|>final<|message|>It is done, and nothing more.' "$corpus"

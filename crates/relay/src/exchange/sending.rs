@@ -227,12 +227,13 @@ impl Exchange {
         let body = completion::json_body(whole, name, self.relay.max_body).await?;
         self.request.record.take_reply(&body);
         let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
+        let checks_calls = self.current.as_ref().is_some_and(|current| current.attempt.drops_checks);
         let upstream = Arc::clone(name);
         let read = move || {
             let completion = completion::parse_completion(&body, &upstream, &request.profile.reply.keep)?;
             let tag = completion.tags.iter().find(|(key, _)| *key == "system_fingerprint");
             let learned = (completion.usage, tag.map(|(_, fingerprint)| fingerprint.clone()));
-            Ok((learned, interpret_completion(completion, &request, limit)))
+            Ok((learned, interpret_completion(completion, &request, limit, checks_calls)))
         };
         let ((usage, fingerprint), read) = read_by_size(size, name, read).await?;
         self.learn_usage(usage);
@@ -276,11 +277,18 @@ fn learn_rules(attempt: &mut Attempt, request: &ClientRequest, unconfirmed: &Rul
     }
 }
 
-/// Reads a whole reply as turns, with what is wrong with it.
-fn interpret_completion(completion: Completion, request: &ClientRequest, token_limit: Option<u64>) -> Read {
+/// Reads a whole reply as turns, with what is wrong with it. `checks_calls`: also calls that break their
+/// schemas count, because the server did not know all of them.
+fn interpret_completion(
+    completion: Completion,
+    request: &ClientRequest,
+    token_limit: Option<u64>,
+    checks_calls: bool,
+) -> Read {
     let reply = completion::read_reply(completion, request, token_limit);
     let usage = reply.usage;
-    let fault = Fault::find_in_reply(&reply).map(|fault| {
+    let invalid_call = || checks_calls.then(|| Fault::find_invalid_call(&reply)).flatten();
+    let fault = Fault::find_in_reply(&reply).or_else(invalid_call).map(|fault| {
         let shows = fault.usable_part(&reply_turns(&reply), &request.rules.tools);
         (fault, shows)
     });

@@ -22,6 +22,7 @@ pub(super) fn reason(name: &str) -> Cow<'_, str> {
         "cut_reasoning" => "the reply ended within its reasoning".into(),
         "cut_call" => "the reply ended within a call".into(),
         "bad_call" => "a call could not be used".into(),
+        "invalid_call" => "a call broke its tool's schema".into(),
         "unknown_tool" => "the model called a tool that does not exist".into(),
         "context" => "the conversation did not fit the model's window".into(),
         "failover" => "the server failed, so another one was asked".into(),

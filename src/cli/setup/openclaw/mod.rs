@@ -6,6 +6,7 @@
 pub(super) mod edit;
 mod installed;
 
+use http::StatusCode;
 use serde_json::Value;
 use std::fs;
 use std::io;
@@ -18,10 +19,12 @@ use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{Writing, diff_text, undo_change, write_settings};
 use super::respool::{AskError, LIST_WITHIN, Respool};
+use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::say;
+use crate::upstream::Server;
 
 /// Where OpenClaw keeps its configuration and its state.
 struct Places {
@@ -89,6 +92,9 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         }
     }
     explain_change(&edited, installed.as_ref());
+    if let Some(url) = upstream {
+        suggest_concurrency(&base_url(url)).await;
+    }
     if !arguments.dry_run {
         if is_running {
             try_turn(&respool, &edited).await?;
@@ -123,9 +129,22 @@ async fn choose_models(
     Ok(models)
 }
 
-async fn ask_server(url: &str) -> Result<Vec<Value>, Failure> {
+/// Suggests `max_concurrency` where the server says how many requests it works on at a time.
+async fn suggest_concurrency(url: &str) {
+    let Ok(models) = ask_server(url).await else { return };
+    let mut owners = models.iter().filter_map(|model| model["owned_by"].as_str());
+    let Some(server) = owners.find_map(Server::from_owner) else { return };
+    let Some(path) = server.own_page() else { return };
+    let page = get_text(url, path).await.ok().filter(|(status, _)| status.is_success());
+    if let Some(places) = page.and_then(|(_, page)| server.count_places(page.as_bytes())) {
+        let name = server.name();
+        say(&format!("{name} works on {places} requests at a time: {}.", suggest_places(places)));
+    }
+}
+
+async fn get_text(url: &str, path: &str) -> Result<(StatusCode, String), Failure> {
     let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(LIST_WITHIN))?;
-    let mut request = client.get(format!("{url}/v1/models"));
+    let mut request = client.get(format!("{url}{path}"));
     // The variable from which `vllm serve` reads its own key.
     if let Ok(key) = std::env::var("VLLM_API_KEY") {
         request = request.bearer_auth(key);
@@ -134,10 +153,14 @@ async fn ask_server(url: &str) -> Result<Vec<Value>, Failure> {
         let answer = request.send().await?;
         Ok((answer.status(), answer.text().await?))
     };
-    let (status, text) = match answer.await {
-        Ok(answer) => answer,
-        Err(error) => return Err(no_answer(url, &error).await.into()),
-    };
+    match answer.await {
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(no_answer(url, &error).await.into()),
+    }
+}
+
+async fn ask_server(url: &str) -> Result<Vec<Value>, Failure> {
+    let (status, text) = get_text(url, "/v1/models").await?;
     let list: Value = serde_json::from_str(&text).unwrap_or_default();
     match list["data"].as_array() {
         Some(models) => Ok(models.clone()),

@@ -1,0 +1,96 @@
+"""usage: capture.py DIR OUT
+
+Records what a REAL llama.cpp server (DIR, made by kit/setup.sh) sends for things that models write: for each template
+and each text, a tiny model that writes exactly that text is asked with tools, whole and streamed. OUT gets the requests
+and the replies, byte for byte, in the form of `fixtures/vllm`. Where the text would break the server's grammar, the
+server is asked with `tool_choice: "none"`, as respool asks for unparsed text.
+"""
+import json
+import pathlib
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+HERE = pathlib.Path(__file__).resolve().parent
+DIR, OUT = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
+PYTHON = DIR / "venv/bin/python"
+CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>'
+HERMES = {
+    "ok-call": CALL,
+    "ok-content-call": "Let me read it. " + CALL,
+    "ok-two": CALL + "\n" + CALL.replace('"a"', '"b"'),
+    "plain": "It is done, and nothing more.",
+    "bare-json": '{"name": "read", "arguments": {"path": "a"}}',
+    "fenced-json": '```json\n{"name": "read", "arguments": {"path": "a"}}\n```',
+    "raw-trailing-comma": CALL.replace('"a"}', '"a",}'),
+    "raw-missing-brace": CALL.replace("}}", "}"),
+    "raw-missing-close-tag": CALL.replace("\n</tool_call>", ""),
+    "raw-xml": "<tool_call>\n<function=read>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
+}
+SETS = {"hermes": ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", HERMES)}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def exchange(port, request):
+    """The answer's bytes, until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
+        connection.sendall(request)
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+    return received
+
+
+def request(name, stream):
+    parameters = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
+    tool = {"type": "function", "function": {"name": "read", "description": "Reads a file.", "parameters": parameters}}
+    body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "max_tokens": 100,
+            "temperature": 0, "stream": stream}
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    if name.startswith("raw-"):
+        body["tool_choice"] = "none"
+    text = json.dumps(body)
+    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}").encode()
+
+
+def record(folder, template, name, text):
+    model = DIR / "capture.gguf"
+    subprocess.run([PYTHON, HERE / "kit/mkmodel.py", model, text, __file__], check=True)
+    port = free_port()
+    command = [DIR / "llama-server", "-m", model, "--alias", name, "--port", str(port), "--jinja", "-c", "4096", "-np", "1", "-t", "1",
+               "--chat-template-file", DIR / "templates" / f"{template}.jinja"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                              env={"LD_LIBRARY_PATH": str(DIR / "lib")})
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
+                break
+            except OSError:
+                time.sleep(0.2)
+        for form, stream in [("nonstream", False), ("stream", True)]:
+            sent = request(name, stream)
+            (folder / f"{name}.{form}.resp.http").write_bytes(exchange(port, sent))
+            if not stream:
+                (folder / f"{name}.{form}.req.http").write_bytes(sent)
+    finally:
+        server.terminate()
+        server.wait()
+    print(folder.name, name, flush=True)
+
+
+for kind, (template, texts) in SETS.items():
+    folder = OUT / f"llama.cpp-b11434-{kind}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        record(folder, template, name, text)
+    (folder / "summary.json").write_text(json.dumps(texts, indent=1) + "\n")
