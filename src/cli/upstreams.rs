@@ -95,8 +95,8 @@ impl ServedUpstreams {
         let fleet = Arc::new(Fleet::new(upstreams, LISTS_EVERY));
         let lists = abort.child_token();
         let rules = Arc::new(RuleFile::new(&settings.store.state_dir));
-        fleet.iter().for_each(|upstream| upstream.keep_rules_in(&rules));
-        tokio::spawn(rules.watch(Arc::clone(&fleet), lists.clone()));
+        fleet.iter().for_each(|upstream| upstream.rules.keep_in(&rules));
+        tokio::spawn(Arc::clone(&fleet).watch_rules(rules, lists.clone()));
         if fleet.is_several() {
             tokio::spawn(Arc::clone(&fleet).keep_lists(lists.clone()));
         }

@@ -27,7 +27,7 @@ impl ConversationRules {
         if let Some(found) = known.iter().find(|known| known.is_for(upstream, model)) {
             return Arc::clone(&found.rules);
         }
-        let rules = upstream.rules(model);
+        let rules = upstream.rules.get(model);
         let (upstream, model) = (Arc::clone(upstream.shared_name()), model.to_owned());
         // Most conversations have one upstream and model.
         known.reserve_exact(1);
@@ -64,7 +64,7 @@ mod tests {
         let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
         let (running, pattern) = (ConversationRules::default(), RuleSet::from([Rule::ToolPattern]));
         assert!(running.rules_for(&upstream, "m").is_empty());
-        upstream.learn_rules("m", &pattern);
+        upstream.rules.learn("m", &pattern);
         assert!(running.rules_for(&upstream, "m").is_empty(), "its prefix stays");
         assert_eq!(*ConversationRules::default().rules_for(&upstream, "m"), pattern);
         running.add(&upstream, "m", &pattern);

@@ -131,7 +131,8 @@ impl Exchange {
         let is_up = match when {
             RetryTime::Now => return true,
             RetryTime::After(pause)
-                if pause <= LONGEST_UNCOUNTED_PAUSE && self.last_failure() != Some(Failure::Limited) =>
+                if pause <= LONGEST_UNCOUNTED_PAUSE
+                    && self.history.last_failure() != Some(Failure::Limited) =>
             {
                 sleep(pause).await;
                 return true;
@@ -191,13 +192,6 @@ impl Exchange {
             }
         }
         down
-    }
-
-    fn last_failure(&self) -> Option<Failure> {
-        match self.history.last()?.finding {
-            Finding::Failed(failure, _) => Some(failure),
-            _ => None,
-        }
     }
 
     fn record_retry(&self, next: &NextAttempt) {

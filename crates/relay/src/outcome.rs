@@ -89,6 +89,14 @@ impl History {
         self.attempts.last()
     }
 
+    /// Returns the kind of failure that the last attempt ended in, if it did.
+    pub(super) fn last_failure(&self) -> Option<Failure> {
+        match self.last()?.finding {
+            Finding::Failed(failure, _) => Some(failure),
+            _ => None,
+        }
+    }
+
     /// Returns how often a reply of the model was of no use.
     pub(super) fn mistake_count(&self) -> u32 {
         let mistakes = self.attempts.iter().filter(|past| matches!(past.finding, Finding::Mistake(..)));

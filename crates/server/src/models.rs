@@ -211,7 +211,7 @@ fn add_capabilities(model: &mut Value, upstream: &Upstream) {
     if model.get("capabilities").is_some() {
         return;
     }
-    let rules = upstream.rules(model["id"].as_str().unwrap_or_default());
+    let rules = upstream.rules.get(model["id"].as_str().unwrap_or_default());
     let modalities = model["architecture"]["input_modalities"].as_array();
     let takes = |refused: &Rule, modality: &str| {
         if rules.contains(refused) {

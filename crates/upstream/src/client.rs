@@ -8,7 +8,7 @@
 
 use std::borrow::Cow;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,18 +22,16 @@ use super::config::{Address, OwnWire, UpstreamConfig};
 use super::connector::new_connector;
 use super::failure::UpstreamError;
 use super::headers::{HOPS, next_hop, remove_headers, strip_hop_by_hop};
-use super::learned_rules::{KeptRules, LearnedRules};
 use super::model_facts::Windows;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::probes::Probes;
 use super::response::{UpstreamResponse, UpstreamResult};
-use super::rule_file::RuleFile;
 use super::server::Server;
+use super::server_rules::ServerRules;
 use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
 use super::unanswered::Unanswered;
-use adapt::RuleSet;
 use wire::ServerTraits;
 use wire::units::Secret;
 use wire::{ErrorCode, Object};
@@ -70,9 +68,8 @@ pub struct Upstream {
     /// When the last probe failed.
     probe_failed: Mutex<Option<Instant>>,
     pub(super) windows: Windows,
-    learned_rules: LearnedRules,
-    /// Where the learned rules are kept; nowhere before it is set.
-    rule_file: OnceLock<Arc<RuleFile>>,
+    /// The rules that its refusals have taught.
+    pub rules: ServerRules,
     pub(super) probes: Probes,
 }
 
@@ -100,9 +97,11 @@ impl Upstream {
     pub fn new(config: &UpstreamConfig) -> Result<Self, SetupError> {
         let failed = |problem| SetupError { upstream: config.name.clone(), problem };
         let authorization = config.api_key.as_ref().map(bearer_header).transpose().map_err(failed)?;
+        let shared_name: Arc<str> = config.name.as_str().into();
         Ok(Self {
             name: config.name.clone(),
-            shared_name: config.name.as_str().into(),
+            rules: ServerRules::new(Arc::clone(&shared_name)),
+            shared_name,
             state: UpstreamState::new(config),
             wires: config.wires.clone(),
             address: config.url.clone(),
@@ -115,8 +114,6 @@ impl Upstream {
             probed: OnceCell::new(),
             probe_failed: Mutex::default(),
             windows: Windows::default(),
-            learned_rules: LearnedRules::default(),
-            rule_file: OnceLock::new(),
             probes: Probes::default(),
         })
     }
@@ -201,7 +198,7 @@ impl Upstream {
                 object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
             self.update_traits(|target| target.version = target.version.or(version));
             if let Some((major, minor)) = version {
-                self.note_server(&format!("vllm {major}.{minor}"));
+                self.rules.note_server(&format!("vllm {major}.{minor}"));
             }
             Ok(())
         };
@@ -213,7 +210,7 @@ impl Upstream {
     pub fn learn_fingerprint(&self, fingerprint: &str) {
         let fingerprint = fingerprint.trim_matches('"');
         if is_llama_build(fingerprint) {
-            return self.note_server(&format!("{} {fingerprint}", Server::LlamaCpp.name()));
+            return self.rules.note_server(&format!("{} {fingerprint}", Server::LlamaCpp.name()));
         }
         let Some(text) = fingerprint.strip_prefix("vllm-") else { return };
         if let Some(version) =
@@ -221,7 +218,7 @@ impl Upstream {
         {
             self.update_traits(|target| target.version = Some(version));
             let (major, minor) = version;
-            self.note_server(&format!("vllm {major}.{minor}"));
+            self.rules.note_server(&format!("vllm {major}.{minor}"));
         }
     }
 
@@ -285,51 +282,6 @@ impl Upstream {
         headers
     }
 
-    /// The rules for this model; empty when none were learned, or when it is time to try without them.
-    pub fn rules(&self, model: &str) -> Arc<RuleSet> {
-        self.learned_rules.get(model, clock::now())
-    }
-
-    /// Adds rules that made a request of this model succeed. Returns those that are new.
-    pub fn learn_rules(&self, model: &str, rules: &RuleSet) -> RuleSet {
-        let new = self.learned_rules.learn(model, rules, clock::now());
-        if !new.is_empty() {
-            self.save_rules();
-        }
-        new
-    }
-
-    /// Returns the rules that refusals have taught, for people.
-    pub fn kept_rules(&self) -> KeptRules {
-        self.learned_rules.to_kept()
-    }
-
-    /// Keeps the rules in this file, and takes over those that it holds.
-    pub fn keep_rules_in(&self, file: &Arc<RuleFile>) {
-        if self.rule_file.set(Arc::clone(file)).is_ok() {
-            self.restore_rules(&file.rules_of(&self.name));
-        }
-    }
-
-    pub(super) fn restore_rules(&self, kept: &KeptRules) {
-        self.learned_rules.restore(kept);
-    }
-
-    /// Forgets the rules if the server is another program or version than before.
-    pub(super) fn note_server(&self, server: &str) {
-        if self.learned_rules.note_server(server) {
-            self.save_rules();
-        }
-    }
-
-    fn save_rules(&self) {
-        let Some(file) = self.rule_file.get() else { return };
-        if let Err(error) = file.keep(&self.name, self.learned_rules.to_kept()) {
-            let error = error.to_string();
-            tracing::warn!(target: "respool::upstream", upstream = self.name, error, "learned rules cannot be kept");
-        }
-    }
-
     fn no_answer(&self, error: &Unanswered) -> UpstreamError {
         error.as_upstream_error(&self.name, &self.address.endpoint_url("").unwrap_or_default())
     }
@@ -374,12 +326,12 @@ mod tests {
     fn another_build_of_llama_cpp_forgets_the_rules() {
         let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
         upstream.learn_fingerprint(r#""b11434-1f2e3d4""#);
-        upstream.learn_rules("m", &RuleSet::from([Rule::ToolPattern]));
+        upstream.rules.learn("m", &RuleSet::from([Rule::ToolPattern]));
         for (fingerprint, rules) in
             [(r#""b11434-1f2e3d4""#, 1), (r#""fp_ollama""#, 1), (r#""b11500-5a6b7c8""#, 0)]
         {
             upstream.learn_fingerprint(fingerprint);
-            assert_eq!(upstream.rules("m").len(), rules, "{fingerprint}");
+            assert_eq!(upstream.rules.get("m").len(), rules, "{fingerprint}");
         }
     }
 }

@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::balance::rank_upstreams;
 use super::client::Upstream;
+use super::rule_file::RuleFile;
 
 /// Lists of models are asked for again at most so often.
 pub const LISTS_EVERY: Duration = Duration::from_secs(10);
@@ -122,6 +123,11 @@ impl Fleet {
         let fresh = asking.wait_for(|asking| !asking || known());
         // The request itself asks those that were too slow.
         let _ = timeout(PATIENCE, fresh).await;
+    }
+
+    /// Tells the upstreams about changes that other programs make to the file of their rules, until `end`.
+    pub async fn watch_rules(self: Arc<Self>, file: Arc<RuleFile>, end: CancellationToken) {
+        file.watch(|| self.iter().for_each(|upstream| upstream.rules.reload()), end).await;
     }
 
     /// Asks for lists of models until `end`: at once, when they are wanted, and regularly as long as one is

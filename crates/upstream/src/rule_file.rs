@@ -9,13 +9,12 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
-use super::fleet::Fleet;
 use super::learned_rules::KeptRules;
 
 /// The file's name in the state directory.
@@ -71,13 +70,13 @@ impl RuleFile {
         self.change(|contents| contents.upstreams.remove(upstream).is_some())
     }
 
-    /// Tells the upstreams about changes that other programs make, until `stop`.
-    pub async fn watch(self: Arc<Self>, fleet: Arc<Fleet>, stop: CancellationToken) {
+    /// Calls `on_change` when another program has changed the file, until `stop`.
+    pub async fn watch(&self, on_change: impl Fn(), stop: CancellationToken) {
         let mut seen = self.modification_time();
         while stop.run_until_cancelled(tokio::time::sleep(CHECKED_EVERY)).await.is_some() {
             let now = self.modification_time();
             if std::mem::replace(&mut seen, now) != now {
-                fleet.iter().for_each(|upstream| upstream.restore_rules(&self.rules_of(&upstream.name)));
+                on_change();
             }
         }
     }

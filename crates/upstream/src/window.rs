@@ -146,7 +146,7 @@ impl Upstream {
     async fn learn_server(&self, list: &[u8], headers: &HeaderMap) {
         let Some((server, Some(page))) = self.ask_server(list, headers).await else { return };
         if let Some(version) = server.describe_version(&page) {
-            self.note_server(&version);
+            self.rules.note_server(&version);
         }
         let prior = server.preferred_dialects(&page);
         for model in parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()) {

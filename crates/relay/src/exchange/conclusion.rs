@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::state::{Exchange, ExchangeReply};
 use crate::candidates::{more_informative, no_upstream};
 use crate::completion;
-use crate::outcome::{Finding, Whole};
+use crate::outcome::{Finding, History, Whole};
 use telemetry::metrics;
 use translate::{Salvage, with_usage};
 use upstream::UpstreamError;
@@ -75,7 +75,7 @@ impl Exchange {
             _ => false,
         });
         let Some(fault) = self.history.last_fault().filter(|_| of_mistake) else {
-            return self.fail_with(&self.most_informative_error());
+            return self.fail_with(&most_informative_error(&self.history));
         };
         let glitch = last.and_then(|last| last.error.clone()).filter(|_| self.history.mistake_count() < 2);
         let error = glitch.map_or_else(
@@ -98,12 +98,11 @@ impl Exchange {
         self.request.record.record_failed_attempts(cause.status, cause.log_text());
         error
     }
+}
 
-    /// Returns the most informative of the last round's errors.
-    fn most_informative_error(&self) -> Box<UpstreamError> {
-        let round = self.history.round;
-        let last_round = self.history.attempts.iter().filter(|past| past.round == round);
-        let errors = last_round.filter_map(|past| past.error.clone());
-        errors.reduce(more_informative).unwrap_or_else(no_upstream)
-    }
+/// Returns the most informative of the last round's errors.
+fn most_informative_error(history: &History) -> Box<UpstreamError> {
+    let last_round = history.attempts.iter().filter(|past| past.round == history.round);
+    let errors = last_round.filter_map(|past| past.error.clone());
+    errors.reduce(more_informative).unwrap_or_else(no_upstream)
 }

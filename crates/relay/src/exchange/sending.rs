@@ -265,7 +265,7 @@ fn learn_rules(attempt: &mut Attempt, request: &ClientRequest, unconfirmed: &Rul
     let on_trial = std::mem::take(&mut attempt.on_trial);
     request.conversation_rules.add(&attempt.upstream, &request.plan.target_model, &on_trial);
     let confirmed = &on_trial - unconfirmed;
-    let learned = attempt.upstream.learn_rules(&request.plan.target_model, &confirmed);
+    let learned = attempt.upstream.rules.learn(&request.plan.target_model, &confirmed);
     for rule in learned {
         tracing::warn!(
             target: "respool::upstream",

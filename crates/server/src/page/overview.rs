@@ -157,7 +157,7 @@ fn upstream_table(app: &App) -> Markup {
 fn adaptations(app: &App) -> Markup {
     html! {
         @for upstream in app.relay.upstreams() {
-            @for model in upstream.kept_rules().models {
+            @for model in upstream.rules.to_kept().models {
                 details {
                     summary { "Requests for " (model.model) " are adapted to what " (upstream.name) " takes" }
                     ul { @for rule in &model.rules { li { code { (rule) } ": " (format::with_code(&adapt::describe_rule(rule))) } } }
