@@ -11,7 +11,7 @@ use super::openers::Opener;
 /// The words of all families by their first byte, each with its dialect.
 static FAMILIES: LazyLock<[Vec<(&'static str, PreferredDialects)>; 256]> = LazyLock::new(|| {
     let mut by_first_byte = std::array::from_fn(|_| Vec::new());
-    for (index, dialect) in TABLE.iter().enumerate().take(64) {
+    for (index, dialect) in TABLE.iter().enumerate() {
         for word in dialect.families {
             by_first_byte[usize::from(word.as_bytes()[0])].push((*word, PreferredDialects(1 << index)));
         }
@@ -22,6 +22,9 @@ static FAMILIES: LazyLock<[Vec<(&'static str, PreferredDialects)>; 256]> = LazyL
 /// The dialects to ask first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PreferredDialects(u64);
+
+/// Each dialect has its bit.
+const _: () = assert!(TABLE.len() <= u64::BITS as usize);
 
 impl PreferredDialects {
     /// No preference.
@@ -56,11 +59,7 @@ impl PreferredDialects {
     }
 
     fn select(is_likely: impl Fn(usize) -> bool) -> Self {
-        Self(
-            (0..TABLE.len().min(64))
-                .filter(|index| is_likely(*index))
-                .fold(0, |bits, index| bits | 1 << index),
-        )
+        Self((0..TABLE.len()).filter(|index| is_likely(*index)).fold(0, |bits, index| bits | 1 << index))
     }
 
     /// Returns this preference, or the other one if this one is empty.
@@ -83,7 +82,7 @@ impl PreferredDialects {
     /// Returns the names of the preferred dialects.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         let likely = move |index: &usize| self.0 & (1 << index) != 0;
-        (0..TABLE.len().min(64)).filter(likely).map(|index| TABLE[index].name)
+        (0..TABLE.len()).filter(likely).map(|index| TABLE[index].name)
     }
 
     /// Returns true when there is no preference.
@@ -92,7 +91,7 @@ impl PreferredDialects {
     }
 
     fn prefers(self, opener: &Opener) -> bool {
-        opener.index < 64 && self.0 & (1 << opener.index) != 0
+        self.0 & (1 << opener.index) != 0
     }
 
     /// Returns the places in `list` in the order in which they are asked, each with its rank.
@@ -152,6 +151,5 @@ mod tests {
             PreferredDialects::from_template("{% for message in messages %}[{{ message }}]"),
             PreferredDialects::default()
         );
-        assert!(TABLE.len() <= 64);
     }
 }

@@ -6,10 +6,12 @@
 //! model, and by `tools` to find text in a file that a model has read in broken form.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use crate::dialects::TABLE;
 use crate::preferred_dialects::PreferredDialects;
+
 /// The marks of one family's template, or of several that share it.
 #[derive(Clone, Copy, Debug)]
 pub struct Template {
@@ -462,8 +464,12 @@ pub const TEMPLATES: &[Template] = &[
     },
 ];
 
-/// The first characters of marks.
-const FIRST: [char; 4] = ['<', '[', ']', '◁'];
+/// The first characters of the listed marks.
+static FIRST: LazyLock<Vec<char>> = LazyLock::new(|| {
+    let marks = TEMPLATES.iter().flat_map(|template| template.turns.iter().chain(template.calls));
+    let firsts: BTreeSet<char> = marks.chain(REASONING).filter_map(|mark| mark.chars().next()).collect();
+    firsts.into_iter().collect()
+});
 
 /// The marks of reasoning, which most families share.
 const REASONING: &[&str] = &[
@@ -525,7 +531,7 @@ fn marks_at(text: &str) -> impl Iterator<Item = &'static Mark> {
 fn template_openers(template: &Template) -> impl Iterator<Item = &'static str> {
     let dialects = TABLE.iter().filter(|dialect| template.dialects.contains(&dialect.name));
     let marks = dialects.flat_map(|dialect| dialect.opens.marks());
-    marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(FIRST))
+    marks.copied().filter(|mark| mark.len() > 3 && mark.starts_with(&FIRST[..]))
 }
 
 /// Returns the templates of models that write these dialects, or all of them without a preference.
@@ -542,7 +548,7 @@ fn templates_for(dialects: PreferredDialects) -> u64 {
 /// writes; without any, the marks of all families count.
 pub fn find_breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec<usize> {
     // Most texts, such as the keys of schemas, have no mark, so the templates need not be looked up.
-    if !text.contains(FIRST) {
+    if !text.contains(&FIRST[..]) {
         return Vec::new();
     }
     let templates = templates_for(dialects);
@@ -551,7 +557,7 @@ pub fn find_breaks(text: &str, dialects: PreferredDialects, scope: Scope) -> Vec
         let rest = &text[*at..];
         marks_at(rest).any(is_meant) || (scope == Scope::All && form_length(rest).is_some())
     };
-    text.match_indices(FIRST).filter(is_mark).map(|(at, first)| at + first.len()).collect()
+    text.match_indices(&FIRST[..]).filter(is_mark).map(|(at, first)| at + first.len()).collect()
 }
 
 /// Returns the length of a token at the beginning of a text, by its form: `<|x|>`, `<｜x｜>`, `<|x>`, `<x|>`.
@@ -603,7 +609,7 @@ pub fn with_spaces(text: &str, places: &[usize]) -> String {
 pub fn restore_marks<'a>(text: &'a str, original: &str) -> Cow<'a, str> {
     let mut out = String::new();
     let mut from = 0;
-    for (at, first) in text.match_indices(FIRST) {
+    for (at, first) in text.match_indices(&FIRST[..]) {
         let place = at + first.len();
         if !text[place..].starts_with(' ') {
             continue;

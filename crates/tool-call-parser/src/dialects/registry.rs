@@ -1,6 +1,7 @@
 //! The only list of dialects, in the order in which they are tried. The scanner, the docs and the round-trip
 //! tests all work from it.
 
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use super::Dialect;
@@ -73,14 +74,35 @@ pub static TABLE: &[&Dialect] = &[
 
 /// Returns true if a text has some dialect's own mark. Brackets, fences and words do not count.
 pub(crate) fn holds_mark(text: &str) -> bool {
-    static MARKS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
+    /// The own marks, and their first characters, which most texts have not.
+    static MARKS: LazyLock<(BTreeSet<&'static str>, Vec<char>)> = LazyLock::new(|| {
         let marks = TABLE.iter().flat_map(|dialect| dialect.opens.marks());
-        marks.copied().filter(|mark| is_own(mark)).collect()
+        let marks: BTreeSet<&str> = marks.copied().filter(|mark| is_own(mark)).collect();
+        let firsts: BTreeSet<char> = marks.iter().filter_map(|mark| mark.chars().next()).collect();
+        (marks, firsts.into_iter().collect())
     });
-    text.contains(['<', '[', ']', '◁']) && MARKS.iter().any(|mark| text.contains(mark))
+    let (marks, firsts) = &*MARKS;
+    text.contains(&firsts[..]) && marks.iter().any(|mark| text.contains(mark))
 }
 
 /// Returns true if a mark is hardly ever written for another purpose.
 pub(crate) fn is_own(mark: &str) -> bool {
     mark.len() > 5 && mark.starts_with(|first: char| !first.is_alphanumeric())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_marks_of_every_dialect_are_found() {
+        let marks = TABLE.iter().flat_map(|dialect| dialect.opens.marks());
+        for mark in marks.filter(|mark| is_own(mark)) {
+            assert!(holds_mark(&format!("a {mark} b")), "{mark}");
+        }
+        assert!(holds_mark("**Tool Call:** ls") && holds_mark("**Action:** ls"));
+        for text in ["```json", "[1]", "a < b", "**bold**", "Action: ls"] {
+            assert!(!holds_mark(text), "{text}");
+        }
+    }
 }
