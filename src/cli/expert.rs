@@ -65,7 +65,7 @@ pub(super) enum ExpertCommand {
     /// Check a package and install it.
     #[command(after_help = "Example:\n  respool expert install https://example.org/support-desk.git")]
     Install {
-        /// A directory, an archive (tar, tar.gz, zip) or the URL of a git repository
+        /// A directory or the URL of a git repository
         source: String,
     },
     /// List the installed experts.

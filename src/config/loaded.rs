@@ -4,8 +4,6 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use sha2::{Digest as _, Sha256};
-
 use super::file::{self, FileText};
 use super::flags::Flags;
 use super::misspelt::{self, Misspelt};
@@ -17,6 +15,7 @@ use super::{changes, cross_checks, environment, search, shape, show};
 use crate::tools::programs::Started;
 use crate::tools::{AuditConfig, audit};
 use crate::units::UnusableSetting;
+use wire::digest::{hex, sha256};
 
 impl Settings {
     /// Reads the file that is found, the process's environment and these flags.
@@ -149,8 +148,7 @@ impl Loaded {
         if let Some(toml::Value::Table(experts)) = settings.get_mut("experts") {
             experts.retain(|name, _| !["dir", "workspace"].contains(&name));
         }
-        let digest = Sha256::digest(toml::to_string(&settings).unwrap_or_default());
-        digest.iter().take(6).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+        hex(&sha256(toml::to_string(&settings).unwrap_or_default().as_bytes())[..6])
     }
 
     /// Returns the effective values as JSON; secrets are `"***"`.

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use http::HeaderValue;
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::active::{ActiveRuns, MOST_PARKED, RunOptions, Work};
@@ -28,6 +27,7 @@ use store::{
     ApprovalRow, ApprovalState, LateDecision, NewRun, RunFilter, Status, Store, StoreError, WokenRun,
 };
 use telemetry::{Accounts, ErrorReport, Recording};
+use wire::digest::{hex, sha256};
 
 /// The environment variable from which people at a terminal give their operator's key.
 pub const OPERATOR_KEY: &str = "RESPOOL_OPERATOR_KEY";
@@ -456,9 +456,7 @@ pub enum OperatorError {
 /// When the key does not count.
 pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, OperatorError> {
     let key = key.ok_or(OperatorError::NoKey)?;
-    let digest = Sha256::digest(key.as_bytes());
-    let digest = digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-    match store.operator(&digest).await? {
+    match store.operator(&hex(&sha256(key.as_bytes()))).await? {
         Some(name) => Ok(format!("{name}, {place}")),
         None if store.has_operators().await? => Err(OperatorError::UnknownKey),
         None => Err(OperatorError::NoOperators),

@@ -1,12 +1,12 @@
 //! A client's request to an agent, as far as a run depends on it. Pure. Used by `agents`.
 
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::approval::Tier;
 use super::prompt::plain_content;
 use super::setup::{EndsRun, Executor, OfferedTool};
 use telemetry::TraceContext;
+use wire::digest::{hex, sha256};
 use wire::{ApiError, ChatRequest, ErrorCode};
 
 /// A client's request to an agent.
@@ -164,9 +164,7 @@ fn client_tools(tools: &Value) -> Vec<OfferedTool> {
 
 /// Stands for a client in the store, which must not hold its key: a digest of its `authorization` header.
 pub fn client_digest(key: &[u8]) -> String {
-    let digest = Sha256::new().chain_update("respool client\n").chain_update(key).finalize();
-    let half = digest.as_slice().first_chunk().copied().unwrap_or_default();
-    format!("{:032x}", u128::from_be_bytes(half))
+    hex(&sha256(&[b"respool client\n", key].concat())[..16])
 }
 
 /// Computes FNV-1a: equal requests must be recognised, also by another build; a collision gains an attacker

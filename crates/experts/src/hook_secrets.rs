@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use sha2::{Digest as _, Sha256};
 
 use super::config::{ExpertConfig, ExpertsConfig};
+use wire::digest::{hex, sha256};
 use wire::units::Secret;
 
 /// Prefix of a secret whose rest is base64, as in Standard Webhooks.
@@ -96,7 +96,7 @@ fn encode_name(name: &str) -> String {
     if encoded.len() <= LONGEST {
         return encoded;
     }
-    Sha256::digest(name.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    hex(&sha256(name.as_bytes()))
 }
 
 /// Writes a new secret, unless another process has written one in the meantime.

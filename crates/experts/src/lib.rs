@@ -4,7 +4,6 @@
 //!
 //! `experts` keeps the installed ones with their bound tools, and builds an agent for each run.
 
-mod archive;
 mod assembly;
 mod atomic;
 mod bound;

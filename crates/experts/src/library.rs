@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::atomic;
 use super::error::ExpertError;
@@ -29,6 +28,7 @@ use openexperts::{
     load, name,
     own_files::{BINDINGS, MARK, is_clutter, is_reserved},
 };
+use wire::digest::{hex, sha256};
 
 /// The user's bindings of an expert that was removed.
 const REMOVED_BINDINGS: &str = "bindings.removed.yaml";
@@ -694,8 +694,7 @@ fn remove_with_empty_folder(path: &Path) -> io::Result<()> {
 
 /// Makes a random text of 128 bits, in hexadecimal.
 fn new_mark() -> String {
-    let bytes: [u8; 16] = rand::random();
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    hex(&rand::random::<[u8; 16]>())
 }
 
 /// Returns true if a folder holds files that are neither the package's nor respool's. One that cannot be read
@@ -736,12 +735,12 @@ fn record_of(package: &Package, source: &Source, mark: String, previous: Option<
 
 /// Returns the digest of a package's files: their paths and texts, each preceded by its length.
 pub fn digest(files: &BTreeMap<String, String>) -> String {
-    let mut hash = Sha256::new();
+    let mut bytes = Vec::new();
     for part in files.iter().flat_map(|(path, text)| [path, text]) {
-        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-        hash.update(part.as_bytes());
+        bytes.extend((part.len() as u64).to_be_bytes());
+        bytes.extend(part.as_bytes());
     }
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
+    hex(&sha256(&bytes))
 }
 
 fn changed_files(old: &BTreeMap<String, String>, new: &BTreeMap<String, String>) -> Vec<String> {

@@ -1,18 +1,16 @@
-//! Where a package is installed from: a directory, an archive or a git repository. Its content is loaded and
-//! checked before any of it is kept. Called by `library`.
+//! Where a package is installed from: a directory or a git repository. Its content is loaded and checked before
+//! any of it is kept. Called by `library`.
 
-use std::path::{Path, PathBuf};
-
-use tempfile::TempDir;
+use std::path::PathBuf;
 
 use super::error::ExpertError;
-use super::{archive, git};
+use super::git;
 use openexperts::{Loaded, MANIFEST, foreign::load_folder, skill::SKILL};
 
 /// Where a package comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A directory that contains the package, or an archive of one.
+    /// A directory that contains the package.
     Path(PathBuf),
     /// A repository with the package at its top.
     Git(String),
@@ -30,7 +28,7 @@ impl Source {
             return Ok(Self::Git(text.to_owned()));
         }
         if text.is_empty() {
-            return Err("name a folder, an archive or a git URL".to_owned().into());
+            return Err("name a folder or a git URL".to_owned().into());
         }
         let path = std::path::absolute(text).map_err(|error| format!("{text} is not a path: {error}"))?;
         Ok(Self::Path(folder_of(path)))
@@ -50,14 +48,16 @@ impl Source {
     /// When it cannot be fetched; a package that does not load is not an error here.
     pub fn load(&self) -> Result<Loaded, ExpertError> {
         match self {
-            Self::Path(path) if path.is_dir() => Ok(load_folder(path)?),
-            Self::Path(path) => {
-                let staging = staging_dir()?;
-                archive::unpack(path, staging.path())?;
-                Ok(load_folder(&top_of(staging.path()))?)
-            }
+            Self::Path(path) if path.is_file() => Err(format!(
+                "{} is a file: name a package's folder. Unpack an archive first (`tar xf`, `unzip`)",
+                path.display()
+            )
+            .into()),
+            Self::Path(path) => Ok(load_folder(path)?),
             Self::Git(url) => {
-                let staging = staging_dir()?;
+                let staging = tempfile::tempdir().map_err(|error| {
+                    ExpertError::Disk("no temporary directory can be made".to_owned(), error)
+                })?;
                 let target = staging.path().join("clone");
                 git::clone_repository(url, &target)?;
                 Ok(load_folder(&target)?)
@@ -72,24 +72,6 @@ fn folder_of(path: PathBuf) -> PathBuf {
     match path.parent() {
         Some(folder) if is_main_file => folder.to_owned(),
         _ => path,
-    }
-}
-
-fn staging_dir() -> Result<TempDir, ExpertError> {
-    tempfile::tempdir()
-        .map_err(|error| ExpertError::Disk("no temporary directory can be made".to_owned(), error))
-}
-
-/// Returns the package in an unpacked archive: at the top, or in the only directory there.
-fn top_of(folder: &Path) -> PathBuf {
-    if folder.join(MANIFEST).exists() || folder.join(SKILL).exists() {
-        return folder.to_owned();
-    }
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
-    let entries: Vec<PathBuf> = entries.collect();
-    match entries.as_slice() {
-        [only] if only.is_dir() => only.clone(),
-        _ => folder.to_owned(),
     }
 }
 

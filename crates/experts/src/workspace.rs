@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 
 use super::file_error::FileError;
 use super::knowledge;
@@ -28,6 +27,7 @@ use openexperts::{
     path::{self, state_file},
     skill,
 };
+use wire::digest::{hex, sha256};
 
 /// The largest file that is read or written.
 const LARGEST: u64 = 1 << 20;
@@ -208,7 +208,7 @@ impl Workspace {
         let lock = File::create(self.root.join(".lock")).map_err(cannot)?;
         lock.lock().map_err(cannot)?;
         let before = self.read_disk(&path)?;
-        if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(digest_of(bytes))) {
+        if before.as_deref().is_some_and(|bytes| self.seen_digest(&path) != Some(sha256(bytes))) {
             return Err(FileError::Changed(written.to_owned()));
         }
         let old =
@@ -350,12 +350,8 @@ impl Workspace {
     }
 
     fn note_seen(&self, path: &str, bytes: &[u8]) {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), digest_of(bytes));
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned(), sha256(bytes));
     }
-}
-
-fn digest_of(bytes: &[u8]) -> [u8; 32] {
-    Sha256::digest(bytes).into()
 }
 
 /// Returns a text as part of a file name: letters, digits and `._-`, at most 64; a text that was changed gets
@@ -368,10 +364,7 @@ pub(super) fn file_name(text: &str) -> String {
         return text.to_owned();
     }
     let kept: String = text.chars().filter(|c| is_plain(*c)).take(40).collect();
-    let mark: String = digest_of(text.as_bytes())
-        .iter()
-        .take(6)
-        .fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
+    let mark = hex(&sha256(text.as_bytes())[..6]);
     format!("{}-{mark}", kept.trim_start_matches('.'))
 }
 

@@ -14,6 +14,7 @@ use super::meter::{Meter, Meters};
 use agent::client_digest;
 use store::OperatorKey;
 use telemetry::Account;
+use wire::digest::hex;
 
 /// The header of Anthropic's clients.
 const X_API_KEY: &str = "x-api-key";
@@ -124,11 +125,9 @@ impl KeyRing {
 
     /// Returns the keys of operators as they are stored, in order.
     pub(super) fn operator_keys(&self) -> Vec<OperatorKey> {
-        let hexadecimal =
-            |digest: &[u8]| digest.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
         let operators = self.operators();
         let mut keys: Vec<_> = operators
-            .map(|(digest, key)| OperatorKey { digest: hexadecimal(digest), name: key.name.clone() })
+            .map(|(digest, key)| OperatorKey { digest: hex(digest), name: key.name.clone() })
             .collect();
         keys.sort_unstable_by(|one, other| one.digest.cmp(&other.digest));
         keys

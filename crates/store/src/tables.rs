@@ -1,6 +1,6 @@
 //! The tables that both engines have, and a digest by which their rows are compared.
 
-use sha2::{Digest as _, Sha256};
+use wire::digest::sha256;
 
 /// A table of both engines.
 pub(crate) struct Table {
@@ -138,20 +138,19 @@ pub(crate) struct RowsDigest {
 
 impl RowsDigest {
     pub(crate) fn add_row<'a>(&mut self, texts: impl Iterator<Item = Option<&'a str>>) {
-        let mut hash = Sha256::new();
+        let mut bytes = Vec::new();
         for text in texts {
             match text {
-                None => hash.update([0]),
+                None => bytes.push(0),
                 Some(text) => {
-                    hash.update([1]);
-                    hash.update(text.len().to_le_bytes());
-                    hash.update(text);
+                    bytes.push(1);
+                    bytes.extend(text.len().to_le_bytes());
+                    bytes.extend(text.as_bytes());
                 }
             }
         }
-        let digest = hash.finalize();
         let mut half = [0; 16];
-        half.copy_from_slice(&digest[..16]);
+        half.copy_from_slice(&sha256(&bytes)[..16]);
         self.rows += 1;
         self.sum = self.sum.wrapping_add(u128::from_le_bytes(half));
     }

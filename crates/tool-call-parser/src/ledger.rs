@@ -4,7 +4,8 @@
 //! order in which they become certain, which is the same for every split of a text. Used by the scanners and
 //! the engine.
 
-use rustc_hash::FxHashMap;
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use super::calls::{Args, RawCall, json_text};
@@ -66,7 +67,7 @@ type Content = (String, Value);
 #[derive(Debug, Default)]
 struct SentCalls {
     count: usize,
-    by_content: FxHashMap<Content, SentCall>,
+    by_content: HashMap<Content, SentCall>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,12 +1,13 @@
 //! A set of JSON objects: the arguments of the upstream's native calls, by which copies in the text are
 //! recognised. Filled by the ledger, read by dialects.
 
-use rustc_hash::FxHashSet;
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 /// A set of JSON objects. The order of their keys does not matter.
 #[derive(Debug, Default)]
-pub(crate) struct Objects(FxHashSet<Value>);
+pub(crate) struct Objects(HashSet<Value>);
 
 impl Objects {
     pub(crate) fn is_empty(&self) -> bool {

@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use sha2::{Digest as _, Sha256};
+
+use wire::digest::{hex, sha256};
 
 /// Its name in the state directory.
 pub const FILE: &str = "audit.jsonl";
@@ -121,7 +122,7 @@ impl AuditEntry {
     #[must_use]
     pub fn with_arguments(mut self, arguments: &Map<String, Value>, content: bool) -> Self {
         let text = serde_json::to_string(arguments).unwrap_or_default();
-        self.arguments_sha256 = Some(digest(text.as_bytes()));
+        self.arguments_sha256 = Some(hex(&sha256(text.as_bytes())));
         self.arguments = (content && text.len() <= LONGEST_ARGUMENTS).then(|| arguments.clone());
         self
     }
@@ -162,16 +163,6 @@ fn is_cut(file: &mut File) -> io::Result<bool> {
 pub fn read_log(file: &Path) -> io::Result<Vec<AuditLine>> {
     let text = fs::read_to_string(file)?;
     Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
-}
-
-fn digest(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::with_capacity(64);
-    for byte in Sha256::digest(bytes) {
-        // Writing to text cannot fail.
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
 }
 
 #[cfg(test)]
@@ -215,7 +206,7 @@ mod tests {
         let text = fs::read_to_string(&config.file).unwrap();
         assert!(!text.contains("make secret"));
         let line = &read_log(&config.file).unwrap()[0];
-        let expected = digest(br#"{"command":"make secret"}"#);
+        let expected = hex(&sha256(br#"{"command":"make secret"}"#));
         assert_eq!(line.entry.arguments_sha256.as_deref(), Some(expected.as_str()));
         assert_eq!(line.entry.caller.key.as_deref(), Some("team-a"));
         let arguments = json!({"command": "make"}).as_object().cloned().unwrap();

@@ -4,9 +4,11 @@
 //! here decides anything: `translate` does. Called by `translate`, `relay` and `upstream`.
 //!
 //! [`turn`] is the internal form of a reply, [`sse`] cuts event streams into frames, [`units`] reads
-//! durations and sizes of the configuration, and [`visible`] makes text safe to print. The crate is pure: no
+//! durations and sizes of the configuration, [`digest`] is for keys and names, and [`visible`] makes text
+//! safe to print. The crate is pure: no
 //! async, no I/O, no clock, no randomness.
 
+pub mod digest;
 pub mod pattern;
 pub mod settings;
 pub mod sse;

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
 
 use super::attempt::Attempt;
 use super::worker::Worker;
 use crate::workspace::Workspace;
 use store::{EntryState, StoreError};
+use wire::digest::{hex, sha256};
 
 /// The folder of the owners, in an expert's workspace. Runs cannot reach it.
 pub(super) const OWNERS: &str = ".scratchpads";
@@ -37,7 +37,7 @@ impl Scratchpads {
     }
 
     fn record_owner(&self, path: &str) -> PathBuf {
-        self.root.join(OWNERS).join(format!("{}.json", hex_digest(path, 16)))
+        self.root.join(OWNERS).join(format!("{}.json", hex(&sha256(path.as_bytes())[..16])))
     }
 
     fn owner_of(&self, path: &str) -> Option<Owner> {
@@ -123,17 +123,11 @@ impl Worker {
 
 /// Returns the name of an invocation's own scratchpad.
 fn own_name(path: &str, invocation: &str) -> String {
-    let mark = hex_digest(invocation, 6);
+    let mark = hex(&sha256(invocation.as_bytes())[..6]);
     match path.strip_suffix(".md") {
         Some(stem) => format!("{stem}-{mark}.md"),
         None => format!("{path}-{mark}"),
     }
-}
-
-/// Returns the first bytes of a text's digest.
-fn hex_digest(text: &str, bytes: usize) -> String {
-    let digest = Sha256::digest(text.as_bytes());
-    digest.iter().take(bytes).fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
 }
 
 #[cfg(test)]

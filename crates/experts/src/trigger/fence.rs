@@ -6,9 +6,10 @@
 //! boundary.
 
 use serde_json::Value;
-use sha2::{Digest as _, Sha256};
 use tool_call_parser::PreferredDialects;
 use tool_call_parser::templates::{Scope, break_marks};
+
+use wire::digest::{hex, sha256};
 
 /// The most bytes of a payload that are shown.
 const MOST_SHOWN: usize = 32 << 10;
@@ -28,8 +29,7 @@ pub(crate) fn fenced_whole(what: &str, text: &str) -> String {
 fn fence_data(what: &str, text: &str, cut: &str) -> String {
     // It is not known here which model reads it.
     let shown = break_marks(cut, PreferredDialects::default(), Scope::All);
-    let digest = Sha256::digest(text.as_bytes());
-    let mark = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
+    let mark = hex(&sha256(text.as_bytes())[..8]);
     let what = what.split_whitespace().collect::<Vec<_>>().join(" ").replace(['<', '>'], "");
     let left_out = text.len() - cut.len();
     let note = if left_out == 0 { String::new() } else { format!("\n[{left_out} more bytes are not shown]") };

@@ -11,6 +11,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use http::{HeaderMap, header};
 use ring::hmac;
 
+use wire::digest::{hex, is_same_secret};
+
 /// The cookie's name.
 pub(crate) const COOKIE: &str = "respool_session";
 /// How long a session lasts, in milliseconds.
@@ -47,7 +49,7 @@ pub(crate) enum Denied {
 impl Viewer {
     /// True when a button carries this viewer's mark.
     pub(super) fn knows_csrf(&self, csrf: &str) -> bool {
-        bool::from(subtle::ConstantTimeEq::ct_eq(self.csrf.as_bytes(), csrf.as_bytes()))
+        is_same_secret(self.csrf.as_bytes(), csrf.as_bytes())
     }
 }
 
@@ -66,7 +68,7 @@ impl Sessions {
         context.update(purpose.as_bytes());
         context.update(&[0]);
         context.update(of);
-        context.sign().as_ref().iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"))
+        hex(context.sign().as_ref())
     }
 
     /// The cookie's value for the operator whose key has this digest.
@@ -86,8 +88,7 @@ impl Sessions {
         let (named, signature) = cookie.rsplit_once('.')?;
         let expected = self.keyed_mark("session", named.as_bytes());
         let is_ended = self.lock_ended().contains_key(signature);
-        let is_signed =
-            !is_ended & bool::from(subtle::ConstantTimeEq::ct_eq(expected.as_bytes(), signature.as_bytes()));
+        let is_signed = !is_ended & is_same_secret(expected.as_bytes(), signature.as_bytes());
         let (until, operator) = named.split_once('.')?;
         if !is_signed || until.parse::<u64>().ok()? <= now {
             return None;

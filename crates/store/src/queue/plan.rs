@@ -1,6 +1,6 @@
 //! The pure decisions of a queue: which lane, when again, and what is the same. No clock, no I/O.
 
-use sha2::{Digest as _, Sha256};
+use wire::digest::{hex, sha256};
 
 /// A lane: entries of the same lane of a queue run one at a time, in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -31,9 +31,7 @@ impl DedupeKey {
     /// Returns the key of an event: of which queue, by which trigger, with which value. Of a bounded length
     /// whatever the value is.
     pub fn new(queue: &str, trigger: &str, value: &str) -> Self {
-        let digest: [u8; 32] = Sha256::digest(joined(&[queue, trigger, value])).into();
-        let half = |half: &[u8]| half.iter().fold(0_u128, |number, byte| (number << 8) | u128::from(*byte));
-        Self(format!("{:032x}{:032x}", half(&digest[..16]), half(&digest[16..])))
+        Self(hex(&sha256(joined(&[queue, trigger, value]).as_bytes())))
     }
 }
 
