@@ -12,7 +12,7 @@ use super::listing::parse_span;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::{Loaded, Settings};
-use crate::store::{Dimension, Store, UsageQuery, UsageStore};
+use crate::store::{Dimension, Store, UsageQuery, UsageStore, UsageTotals};
 use crate::units::UnusableSetting;
 use crate::usage::{
     Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, UnknownDimension,
@@ -132,26 +132,25 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
 fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
     let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
-    let money: &[&str] = if costs { &["paid", "own", "cost"] } else { &[] };
+    let money: &[&str] = if costs { &["cost"] } else { &[] };
     // What each day would have cost elsewhere, minus what it cost.
     let by_day = costs && report.by.contains(&Dimension::Day);
     let elsewhere = report.total.compared.iter().filter(|_| by_day).map(|it| format!("vs {}", it.model));
     let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).chain(elsewhere).collect();
     let row = |line: &ReportLine| {
-        let usage = line.usage;
+        let UsageTotals { requests, failed, model_calls, repeats, usage, .. } = line.totals;
         let counts = [
-            line.requests,
-            line.failed,
-            line.model_calls,
-            line.repeats,
+            requests,
+            failed,
+            model_calls,
+            repeats,
             usage.prompt,
             usage.cached.unwrap_or_default(),
             usage.completion,
             usage.reasoning.unwrap_or_default(),
         ];
         let names = line.names.iter().map(|name| if name.is_empty() { "-".to_owned() } else { name.clone() });
-        let money = [line.cost.paid, line.cost.own, line.cost.total()];
-        let money = money.iter().filter(|_| costs).map(ToString::to_string);
+        let money = costs.then(|| line.cost.to_string());
         let saved = |it: &Comparison| it.saved.map_or_else(|| "-".to_owned(), |saved| saved.to_string());
         let elsewhere = line.compared.iter().filter(|_| by_day).map(saved);
         names.chain(counts.iter().map(ToString::to_string)).chain(money).chain(elsewhere).collect::<Vec<_>>()
@@ -211,7 +210,7 @@ fn table_lines(report: &Report, costs: bool, currency: &str) -> Vec<String> {
 
 /// Describes the cost elsewhere, and how each number was derived.
 fn describe_comparison(report: &Report, currency: &str) -> Vec<String> {
-    let cost = report.total.cost.total().with_currency(currency);
+    let cost = report.total.cost.with_currency(currency);
     let mut lines = vec![String::new(), format!("It cost {cost}. The same tokens elsewhere:")];
     for it in &report.total.compared {
         lines.push(match (it.cost, it.saved) {
@@ -232,8 +231,10 @@ mod tests {
     use super::*;
 
     fn sample() -> Report {
-        let line =
-            |name: &str, requests| ReportLine { names: vec![name.into()], requests, ..ReportLine::default() };
+        let line = |name: &str, requests| {
+            let totals = UsageTotals { requests, ..UsageTotals::default() };
+            ReportLine { names: vec![name.into()], totals, ..ReportLine::default() }
+        };
         let lines = vec![line("a,b", 1), line("=x", 22), line("-1", 0), line("", 0)];
         Report { by: vec![Dimension::Model], lines, total: line("", 23), ..Report::default() }
     }
@@ -251,7 +252,7 @@ mod tests {
         );
         assert_eq!(lines.len(), 6);
         let with_costs = table_lines(&sample(), true, "EUR");
-        assert!(with_costs[0].ends_with("paid   own  cost"));
+        assert!(with_costs[0].ends_with("reasoning  cost"));
         assert!(with_costs.iter().any(|line| line.starts_with("It cost 0.00 EUR.")), "{with_costs:?}");
     }
 

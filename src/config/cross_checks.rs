@@ -17,7 +17,6 @@ use crate::store::RunsConfig;
 use crate::tools::McpConfig;
 use crate::units::Secret;
 use crate::usage::UsageConfig;
-use crate::usage::config::OWN;
 use tool_call_parser::dialects;
 
 /// Checks the whole and fills in what `*_env` keys name.
@@ -38,7 +37,6 @@ pub(super) fn check_settings(
     check.check_experts(settings);
     check.check_runs(settings);
     check.check_usage(settings);
-    check.check_prices(settings);
     check.check_sinks(settings);
     for (name, agent) in &settings.agents {
         check.check_agent(name, agent, settings);
@@ -175,29 +173,6 @@ impl Check<'_> {
                 &["usage", "max_size"],
                 format!("\"{found}\" is too small; it must be at least \"{least}\""),
             );
-        }
-    }
-
-    /// Checks that hardware and models have their own kinds of prices.
-    fn check_prices(&mut self, settings: &Settings) {
-        for (model, price) in &settings.prices {
-            let tokens =
-                [("input", price.input), ("cached_input", price.cached_input), ("output", price.output)];
-            let hardware = [("monthly", price.monthly), ("watts", price.watts), ("kwh", price.kwh)];
-            let (wrong, why) = if model == OWN {
-                (
-                    tokens,
-                    "`own` stands for one's own hardware, which has monthly, watts and kwh; write a model's prices in [prices.\"MODEL\"]",
-                )
-            } else {
-                (
-                    hardware,
-                    "a model has input, cached_input and output; write what your own hardware costs in [prices.own]",
-                )
-            };
-            for (key, _) in wrong.into_iter().filter(|(_, value)| value.is_some()) {
-                self.report(&["prices", model, key], why);
-            }
         }
     }
 

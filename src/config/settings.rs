@@ -45,7 +45,7 @@ wire::settings! {
             pub store: StoreConfig = StoreConfig::default(), at("");
             /// `[usage]`.
             pub usage: UsageConfig = UsageConfig::default();
-            /// `[prices]`, by model; `own` stands for one's own hardware.
+            /// `[prices]`, by model.
             pub prices: BTreeMap<String, PriceConfig> = BTreeMap::new(), at("prices.<NAME>");
             /// `[budgets]`.
             pub budgets: BudgetsConfig = BudgetsConfig::default();

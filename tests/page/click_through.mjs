@@ -33,7 +33,7 @@ async function serve(withKeys) {
     const config = join(home, "respool.toml");
     const keys = withKeys ? 'operator_keys_env = "OPERATOR"\nclient_keys_env = "CLIENT"\n' : "";
     writeFileSync(config, `${keys}state_dir = "${home}/state"\nlisten = "127.0.0.1:0"\n[prices."glm-5.3"]\ninput = 1.4\ncached_input = 0.26\noutput = 4.4\n` +
-        `[usage]\ncurrency = "EUR"\n[prices.own]\nmonthly = 90.0\nwatts = 350.0\nkwh = 0.3\n[budgets]\nday = 50.0\n[agents.helper]\nmodel = "gpt-oss-120b"\n` +
+        `[usage]\ncurrency = "EUR"\n[prices."gpt-oss-120b"]\ninput = 0.15\noutput = 0.6\n[budgets]\nday = 50.0\n[agents.helper]\nmodel = "gpt-oss-120b"\n` +
         `[[upstream]]\nname = "box"\nurl = "http://127.0.0.1:${model.address().port}"\n`);
     const env = { PATH: process.env.PATH, HOME: home, OPERATOR, CLIENT: "sk-client-0123456789" };
     const child = spawn(process.env.RESPOOL, ["serve", "--config", config], { env, stdio: ["ignore", "ignore", "pipe"] });

@@ -24,6 +24,7 @@ mod status;
 mod store;
 mod tables;
 mod usage;
+mod usage_columns;
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 pub use check::{Checks, StoreCheck};
@@ -47,6 +48,7 @@ pub use status::Status;
 pub use store::Store;
 pub use usage::{
     Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
+    UsageTotals,
 };
 
 #[cfg(test)]

@@ -1,8 +1,6 @@
 //! The port of usage rows: reading them, and sharing them among several processes.
 
 use std::fmt::Debug;
-use std::ops::Range;
-use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -84,6 +82,13 @@ pub struct UsageSum {
     pub names: Vec<String>,
     /// The model.
     pub model: String,
+    /// Their requests and tokens.
+    pub totals: UsageTotals,
+}
+
+/// The requests and tokens of some rows together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UsageTotals {
     /// Requests of clients.
     pub requests: u64,
     /// Those of them that failed.
@@ -96,8 +101,21 @@ pub struct UsageSum {
     pub usage: Usage,
     /// The time that the calls took, in milliseconds.
     pub busy: u64,
-    /// When the first one arrived, in milliseconds since 1970.
-    pub first: u64,
+}
+
+impl UsageTotals {
+    /// Adds other rows.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            failed: self.failed + other.failed,
+            model_calls: self.model_calls + other.model_calls,
+            repeats: self.repeats + other.repeats,
+            usage: self.usage.plus(other.usage),
+            busy: self.busy + other.busy,
+        }
+    }
 }
 
 /// A row as it was kept, with its place.
@@ -111,12 +129,6 @@ pub trait UsageRows: Debug + Send + Sync {
     /// # Errors
     /// When the rows cannot be read.
     async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError>;
-
-    /// For how long at least one model call was under way between two times, calls of these models left out.
-    ///
-    /// # Errors
-    /// When the rows cannot be read.
-    async fn busy(&self, span: Range<u64>, without: Vec<String>) -> Result<Duration, StoreError>;
 
     /// Returns the sums of the model calls of some runs, by run, key and model.
     ///

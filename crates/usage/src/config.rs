@@ -41,36 +41,25 @@ impl UsageConfig {
 }
 
 wire::settings! {
-    /// `[prices."MODEL"]`, and `[prices.own]` for one's own hardware.
+    /// `[prices."MODEL"]`.
     #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct PriceConfig {
-        /// The price of a million prompt tokens of this model. A model without a price runs on your own
-        /// hardware.
+        /// The price of a million prompt tokens of this model. A model without a price costs nothing.
         pub input: Option<f64> = None, with_form(MONEY), when_unset("no price", "0.15");
         /// The price of a million cached prompt tokens.
         pub cached_input: Option<f64> = None, with_form(MONEY), when_unset("as `input`", "0.075");
         /// The price of a million reply tokens, reasoning included.
         pub output: Option<f64> = None, with_form(MONEY), when_unset("no price", "0.6");
-        /// Only in `[prices.own]`: the monthly cost of your own hardware.
-        pub monthly: Option<f64> = None, with_form(MONEY), when_unset("no cost", "120.0");
-        /// Only in `[prices.own]`: the power it draws while a model is working.
-        pub watts: Option<f64> = None, with_form(MONEY), when_unset("no cost", "350.0");
-        /// Only in `[prices.own]`: the price of a kilowatt-hour.
-        pub kwh: Option<f64> = None, with_form(MONEY), when_unset("no cost", "0.3");
     }
 }
-
-/// The name in `[prices]` that stands for one's own hardware.
-pub const OWN: &str = "own";
 
 wire::settings! {
     /// `[budgets]`: the amounts that may be spent in one UTC day.
     #[derive(Clone, Debug, PartialEq, Deserialize)]
     #[serde(default, deny_unknown_fields)]
     pub struct BudgetsConfig {
-        /// The most that all requests together may cost in a UTC day, at the prices of `[prices]`; for your
-        /// own hardware only electricity counts.
+        /// The most that all requests together may cost in a UTC day, at the prices of `[prices]`.
         pub day: Option<f64> = None, with_form(MONEY), when_unset("no limit", "5.0");
         /// The most that the requests of each key may cost in a UTC day.
         pub key: Option<f64> = None, with_form(MONEY), when_unset("no limit", "2.0");

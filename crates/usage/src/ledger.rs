@@ -22,10 +22,9 @@ use super::key_tokens::KeyTokens;
 use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
-use super::report::{HardwareUse, Report, make_report};
+use super::report::{Report, make_report};
 use store::{
     Dimension, RequestQuery, SharedUsage, Store, StoreError, StoredUsage, UsageQuery, UsageRows, UsageStore,
-    UsageSum,
 };
 use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
@@ -217,8 +216,7 @@ impl Ledger {
         let mut state = self.lock_state();
         state.spending = Spending::default();
         for sum in sums {
-            let seconds = Duration::from_millis(sum.busy).as_secs_f64();
-            let cost = settings.prices.request_cost(&sum.model, sum.usage, seconds);
+            let cost = settings.prices.cost_of(&sum.model, sum.totals.usage).unwrap_or_default();
             let (key, agent) = (&sum.names[0], &sum.names[1]);
             state.spending.add_cost(&settings.budgets, Owner { key, agent }, cost, now);
         }
@@ -367,7 +365,7 @@ impl Ledger {
             let next = Vec::with_capacity(state.waiting.len());
             (std::mem::replace(&mut state.waiting, next), std::mem::take(&mut state.lost))
         };
-        self.count_lost(lost);
+        count_lost(lost);
         let Some(store) = self.store.as_ref().filter(|_| !rows.is_empty()) else { return };
         match store.append(rows).await {
             Ok(()) => {
@@ -388,15 +386,9 @@ impl Ledger {
         state.waiting = rows;
         let is_news = !std::mem::replace(&mut state.is_broken, true);
         drop(state);
-        self.count_lost(lost as u64);
+        count_lost(lost as u64);
         if is_news {
             tracing::error!(target: "respool::usage", %error, "usage records cannot be written; requests are still answered");
-        }
-    }
-
-    fn count_lost(&self, lost: u64) {
-        if lost > 0 {
-            metrics::count_lost_usage_rows(lost);
         }
     }
 
@@ -505,13 +497,11 @@ impl Ledger {
         for sum in rows.sums_of_runs(runs).await.unwrap_or_default() {
             let [run, key] = &sum.names[..] else { continue };
             let used = all.entry(run.clone()).or_default();
-            used.tokens += sum.usage.total_tokens();
+            used.tokens += sum.totals.usage.total_tokens();
             if !key.is_empty() && !used.keys.contains(key) {
                 used.keys.push(key.clone());
             }
-            if prices.own_hardware().is_some() || prices.token_price(&sum.model).is_some() {
-                let seconds = Duration::from_millis(sum.busy).as_secs_f64();
-                let cost = prices.request_cost(&sum.model, sum.usage, seconds);
+            if let Some(cost) = prices.cost_of(&sum.model, sum.totals.usage) {
                 used.cost = Some(used.cost.unwrap_or_default() + cost);
             }
         }
@@ -567,24 +557,16 @@ impl Ledger {
         amount.with_currency(&self.currency())
     }
 
-    /// Returns true when one's own hardware costs something while it is idle.
-    pub fn has_machine_share(&self) -> bool {
-        self.current_settings().prices.own_hardware().is_some_and(|own| own.monthly > 0.0)
-    }
-
     /// Returns the currency of the prices; empty if it is not set.
     pub fn currency(&self) -> String {
         self.current_settings().config.currency.clone().unwrap_or_default()
     }
 
-    /// Returns the cost of one request at today's prices: its tokens, or the electricity of one's own
-    /// hardware. `None` when no price is known.
+    /// Returns the cost of one request at today's prices; `None` when no price is known.
     pub fn request_cost(&self, row: &StoredUsage) -> Option<Money> {
-        let settings = self.current_settings();
-        let is_known = settings.prices.own_hardware().is_some() || !self.is_free(&row.model);
         // The model calls of a run have costs of their own.
-        let usage = row.usage.filter(|_| is_known && row.route != "agent")?;
-        Some(settings.prices.request_cost(&row.model, usage, row.duration.as_secs_f64()))
+        let usage = row.usage.filter(|_| row.route != "agent")?;
+        self.current_settings().prices.cost_of(&row.model, usage)
     }
 }
 
@@ -598,22 +580,8 @@ pub async fn report_from_store(
     prices: &Prices,
     compare: &[String],
 ) -> Result<Report, StoreError> {
-    let (span, by) = ((query.since, query.until.min(clock::now())), query.by.clone());
-    // All keys share the hardware, so a report on one key needs the usage of all.
-    let everybody = UsageQuery { by: Vec::new(), only: Vec::new(), ..query.clone() };
-    let all = store.sums(everybody).await?;
-    let sums = store.sums(query).await?;
-    let (paid, own): (Vec<&UsageSum>, Vec<&UsageSum>) =
-        all.iter().partition(|sum| prices.token_price(&sum.model).is_some());
-    let busy = store.busy(span.0..span.1, paid.iter().map(|sum| sum.model.clone()).collect()).await?;
-    let own_use = HardwareUse {
-        busy: busy.as_secs_f64(),
-        tokens: own.iter().map(|sum| sum.usage.total_tokens()).sum(),
-    };
-    let first = all.iter().map(|sum| sum.first).min().unwrap_or(span.1);
-    // The cost of hardware begins with the first request.
-    let span = span.0.max(first.min(span.1))..span.1;
-    Ok(make_report(span, &by, &sums, own_use, prices, compare))
+    let (span, by) = (query.since..query.until.min(clock::now()), query.by.clone());
+    Ok(make_report(span, &by, &store.sums(query).await?, prices, compare))
 }
 
 impl UsageSink for Ledger {
@@ -634,7 +602,7 @@ impl UsageSink for Ledger {
         if (!settings.budgets.is_empty() || self.shared_usage().is_some())
             && let Some(usage) = counted
         {
-            let cost = settings.prices.request_cost(&row.model, usage, row.duration.as_secs_f64());
+            let cost = settings.prices.cost_of(&row.model, usage).unwrap_or_default();
             let owner = Owner { key: &row.key, agent: &row.agent };
             state.spending.learn_cost(&row.model, cost);
             for warning in state.spending.add_cost(&settings.budgets, owner, cost, clock::now()) {
@@ -667,6 +635,12 @@ impl UsageSink for Ledger {
         } else {
             state.lost += 1;
         }
+    }
+}
+
+fn count_lost(lost: u64) {
+    if lost > 0 {
+        metrics::count_lost_usage_rows(lost);
     }
 }
 
@@ -732,41 +706,22 @@ mod tests {
     }
 
     fn prices() -> Prices {
-        let text = "[paid]\ninput = 1.0\n[own]\nwatts = 1000.0\nkwh = 1.0";
+        let text = "[paid]\ninput = 1.0";
         let aliases = BTreeMap::from([("cheap".to_owned(), "paid".to_owned())]);
         Prices::new(&toml::from_str(text).unwrap(), None).unwrap().with_aliases(aliases)
     }
 
     #[tokio::test]
-    async fn a_key_pays_its_share() {
+    async fn aliases_cost_the_price_of_their_model() {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(UsageStore::open(dir.path()).unwrap());
         let ledger =
             Ledger::new(LedgerSettings { prices: prices(), ..LedgerSettings::default() }, Some(store));
-        // Half an hour of one's own model, of which alice has a quarter; then an hour of one that is paid,
-        // under another name.
-        let rows = [
-            used("alice", "mine", 1_000, 900),
-            used("bob", "mine", 3_000, 1_800),
-            used("bob", "cheap", 2_000_000, 3_600),
-        ];
+        let rows = [used("alice", "mine", 1_000, 900), used("bob", "cheap", 2_000_000, 3_600)];
         rows.into_iter().for_each(|row| record(&ledger, row));
-        let report = async |key: Option<&str>| {
-            let only = key.map(|key| (Dimension::Key, key.to_owned())).into_iter().collect();
-            ledger
-                .report_usage(UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Key], only })
-                .await
-                .unwrap()
-        };
-        let everybody = report(None).await;
-        let alice = report(Some("alice")).await;
-        let own = |report: &Report, line: usize| report.lines[line].cost.own.units();
-        assert!((own(&everybody, 0) - 0.125).abs() < 1e-3, "{everybody:?}");
-        assert!((own(&alice, 0) - own(&everybody, 0)).abs() < 1e-9, "{alice:?}");
-        assert!(
-            (everybody.lines[1].cost.paid.units() - 2.0).abs() < 1e-9,
-            "the name stands for a paid model"
-        );
+        let report = ledger.report_usage(everything()).await.unwrap();
+        let costs: Vec<_> = report.lines.iter().map(|line| (&*line.names[0], line.cost.units())).collect();
+        assert_eq!(costs, [("alice", 0.0), ("bob", 2.0)]);
     }
 
     #[tokio::test]
@@ -912,7 +867,7 @@ mod tests {
         let Some(([first, second], dirs, url)) = two_nodes(&BudgetsConfig::default()).await else { return };
         let names = async |ledger: &Ledger| {
             let report = ledger.report_usage(everything()).await.unwrap();
-            let names = report.lines.iter().map(|line| (line.names[0].clone(), line.requests));
+            let names = report.lines.iter().map(|line| (line.names[0].clone(), line.totals.requests));
             names.collect::<Vec<_>>()
         };
         record(&first, used("alice", "m\0", 10, 1));

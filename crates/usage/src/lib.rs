@@ -18,7 +18,5 @@ pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
 pub use ledger::{Ledger, LedgerSettings, Problem, RunUsage, report_from_store};
 pub use minutes::{Counts, Minutes, RequestOutcome};
 pub use money::Money;
-pub use prices::{OwnHardware, Price, PriceSource, Prices};
-pub use report::{
-    Comparison, Cost, HardwareUse, Report, ReportLine, UnknownDimension, make_report, parse_dimensions,
-};
+pub use prices::{Price, PriceSource, Prices};
+pub use report::{Comparison, Report, ReportLine, UnknownDimension, make_report, parse_dimensions};

@@ -1,11 +1,10 @@
-//! The prices of tokens: the configured ones, one's own hardware, and a dated list of public prices for
-//! comparison. Pure.
+//! The prices of tokens: the configured ones, and a dated list of public prices for comparison. Pure.
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::config::{OWN, PriceConfig};
+use super::config::PriceConfig;
 use super::money::Money;
 use wire::turn::Usage;
 
@@ -14,9 +13,6 @@ const PUBLIC: &str = include_str!("public_prices.toml");
 
 /// A million tokens.
 const MILLION: f64 = 1_000_000.0;
-
-/// An average month, in seconds.
-const MONTH: f64 = 365.25 / 12.0 * 86_400.0;
 
 /// The prices of a million tokens of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -46,25 +42,6 @@ fn to_float(tokens: u64) -> f64 {
     tokens
 }
 
-/// One's own hardware.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OwnHardware {
-    /// Its monthly price.
-    pub monthly: f64,
-    /// Its power while it works, in watts.
-    pub watts: f64,
-    /// The price of a kilowatt-hour.
-    pub kwh: f64,
-}
-
-impl OwnHardware {
-    /// Returns the cost of owning it for a time and using it for a part of that, both in seconds.
-    pub fn cost(&self, seconds: f64, busy: f64) -> Money {
-        let electricity = self.watts / 1_000.0 * (busy / 3_600.0) * self.kwh;
-        Money::from_units(self.monthly * seconds / MONTH + electricity)
-    }
-}
-
 /// The origin of a price.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PriceSource {
@@ -80,7 +57,6 @@ pub struct Prices {
     configured: BTreeMap<String, Price>,
     /// Aliases of models, each with the model that it stands for in the end.
     aliases: BTreeMap<String, String>,
-    own: Option<OwnHardware>,
     public: BTreeMap<String, Price>,
     date: String,
     source: String,
@@ -118,11 +94,6 @@ impl Prices {
             let PublicPrice { input, cached_input, output, .. } = price;
             (name, Price { input, cached_input: cached_input.unwrap_or(input), output })
         };
-        let own = configured.get(OWN).map(|price| OwnHardware {
-            monthly: price.monthly.unwrap_or_default(),
-            watts: price.watts.unwrap_or_default(),
-            kwh: price.kwh.unwrap_or_default(),
-        });
         let paid = |(name, price): (&String, &PriceConfig)| {
             let input = price.input.unwrap_or_default();
             let cached_input = price.cached_input.unwrap_or(input);
@@ -130,8 +101,7 @@ impl Prices {
         };
         Ok(Self {
             aliases: BTreeMap::new(),
-            configured: configured.iter().filter(|(name, _)| *name != OWN).map(paid).collect(),
-            own,
+            configured: configured.iter().map(paid).collect(),
             public: list.models.into_iter().map(public).collect(),
             date: list.date,
             source: list.source,
@@ -144,15 +114,10 @@ impl Prices {
         Self { aliases, ..self }
     }
 
-    /// Returns the price of a model; `None` for a model on one's own hardware.
+    /// Returns the price of a model; `None` for one that costs nothing, as on one's own hardware.
     pub fn token_price(&self, model: &str) -> Option<Price> {
         let of = |model: &str| self.configured.get(model).copied();
         of(model).or_else(|| of(self.aliases.get(model)?))
-    }
-
-    /// Returns one's own hardware, if it is configured.
-    pub fn own_hardware(&self) -> Option<OwnHardware> {
-        self.own
     }
 
     /// Returns the price of a model for a comparison, and its source.
@@ -166,14 +131,9 @@ impl Prices {
         format!("{}, {}", self.source, self.date)
     }
 
-    /// Returns the cost of one request for budgets: its tokens if the model has a price, else its
-    /// electricity.
-    pub fn request_cost(&self, model: &str, usage: Usage, seconds: f64) -> Money {
-        match (self.token_price(model), self.own) {
-            (Some(price), _) => price.cost_of(usage),
-            (None, Some(own)) => OwnHardware { monthly: 0.0, ..own }.cost(0.0, seconds),
-            (None, None) => Money::default(),
-        }
+    /// Returns the cost of these tokens of a model; `None` without a price.
+    pub fn cost_of(&self, model: &str, usage: Usage) -> Option<Money> {
+        self.token_price(model).map(|price| price.cost_of(usage))
     }
 }
 
@@ -193,23 +153,13 @@ mod tests {
     fn cached_tokens_have_their_own_price() {
         let prices = configured("[m]\ninput = 2.0\ncached_input = 0.5\noutput = 8.0");
         let check = |usage: Usage, expected: f64| {
-            assert_eq!(prices.request_cost("m", usage, 1.0), Money::from_units(expected), "{usage:?}");
+            assert_eq!(prices.cost_of("m", usage), Some(Money::from_units(expected)), "{usage:?}");
         };
         check(usage(1_000_000, None, 0), 2.0);
         check(usage(1_000_000, Some(600_000), 0), 0.8 + 0.3);
         check(usage(0, None, 250_000), 2.0);
         check(usage(10, Some(99), 0), 0.000_005);
-    }
-
-    #[test]
-    fn own_hardware_costs_its_month_and_electricity() {
-        let own = OwnHardware { monthly: 365.25, watts: 1_000.0, kwh: 0.30 };
-        assert_eq!(own.cost(86_400.0, 7_200.0), Money::from_units(12.0 + 0.6));
-        assert_eq!(
-            configured("[own]\nwatts = 500.0\nkwh = 0.2").request_cost("m", usage(9, None, 9), 3_600.0),
-            Money::from_units(0.1)
-        );
-        assert_eq!(configured("").request_cost("m", usage(9, None, 9), 3_600.0), Money::default());
+        assert_eq!(prices.cost_of("mine", usage(9, None, 9)), None);
     }
 
     #[test]

@@ -21,14 +21,11 @@ fn companions(key: &Key) -> &'static str {
 
 /// A file that sets one key to its example.
 fn with_example(key: &Key) -> String {
-    // Hardware has other prices than tokens.
-    let of_hardware = ["monthly", "watts", "kwh"].contains(&key.name());
-    let name = if of_hardware { "own" } else { "x" };
     let table = match key.section_path() {
         "" => String::new(),
         section => match section.strip_suffix("[]") {
             Some(list) => format!("[[{list}]]\n"),
-            None => format!("[{}]\n", section.replace("<ID>", name).replace("<NAME>", name)),
+            None => format!("[{}]\n", section.replace("<ID>", "x").replace("<NAME>", "x")),
         },
     };
     let elsewhere = match key.section_path() {

@@ -101,22 +101,19 @@ fn notice_list(app: &App, waiting: usize) -> Markup {
 }
 
 fn usage_tiles(app: &App, today: &Report) -> Markup {
-    let total = &today.total;
-    let (repeats, costs) = (total.repeats, total.cost.total());
+    let total = today.total.totals;
     let tile = |value: String, name: &str, link: &str| {
         html! { div class="tile" { dd { (value) } dt { @if link.is_empty() { (name) } @else { a href=(link) { (name) } } } } }
     };
-    let cost_name =
-        if app.usage.has_machine_share() { "cost today, with the machine's share" } else { "cost today" };
     html! {
         dl class="tiles" aria-label="Today" {
             (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now", ""))
             (tile(format::format_count(app.alerts.open().len() as u64), "open alerts", "#alerts"))
             (tile(format::format_count(total.requests), "requests today", "/ui/requests"))
             (tile(format::format_count(total.failed), "failed today", "/ui/requests?outcome=error&period=24h"))
-            (tile(format::format_count(repeats), "repeated attempts today", ""))
+            (tile(format::format_count(total.repeats), "repeated attempts today", ""))
             (tile(format::format_short_count(total.usage.total_tokens()), "tokens today", "/ui/usage?period=24h"))
-            (tile(app.usage.with_currency(costs), cost_name, "/ui/usage?period=24h"))
+            (tile(app.usage.with_currency(today.total.cost), "cost today", "/ui/usage?period=24h"))
         }
     }
 }

@@ -148,10 +148,9 @@ fn usage_charts(report: &Report, period: Period, currency: &str) -> Markup {
     #[expect(clippy::cast_precision_loss, reason = "the height of a bar")]
     let tokens = |(label, line): &(String, ReportLine)| Bar {
         label: label.clone(),
-        value: line.usage.total_tokens() as f64,
+        value: line.totals.usage.total_tokens() as f64,
     };
-    let cost =
-        |(label, line): &(String, ReportLine)| Bar { label: label.clone(), value: line.cost.total().units() };
+    let cost = |(label, line): &(String, ReportLine)| Bar { label: label.clone(), value: line.cost.units() };
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a count of tokens")]
     let as_tokens = |value: f64| format::format_short_count(value as u64);
     let as_money = |value: f64| Money::from_units(value).to_string();
@@ -178,12 +177,10 @@ fn comparison_section(app: &App, report: &Report, step: &str) -> Markup {
             }
         }
     };
-    let cost = &report.total.cost;
     html! {
         section {
             h2 { "What it cost, and what it would have cost" }
-            p { "It cost " strong { (app.usage.with_currency(cost.total())) } ": " (cost.paid) " paid by the token, " (cost.own) " for your own hardware."
-                @if app.usage.has_machine_share() { " The share of your own machine's monthly cost grows with time, also while nothing runs." } }
+            p { "It cost " strong { (app.usage.with_currency(report.total.cost)) } "." }
             (layout::scrolling_table("The same tokens elsewhere", &[("The same tokens at", ""), ("Cost", "number"), ("Difference", "number"), ("Price", "wide")], &rows))
             @if !known.is_empty() { (difference_table(report, &known, step)) }
             details { summary { "How these numbers are calculated" } ul { @for note in &report.notes { li { (format::with_code(note)) } } } }
@@ -199,7 +196,7 @@ fn difference_table(report: &Report, known: &[&Comparison], step: &str) -> Marku
         .collect();
     let amounts = |line: &ReportLine| {
         let saved = line.compared.iter().filter_map(|it| it.saved).collect::<Vec<_>>();
-        [vec![line.cost.total()], saved].concat()
+        [vec![line.cost], saved].concat()
     };
     let money = format::MoneyColumn::new(report.lines.iter().flat_map(amounts));
     let rows = html! {
@@ -244,7 +241,7 @@ fn usage_table(
         ("Tokens out", "number wide"),
         (&*cost, "number"),
     ];
-    let money = format::MoneyColumn::new(lines.iter().map(|line| line.cost.total()));
+    let money = format::MoneyColumn::new(lines.iter().map(|line| line.cost));
     let is_time = matches!(dimension, Dimension::Day | Dimension::Hour);
     let rows = html! {
         @for line in lines.iter().take(MOST) {
@@ -256,12 +253,12 @@ fn usage_table(
                         name => a href=(query.link(PATH, &[(dimension.as_str(), name)])) { (name) },
                     }
                 }
-                td class="number" { (format::format_count(line.requests)) }
-                td class="number wide" { (format::format_count(line.failed)) }
-                td class="number" { (format::format_count(line.usage.prompt)) }
-                td class="number wide" { (format::format_count(line.usage.cached.unwrap_or_default())) }
-                td class="number wide" { (format::format_count(line.usage.completion)) }
-                td class="number" { (money.format(line.cost.total())) }
+                td class="number" { (format::format_count(line.totals.requests)) }
+                td class="number wide" { (format::format_count(line.totals.failed)) }
+                td class="number" { (format::format_count(line.totals.usage.prompt)) }
+                td class="number wide" { (format::format_count(line.totals.usage.cached.unwrap_or_default())) }
+                td class="number wide" { (format::format_count(line.totals.usage.completion)) }
+                td class="number" { (money.format(line.cost)) }
             }
         }
     };

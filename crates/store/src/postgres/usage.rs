@@ -1,8 +1,7 @@
 //! Usage rows and spending of all processes.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::ops::Range;
-use std::time::Duration;
 
 use async_trait::async_trait;
 use postgres::types::ToSql;
@@ -10,25 +9,18 @@ use postgres::{Error, Row};
 use serde_json::{Map, Value};
 
 use super::PostgresStore;
-use super::link::{Change, as_bigint, limit, number};
+use super::link::{Change, as_bigint, limit};
 use crate::error::StoreError;
 use crate::nodes::Nodes as _;
-use crate::sqlite::{NUMBERS, TEXTS, read_usage_row, row_numbers, row_texts, write_details};
 use crate::usage::{
     Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
 };
+use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
 use wire::UsageRow;
-use wire::turn::Usage;
+use wire::digest::hex;
 
 /// For how many days spending is kept.
 const KEEP_DAYS: u64 = 7;
-
-/// The columns of a row of sums, behind those that it is grouped by.
-const SUMS: &str = "model, count(*) FILTER (WHERE route <> 'agent_model'),
-    count(*) FILTER (WHERE route <> 'agent_model' AND outcome = 'error'),
-    count(*) FILTER (WHERE route <> 'agent' AND upstream <> ''), sum(greatest(attempts - 1, 0))::bigint,
-    coalesce(sum(prompt), 0)::bigint, coalesce(sum(cached), 0)::bigint, coalesce(sum(reasoning), 0)::bigint,
-    coalesce(sum(completion), 0)::bigint, sum(CASE WHEN route = 'agent' THEN 0 ELSE duration END)::bigint, min(at)";
 
 fn column(dimension: Dimension) -> &'static str {
     match dimension {
@@ -36,11 +28,6 @@ fn column(dimension: Dimension) -> &'static str {
         Dimension::Hour => "to_char(to_timestamp(at / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')",
         other => other.as_str(),
     }
-}
-
-/// The columns of a row, texts first.
-fn columns() -> String {
-    [TEXTS.join(", "), NUMBERS.join(", ")].join(", ")
 }
 
 #[async_trait]
@@ -61,21 +48,9 @@ impl UsageRows for PostgresStore {
             let values = span.iter().map(|time| time as &(dyn ToSql + Sync));
             let only = query.only.iter().map(|(_, value)| value as &(dyn ToSql + Sync));
             let values: Vec<_> = values.chain(only).collect();
-            change.list(&sql, &values, |row| sum(row, width))
+            change.list(&sql, &values, |row| read_sum(row, width))
         };
         self.pool.run(read).await
-    }
-
-    async fn busy(&self, span: Range<u64>, without: Vec<String>) -> Result<Duration, StoreError> {
-        // The length of the union: where a call begins behind the end of all before it, there is a gap.
-        let sql = "SELECT coalesce(sum(greatest(ends - greatest(at, coalesce(before, at)), 0)), 0)::bigint FROM (
-                SELECT at, at + duration AS ends, max(at + duration) OVER (ORDER BY at, place, origin
-                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-                FROM respool.usage WHERE at >= $1 AND at < $2 AND upstream <> '' AND route <> 'agent' AND model <> ALL ($3)) AS calls";
-        let read = move |change: &mut Change<'_>| {
-            change.find(sql, &[&as_bigint(span.start), &as_bigint(span.end), &without], |row| number(row, 0))
-        };
-        Ok(Duration::from_millis(self.pool.run(read).await?.unwrap_or_default()))
     }
 
     async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
@@ -83,14 +58,14 @@ impl UsageRows for PostgresStore {
             "SELECT run, key, {SUMS} FROM respool.usage WHERE run <> '' AND run = ANY ($1)
              GROUP BY run, key, model ORDER BY run, key, model"
         );
-        self.pool.run(move |change| change.list(&sql, &[&runs], |row| sum(row, 2))).await
+        self.pool.run(move |change| change.list(&sql, &[&runs], |row| read_sum(row, 2))).await
     }
 
     async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
         let run = run.to_owned();
         let sql = format!(
             "SELECT {} FROM respool.usage WHERE run = $1 ORDER BY at, place, origin LIMIT $2",
-            columns()
+            column_list()
         );
         self.pool.run(move |change| change.list(&sql, &[&run, &limit(most)], read_stored)).await
     }
@@ -99,15 +74,12 @@ impl UsageRows for PostgresStore {
 #[async_trait]
 impl SharedUsage for PostgresStore {
     async fn database_id(&self) -> Result<String, StoreError> {
-        let ask = async || {
-            let id = self.shared_secret("database", rand::random()).await?;
-            Ok(id.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}")))
-        };
+        let ask = async || Ok(hex(&self.shared_secret("database", rand::random()).await?));
         self.database_id.get_or_try_init(ask).await.cloned()
     }
 
     async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError> {
-        let columns = columns();
+        let columns = column_list();
         let sql = format!(
             "INSERT INTO respool.usage (origin, place, {columns})
              SELECT $1, place, {columns} FROM json_populate_recordset(NULL::respool.usage, $2::text::json)
@@ -146,37 +118,17 @@ impl SharedUsage for PostgresStore {
 
 fn json_row((place, row): &(u64, UsageRow)) -> Value {
     // The database has no zero byte in a text.
-    let details = write_details(row);
-    let texts = TEXTS
-        .into_iter()
-        .zip(row_texts(row, &details).map(|text| Value::from(text.replace('\0', "\u{fffd}"))));
-    let numbers = NUMBERS.into_iter().zip(row_numbers(row).map(Value::from));
+    let text = |text: Cow<'_, str>| Value::from(text.replace('\0', "\u{fffd}"));
+    let texts = TEXTS.iter().map(|column| (column.name, text((column.get)(row))));
+    let numbers = NUMBERS.iter().map(|column| (column.name, Value::from((column.get)(row).map(as_bigint))));
     let fields = std::iter::once(("place", Value::from(*place))).chain(texts).chain(numbers);
     Value::Object(fields.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
 }
 
 fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
-    read_usage_row(|index| row.try_get(index), |index| row.try_get(TEXTS.len() + index))
+    usage_columns::read_row(|index| row.try_get(index), |index| row.try_get(index))
 }
 
-fn sum(row: &Row, width: usize) -> Result<UsageSum, Error> {
-    let whole = |index: usize| number(row, width + index);
-    let some = |count: u64| (count > 0).then_some(count);
-    Ok(UsageSum {
-        names: (0..width).map(|index| row.try_get(index)).collect::<Result<_, _>>()?,
-        model: row.try_get(width)?,
-        requests: whole(1)?,
-        failed: whole(2)?,
-        model_calls: whole(3)?,
-        repeats: whole(4)?,
-        usage: Usage {
-            prompt: whole(5)?,
-            cached: some(whole(6)?),
-            reasoning: some(whole(7)?),
-            completion: whole(8)?,
-            ..Usage::default()
-        },
-        busy: whole(9)?,
-        first: whole(10)?,
-    })
+fn read_sum(row: &Row, width: usize) -> Result<UsageSum, Error> {
+    usage_columns::read_sum(width, |index| row.try_get(index), |index| row.try_get(index))
 }

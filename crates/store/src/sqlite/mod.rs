@@ -32,7 +32,6 @@ pub use requests::{RequestOrder, RequestQuery};
 pub(crate) use source::Source;
 pub(crate) use store::SqliteStore;
 pub use usage::UsageStore;
-pub(crate) use usage::{NUMBERS, TEXTS, read_usage_row, row_numbers, row_texts, write_details};
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,9 @@
 use rusqlite::{Connection, params, params_from_iter};
 
 use super::statements::signed;
-use super::usage::{columns, dimension_column, read_row};
+use super::usage::{dimension_column, read_row};
 use crate::usage::{Dimension, StoredUsage};
+use crate::usage_columns::column_list;
 
 /// How many of the newest rows are looked at for the values of a column.
 const RECENT: u32 = 10_000;
@@ -83,7 +84,7 @@ pub(super) fn equal_values(only: &[(Dimension, String)], first: usize) -> String
 pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<StoredUsage>> {
     let statement = format!(
         "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
-        columns(),
+        column_list(),
         equal_values(&query.only, 5),
         query.order.columns()
     );
@@ -102,7 +103,7 @@ pub(super) fn find_one(
     at: Option<u64>,
 ) -> rusqlite::Result<Option<StoredUsage>> {
     let time = if at.is_some() { "at = ?2" } else { "?2 IS NULL" };
-    let columns = columns();
+    let columns = column_list();
     let statement =
         format!("SELECT {columns} FROM requests WHERE request = ?1 AND {time} ORDER BY at DESC LIMIT 1");
     let mut statement = connection.prepare_cached(&statement)?;
@@ -114,7 +115,7 @@ pub(super) fn find_of_run(
     run: &str,
     most: usize,
 ) -> rusqlite::Result<Vec<StoredUsage>> {
-    let columns = columns();
+    let columns = column_list();
     let statement = format!("SELECT {columns} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection.prepare_cached(&statement)?.query_map(params![run, most], read_row)?.collect()

@@ -2,10 +2,8 @@
 //! not touch the runs, and neither is in the other's limits. Called by `usage`.
 
 use std::borrow::Cow;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, Transaction, params, params_from_iter};
@@ -17,16 +15,14 @@ use super::space;
 use super::statements::{execute, exists, limit, list, signed};
 use crate::error::StoreError;
 use crate::usage::{Dimension, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
-use wire::turn::Usage;
-use wire::{RequestDetails, UsageRow};
+use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
+use wire::UsageRow;
 
 const FILE: &str = "usage.db";
 /// The schema, as the steps from each version to the next.
 const STEPS: [&str; 2] = [include_str!("usage_schema.sql"), include_str!("usage_details.sql")];
 /// At most this many rows are deleted in one batch.
 const BATCH: u32 = 5_000;
-/// Longer texts of errors are cut, in bytes.
-const LONGEST_ERROR: usize = 400;
 
 /// The expression of a column by which rows are grouped.
 pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
@@ -183,10 +179,6 @@ impl UsageRows for UsageStore {
         self.work(&self.reader, "read", move |connection| sums(connection, &query)).await
     }
 
-    async fn busy(&self, span: Range<u64>, without: Vec<String>) -> Result<Duration, StoreError> {
-        self.work(&self.reader, "read", move |connection| busy(connection, span, without)).await
-    }
-
     async fn sums_of_runs(&self, runs: Vec<String>) -> Result<Vec<UsageSum>, StoreError> {
         self.work(&self.reader, "read", move |connection| sums_of_runs(connection, runs)).await
     }
@@ -215,7 +207,7 @@ fn list_uncopied(
     let sql = "SELECT origin, last FROM copies WHERE database = ?1";
     let (origin, last): (String, i64) =
         connection.query_row(sql, params![database], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let sql = format!("SELECT {}, id FROM requests WHERE id > ?1 ORDER BY id LIMIT ?2", columns());
+    let sql = format!("SELECT {}, id FROM requests WHERE id > ?1 ORDER BY id LIMIT ?2", column_list());
     let place = TEXTS.len() + NUMBERS.len();
     let numbered = |row: &Row<'_>| Ok((row.get::<_, i64>(place)?.unsigned_abs(), read_row(row)?));
     Ok(UncopiedUsage { origin, rows: list(connection, &sql, params![last, limit(most)], numbered)? })
@@ -230,162 +222,37 @@ fn forget_copies(change: &Transaction<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// Lists the columns of a row, texts first, as [`read_row`] reads them.
-pub(super) fn columns() -> String {
-    [TEXTS.join(", "), NUMBERS.join(", ")].join(", ")
-}
-
 pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
-    read_usage_row(|index| row.get(index), |index| row.get(TEXTS.len() + index))
-}
-
-/// Reads a row by its texts and numbers, in the order of [`TEXTS`] and [`NUMBERS`].
-pub(crate) fn read_usage_row<E>(
-    text: impl Fn(usize) -> Result<String, E>,
-    number: impl Fn(usize) -> Result<Option<i64>, E>,
-) -> Result<StoredUsage, E> {
-    let some = |index: usize| number(index).map(|number| number.map(i64::unsigned_abs));
-    let whole = |index: usize| some(index).map(Option::unwrap_or_default);
-    let usage = match (some(3)?, some(6)?) {
-        (Some(prompt), Some(completion)) => {
-            Some(Usage { prompt, completion, cached: some(4)?, reasoning: some(5)?, ..Usage::default() })
-        }
-        _ => None,
-    };
-    Ok(UsageRow {
-        at: whole(0)?,
-        id: text(0)?,
-        route: text(1)?.into(),
-        key: text(2)?,
-        model: text(3)?,
-        upstream: text(4)?,
-        agent: text(5)?,
-        run: text(6)?,
-        stream: whole(1)? != 0,
-        status: u16::try_from(whole(2)?).unwrap_or_default(),
-        usage,
-        first_byte: some(7)?.map(Duration::from_millis),
-        duration: Duration::from_millis(whole(8)?),
-        waited: Duration::from_millis(whole(9)?),
-        attempts: u32::try_from(whole(10)?).unwrap_or(u32::MAX),
-        dialects: text(7)?,
-        repairs: text(8)?,
-        recovery: text(9)?,
-        loop_stopped: text(10)?,
-        outcome: text(11)?.into(),
-        error_code: text(12)?,
-        error: text(13)?,
-        details: serde_json::from_str(&text(14)?).unwrap_or_default(),
-    })
-}
-
-/// The columns of texts, and of numbers, in the order of [`row_texts`] and [`row_numbers`].
-pub(crate) const TEXTS: [&str; 15] = [
-    "request",
-    "route",
-    "key",
-    "model",
-    "upstream",
-    "agent",
-    "run",
-    "dialects",
-    "repairs",
-    "recovery",
-    "loop_stopped",
-    "outcome",
-    "error_code",
-    "error",
-    "details",
-];
-pub(crate) const NUMBERS: [&str; 11] = [
-    "at",
-    "stream",
-    "status",
-    "prompt",
-    "cached",
-    "reasoning",
-    "completion",
-    "first_byte",
-    "duration",
-    "waited",
-    "attempts",
-];
-
-pub(crate) fn row_texts<'a>(row: &'a UsageRow, details: &'a str) -> [&'a str; 15] {
-    [
-        &row.id,
-        &row.route,
-        &row.key,
-        &row.model,
-        &row.upstream,
-        &row.agent,
-        &row.run,
-        &row.dialects,
-        &row.repairs,
-        &row.recovery,
-        &row.loop_stopped,
-        &row.outcome,
-        &row.error_code,
-        &row.error[..row.error.floor_char_boundary(LONGEST_ERROR)],
-        details,
-    ]
-}
-
-/// Returns the details as they are stored. Most requests have none.
-pub(crate) fn write_details(row: &UsageRow) -> Cow<'static, str> {
-    if row.details == RequestDetails::default() {
-        return Cow::Borrowed("");
-    }
-    serde_json::to_string(&row.details).unwrap_or_default().into()
-}
-
-pub(crate) fn row_numbers(row: &UsageRow) -> [Option<i64>; 11] {
-    let usage = row.usage;
-    [
-        Some(signed(row.at)),
-        Some(i64::from(row.stream)),
-        Some(i64::from(row.status)),
-        usage.map(|usage| signed(usage.prompt)),
-        usage.and_then(|usage| usage.cached).map(signed),
-        usage.and_then(|usage| usage.reasoning).map(signed),
-        usage.map(|usage| signed(usage.completion)),
-        row.first_byte.map(millis),
-        Some(millis(row.duration)),
-        Some(millis(row.waited)),
-        Some(i64::from(row.attempts)),
-    ]
+    usage_columns::read_row(|index| row.get(index), |index| row.get(index))
 }
 
 fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
-    let columns = columns();
     let places = vec!["?"; TEXTS.len() + NUMBERS.len()].join(", ");
+    let sql = format!("INSERT INTO requests ({}) VALUES ({places})", column_list());
     let change = connection.transaction()?;
     {
-        let mut statement =
-            change.prepare_cached(&format!("INSERT INTO requests ({columns}) VALUES ({places})"))?;
+        let mut statement = change.prepare_cached(&sql)?;
         // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
-        let (mut last_texts, mut last_numbers) = ([None; TEXTS.len()], [None; NUMBERS.len()]);
-        let details: Vec<Cow<'_, str>> = rows.iter().map(write_details).collect();
-        for (row, details) in rows.iter().zip(&details) {
-            for (index, (text, last)) in row_texts(row, details).into_iter().zip(&mut last_texts).enumerate()
-            {
-                if last.replace(text) != Some(text) {
-                    statement.raw_bind_parameter(1 + index, text)?;
+        let (mut last_texts, mut last_numbers) =
+            ([const { None::<Cow<'_, str>> }; TEXTS.len()], [None; NUMBERS.len()]);
+        for row in rows {
+            for (index, (column, last)) in TEXTS.iter().zip(&mut last_texts).enumerate() {
+                let text = (column.get)(row);
+                if last.as_ref() != Some(&text) {
+                    statement.raw_bind_parameter(1 + index, &*text)?;
+                    *last = Some(text);
                 }
             }
-            for (index, (number, last)) in row_numbers(row).into_iter().zip(&mut last_numbers).enumerate() {
+            for (index, (column, last)) in NUMBERS.iter().zip(&mut last_numbers).enumerate() {
+                let number = (column.get)(row);
                 if last.replace(number) != Some(number) {
-                    statement.raw_bind_parameter(1 + TEXTS.len() + index, number)?;
+                    statement.raw_bind_parameter(1 + TEXTS.len() + index, number.map(signed))?;
                 }
             }
             statement.raw_execute()?;
         }
     }
     change.commit()
-}
-
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
 fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::Result<usize> {
@@ -410,11 +277,6 @@ fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::
     Ok(deleted)
 }
 
-/// The columns of a row of sums, behind those that it is grouped by.
-const SUMS: &str = "model, sum(route <> 'agent_model'), sum(route <> 'agent_model' AND outcome = 'error'),
-    sum(route <> 'agent' AND upstream <> ''), sum(max(attempts - 1, 0)), total(prompt), total(cached), total(reasoning), total(completion),
-    sum(CASE WHEN route = 'agent' THEN 0 ELSE duration END), min(at)";
-
 fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageSum>> {
     let by: Vec<&str> = query.by.iter().map(|dimension| dimension_column(*dimension)).collect();
     let columns: String = by.iter().flat_map(|column| [*column, ", "]).collect();
@@ -427,7 +289,7 @@ fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<Usa
     let span = [signed(query.since), signed(query.until)].map(rusqlite::types::Value::from);
     let values = query.only.iter().map(|(_, value)| value.clone().into());
     let parameters = params_from_iter(span.into_iter().chain(values));
-    statement.query_map(parameters, |row| sum(row, width))?.collect()
+    statement.query_map(parameters, |row| read_sum(row, width))?.collect()
 }
 
 fn sums_of_runs(connection: &Connection, runs: Vec<String>) -> rusqlite::Result<Vec<UsageSum>> {
@@ -435,59 +297,23 @@ fn sums_of_runs(connection: &Connection, runs: Vec<String>) -> rusqlite::Result<
         "SELECT run, key, {SUMS} FROM requests WHERE run <> '' AND run IN (SELECT value FROM json_each(?1)) GROUP BY run, key, model"
     );
     let runs = serde_json::Value::from(runs).to_string();
-    connection.prepare_cached(&statement)?.query_map(params![runs], |row| sum(row, 2))?.collect()
+    connection.prepare_cached(&statement)?.query_map(params![runs], |row| read_sum(row, 2))?.collect()
 }
 
-fn sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
-    let whole = |index: usize| row.get::<_, i64>(width + index).map(i64::unsigned_abs);
-    // Totals of columns that may be empty are floats.
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        reason = "sums of counts, far below 2^53"
-    )]
-    let total = |index: usize| row.get::<_, f64>(width + index).map(|total| total as u64);
-    let some = |count: u64| (count > 0).then_some(count);
-    Ok(UsageSum {
-        names: (0..width).map(|index| row.get(index)).collect::<rusqlite::Result<_>>()?,
-        model: row.get(width)?,
-        requests: whole(1)?,
-        failed: whole(2)?,
-        model_calls: whole(3)?,
-        repeats: whole(4)?,
-        usage: Usage {
-            prompt: total(5)?,
-            cached: some(total(6)?),
-            reasoning: some(total(7)?),
-            completion: total(8)?,
-            ..Usage::default()
-        },
-        busy: whole(9)?,
-        first: whole(10)?,
-    })
-}
-
-/// The length of the union of the times in which calls were under way.
-fn busy(connection: &Connection, span: Range<u64>, without: Vec<String>) -> rusqlite::Result<Duration> {
-    let mut statement = connection.prepare_cached(
-        "SELECT at, at + duration FROM requests WHERE at >= ?1 AND at < ?2 AND upstream <> '' AND route <> 'agent'
-             AND model NOT IN (SELECT value FROM json_each(?3)) ORDER BY at",
-    )?;
-    let without = serde_json::Value::from(without).to_string();
-    let mut rows = statement.query(params![signed(span.start), signed(span.end), without])?;
-    let (mut sum, mut end) = (0, i64::MIN);
-    while let Some(row) = rows.next()? {
-        let (begin, until): (i64, i64) = (row.get(0)?, row.get(1)?);
-        sum += (until - begin.max(end)).max(0);
-        end = end.max(until);
-    }
-    Ok(Duration::from_millis(sum.unsigned_abs()))
+fn read_sum(row: &Row<'_>, width: usize) -> rusqlite::Result<UsageSum> {
+    usage_columns::read_sum(width, |index| row.get(index), |index| row.get(index))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use wire::RequestDetails;
+    use wire::turn::Usage;
+
     use super::*;
     use crate::sqlite::requests::RequestOrder;
+    use crate::usage_columns::LONGEST_ERROR;
 
     fn row(at: u64, key: &str, model: &str, tokens: u64) -> UsageRow {
         UsageRow {
@@ -562,7 +388,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         drop(open::open_other(&dir.path().join(FILE), &STEPS[..1]).unwrap());
         let old = Connection::open(dir.path().join(FILE)).unwrap();
-        let columns = [&TEXTS[..TEXTS.len() - 1], &NUMBERS].concat().join(", ");
+        let columns = column_list().replace(" details,", "");
         let values = vec!["'1'"; TEXTS.len() - 1 + NUMBERS.len()].join(", ");
         old.execute(&format!("INSERT INTO requests ({columns}) VALUES ({values})"), []).unwrap();
         drop(old);
@@ -602,7 +428,15 @@ mod tests {
         let sums = store.sums(query(&[Dimension::Key, Dimension::Day])).await.unwrap();
         let found: Vec<_> = sums
             .iter()
-            .map(|sum| (sum.names.join(" "), &*sum.model, sum.requests, sum.failed, sum.usage.prompt))
+            .map(|sum| {
+                (
+                    sum.names.join(" "),
+                    &*sum.model,
+                    sum.totals.requests,
+                    sum.totals.failed,
+                    sum.totals.usage.prompt,
+                )
+            })
             .collect();
         assert_eq!(
             found,
@@ -613,14 +447,7 @@ mod tests {
             ]
         );
         let of_alice = UsageQuery { only: vec![(Dimension::Key, "alice".into())], ..query(&[]) };
-        assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.requests).sum::<u64>(), 2);
-        // 1 to 1,500 together, then the two of the second day, which overlap but for 5 ms.
-        assert_eq!(store.busy(0..u64::MAX, Vec::new()).await.unwrap(), Duration::from_millis(1_499 + 1_005));
-        assert_eq!(
-            store.busy(0..u64::MAX, vec!["m".into()]).await.unwrap(),
-            Duration::from_secs(1),
-            "the calls of `m` are left out"
-        );
+        assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.totals.requests).sum::<u64>(), 2);
     }
 
     #[tokio::test]
@@ -635,7 +462,8 @@ mod tests {
         let asked = UsageRow { usage: Some(Usage::default()), upstream: String::new(), ..of_run("agent", 0) };
         store.append(vec![of_run("agent_model", 10), of_run("agent_model", 20), asked]).await.unwrap();
         let sums = store.sums_of_runs(vec!["run-1".into(), "run-2".into()]).await.unwrap();
-        assert_eq!((sums.len(), sums[0].requests, sums[0].model_calls, sums[0].usage.prompt), (1, 1, 2, 30));
+        let totals = sums[0].totals;
+        assert_eq!((sums.len(), totals.requests, totals.model_calls, totals.usage.prompt), (1, 1, 2, 30));
         assert_eq!(sums[0].names[0], "run-1");
     }
 
@@ -645,7 +473,7 @@ mod tests {
         let store = UsageStore::open(dir.path()).unwrap();
         store.append((0..30_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();
         store.clear(100, u64::MAX).await.unwrap();
-        let count = |sums: Vec<UsageSum>| sums.iter().map(|sum| sum.requests).sum::<u64>();
+        let count = |sums: Vec<UsageSum>| sums.iter().map(|sum| sum.totals.requests).sum::<u64>();
         assert_eq!(count(store.sums(query(&[])).await.unwrap()), 29_900);
         store.clear(0, 1 << 20).await.unwrap();
         let left = store.find(newest(usize::MAX)).await.unwrap();
