@@ -48,8 +48,8 @@ impl Source {
     /// When it cannot be fetched; a package that does not load is not an error here.
     pub fn load(&self) -> Result<Loaded, ExpertError> {
         match self {
-            Self::Path(path) if path.is_file() => Err(format!(
-                "{} is a file: name a package's folder. Unpack an archive first (`tar xf`, `unzip`)",
+            Self::Path(path) if path.exists() && !path.is_dir() => Err(format!(
+                "{} is not a folder: name a package's folder. Unpack an archive first (`tar xf`, `unzip`)",
                 path.display()
             )
             .into()),
