@@ -320,7 +320,7 @@ fn parse_version(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adapt::Rule;
+    use adapt::{Rule, RuleSet};
 
     #[test]
     fn another_build_of_llama_cpp_forgets_the_rules() {
