@@ -1,5 +1,5 @@
-//! Where a package is installed from: a directory or a git repository. Its content is loaded and checked before
-//! any of it is kept. Called by `library`.
+//! Where a package is installed from: a directory or a git repository. Its content is loaded and checked
+//! before any of it is kept. Called by `library`.
 
 use std::path::PathBuf;
 

@@ -6,7 +6,7 @@ use super::learned_rules::{KeptRules, LearnedRules};
 use super::rule_file::RuleFile;
 use adapt::RuleSet;
 
-/// What one upstream's refusals have taught.
+/// The rules that one upstream's refusals have taught.
 #[derive(Debug)]
 pub struct ServerRules {
     /// The upstream's name.
