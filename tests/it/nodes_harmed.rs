@@ -86,7 +86,7 @@ impl Road {
         for connection in self.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             connection.abort();
         }
-        tokio::time::sleep(duration).await;
+        wait(duration).await;
         self.is_closed.store(false, Ordering::Relaxed);
     }
 }
@@ -104,6 +104,11 @@ fn start_node(desk: &Desk, number: usize, clocks: &[&str]) -> Child {
     command.spawn().unwrap()
 }
 
+/// Lets time pass between two harms: their moments are what is tried.
+async fn wait(duration: Duration) {
+    tokio::time::sleep(duration).await;
+}
+
 /// Harms three processes so often, while events arrive, and waits until all events are over. Returns a list
 /// of the harms.
 async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], times: usize) -> String {
@@ -119,7 +124,7 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
             enqueue(store, event(events)).await;
             events += 1;
         }
-        tokio::time::sleep(Duration::from_millis(random.random_range(0..400))).await;
+        wait(Duration::from_millis(random.random_range(0..400))).await;
         let number = random.random_range(0..nodes.len());
         let name = match random.random_range(0..10) {
             0..5 => {
@@ -129,7 +134,7 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
             }
             5..7 => {
                 send_signal(&nodes[number], Signal::SIGSTOP);
-                tokio::time::sleep(LEASE.mul_f64(random.random_range(0.5..2.5))).await;
+                wait(LEASE.mul_f64(random.random_range(0.5..2.5))).await;
                 send_signal(&nodes[number], Signal::SIGCONT);
                 "stopped"
             }
