@@ -122,6 +122,8 @@ cat > "$dir/respool.toml" <<TOML
 state_dir = "$dir/state"
 [[upstream]]
 url = "http://127.0.0.1:$(cat "$dir/port")"
+[tools.local]
+loopback_ports = [${url##*:}]
 TOML
 tmux new-session -d -s keep "sleep 3600"
 

@@ -522,22 +522,6 @@ fn git_takes_over_its_own_files_alone() {
     site.assert_status_is_safe(&outputs);
 }
 
-#[test]
-fn a_repository_of_a_command_becomes_no_submodule() {
-    let site = Site::with_repository();
-    let make = format!(
-        "{FSMONITOR}git init -q dep; git -C dep -c user.name=x -c user.email=x@y commit -q --allow-empty -m x; printf \"$fsm\" >> dep/.git/config"
-    );
-    let outputs = site.run(&[], &[&make, "git add dep", "git -c a.b=c add dep", "git ls-files"]);
-    assert!(outputs[1].contains("holds a repository of its own"), "{outputs:#?}");
-    assert_eq!(outputs[3], "a\n", "{outputs:#?}");
-    // The next respool finds the repository there.
-    let outputs = site.run(&[], &["git add -A", "git ls-files"]);
-    assert!(outputs[0].contains("holds a repository of its own"), "{outputs:#?}");
-    assert_eq!(outputs[1], "a\n", "{outputs:#?}");
-    site.assert_status_is_safe(&outputs);
-}
-
 /// A command sees no neighbour of a workspace below `/tmp`.
 #[test]
 fn workspaces_below_tmp_open_no_neighbours() {
@@ -684,9 +668,10 @@ fn open_and_write(directory: &str, repository: &str) -> String {
 fn a_directory_closed_by_a_command_stays_protected() {
     let site = Site::with_repository();
     site.person("git init -q d/rep");
-    let outputs = site.run(&[], &["chmod 000 d; true", &open_and_write("d", "d/rep"), "echo ran"]);
-    assert!(!outputs[2].contains("ran"), "nothing runs: {outputs:#?}");
-    site.person("chmod 755 d");
+    let close = "mkdir -p e/f; git init -q e/f; printf '[core]\n\tfsmonitor = touch ~/PWNED' >> e/f/.git/config; chmod 000 d; chmod 111 e; true";
+    let outputs = site.run(&[], &[close, &open_and_write("d", "d/rep"), "echo ran"]);
+    assert!(outputs[0].contains("respool opened") && !site.work("e/f/.git").exists(), "{outputs:#?}");
+    assert_eq!(outputs[2], "ran\n", "{outputs:#?}");
     assert!(!fs::read_to_string(site.work("d/rep/.git/config")).unwrap().contains("PWNED"), "{outputs:#?}");
 }
 
@@ -980,6 +965,8 @@ own = socket.create_server(("127.0.0.1", 0))
 for host, port in [("own", own.getsockname()[1])] + [road.rsplit(":", 1) for road in sys.argv[1:]]:
     try: socket.create_connection(("127.0.0.1" if host == "own" else host, int(port)), 5); print(host, "open")
     except OSError as error: print(host, type(error).__name__)
+try: socket.socket().setsockopt(socket.SOL_SOCKET, 25, socket.if_nameindex()[-1][1].encode()); print("open")
+except OSError as error: print("bound", type(error).__name__)
 "#;
 
 /// Daemons of build tools listen on loopback and run what they are asked to; clouds keep credentials at a
@@ -988,10 +975,20 @@ for host, port in [("own", own.getsockname()[1])] + [road.rsplit(":", 1) for roa
 fn no_service_of_this_machine_is_in_reach() {
     let site = Site::new();
     fs::write(site.work("roads.py"), ROADS).unwrap();
-    let listeners = ["127.0.0.1:0", "0.0.0.0:0"].map(|place| std::net::TcpListener::bind(place).unwrap());
+    // Link-local addresses have a scope. There may be no IPv6.
+    let table = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
+    let every = if table.is_empty() { "0.0.0.0:0" } else { "[::]:0" };
+    let listeners = ["127.0.0.1:0", every].map(|place| std::net::TcpListener::bind(place).unwrap());
+    let address = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let address = std::net::Ipv6Addr::from(u128::from_str_radix(fields[0], 16).unwrap().to_be_bytes());
+        format!("'{address}%{}", fields[5])
+    };
     let [first, second] = listeners.each_ref().map(|listener| listener.local_addr().unwrap().port());
+    let others = table.lines().map(|line| format!("{}:{second}'", address(line)));
+    let others = others.collect::<Vec<String>>().join(" ");
     let command = format!(
-        "/usr/bin/python3 roads.py 127.0.0.1:{first} 127.0.0.2:{second} 169.254.169.254:80 $(hostname -I | cut -d' ' -f1):{second}; \
+        "/usr/bin/python3 roads.py 127.0.0.1:{first} 127.0.0.2:{second} 169.254.169.254:80 $(hostname -I | cut -d' ' -f1):{second} {others}; \
         id -u; grep -c '^nameserver' /etc/resolv.conf; grep Cap[PEB] /proc/self/status | uniq -f1"
     );
     let reached = |settings: &str, variables: &[(&str, &str)]| {
@@ -1004,6 +1001,7 @@ fn no_service_of_this_machine_is_in_reach() {
         said.contains("169.254.169.254 PermissionError\n") && said.matches("open").count() == 1,
         "{said}"
     );
+    assert!(said.contains("bound PermissionError\n"), "{said}");
     let user = if is_root() { ORDINARY } else { nix::unistd::geteuid().as_raw() };
     assert!(said.contains(&format!("\n{user}\n2\nCapPrm:\t0000000000000000\n")), "{said}");
     let proxy = format!("http://localhost:{first}");
@@ -1013,6 +1011,155 @@ fn no_service_of_this_machine_is_in_reach() {
     ] {
         assert!(said.contains("127.0.0.1 open\n") && said.matches("open").count() == 2, "{said}");
     }
+}
+
+/// The person's `git add -A` looks into every repository below, however deep; a command makes none that
+/// starts a program then.
+#[test]
+fn a_repository_that_starts_programs_is_set_aside() {
+    let commit = "commit -q --allow-empty -m x";
+    for (make, top) in [
+        (
+            format!(
+                "mkdir -p a2/b/c/d/e; git init -q a2/b/c/d/e; git -C a2/b/c/d/e {commit}; printf \"$fsm\" >> a2/b/c/d/e/.git/config"
+            ),
+            "a2/b/c/d/e",
+        ),
+        (
+            format!(
+                "git init -q h; git -C h {commit}; mkdir -p h/.git/hooks; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > h/.git/hooks/post-index-change; chmod +x h/.git/hooks/*"
+            ),
+            "h",
+        ),
+        (
+            format!(
+                "git init -q r; git -C r {commit}; mv r/.git r/g; printf \"$fsm\" >> r/g/config; echo gitdir: g > r/.git"
+            ),
+            "r",
+        ),
+        (format!("git init -q k; git -C k {commit}; ln k/.git/config kept; chmod 555 k"), "k"),
+        (
+            format!(
+                "git init -q u; git -C u {commit}; mkdir -p u/.git/hooks; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > u/.git/hooks/post-index-change; chmod +x u/.git/hooks/*; chmod 111 u/.git/hooks"
+            ),
+            "u",
+        ),
+        (
+            format!(
+                "mkdir n; touch n/HEAD n/objects n/refs; git init -q n/n; git -C n/n {commit}; printf \"$fsm\" >> n/n/.git/config"
+            ),
+            "n/n",
+        ),
+        (format!("git init -q q; git -C q {commit}; mkdir s; ln -s ../q/.git s/.git"), "s"),
+        (
+            format!(
+                "git init -q i; git -C i {commit}; printf '[core] fsmonitor = \"touch ~/PWNED; false\"\\n' >> i/.git/config"
+            ),
+            "i",
+        ),
+    ] {
+        let site = Site::with_repository();
+        let outputs = site
+            .run(&[], &[&format!("{FSMONITOR}{make}"), &format!("{FSMONITOR}printf \"$fsm\" >> kept; true")]);
+        assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{make}: {outputs:#?}");
+        assert!(site.work(top).join(".git").symlink_metadata().is_err(), "{outputs:#?}");
+        site.person_says("git add -A; git status; git diff", false);
+        site.assert_not_escaped(&outputs);
+    }
+    let site = Site::with_repository();
+    let outputs =
+        site.run(&[], &["git init -q mine; git clone -q . clone; git -C clone switch -qc topic; true"]);
+    assert!(
+        outputs[0] == "[no output]" && site.work("clone/.git").exists() && site.work("mine/.git").exists(),
+        "{outputs:#?}"
+    );
+}
+
+/// The configuration counts that is in force when a command begins, not when respool started.
+#[test]
+fn later_programs_of_git_are_read_only() {
+    let site = Site::with_repository();
+    let later = format!(
+        "{PERSON}mkdir hooks && git config core.hooksPath hooks && mkdir tools && echo 'import sys; sys.stdout.write(sys.stdin.read())' > tools/clean.py && \
+        git config filter.x.clean 'python3 -m tools.clean' && echo '* filter=x' > .gitattributes"
+    );
+    let evil = "printf '#!/bin/sh\\ntouch ~/PWNED\\n' > hooks/post-index-change; chmod +x hooks/*; \
+        for f in clean __init__; do echo 'open(\"../PWNED\", \"w\")' > tools/$f.py; done; echo b > a; true";
+    let outputs = site.run(&[], &["true", &later, evil]);
+    assert!(outputs[1].matches("ead-only file system").count() >= 3, "{outputs:#?}");
+    site.assert_status_is_safe(&outputs);
+}
+
+/// Settings are known by the shape of their names, and what they name is read-only with them.
+#[test]
+fn settings_are_protected_with_what_they_name() {
+    let site = Site::new();
+    site.person("mkdir -p .claude/hooks scripts bin && echo own > scripts/run && ln -s ../../scripts/run .claude/hooks/run && \
+        printf 'source_env env.sh\\ndotenv .env\\nPATH_add bin\\nwatch_file a\\n' > .envrc && echo own > env.sh && echo own > a");
+    let evil = "for f in scripts/run env.sh bin/ls; do echo evil > $f; done; echo evil > .env; echo new > a; mv scripts s; true";
+    let outputs = site.run(&[], &[evil]);
+    let read = |name: &str| fs::read_to_string(site.work(name)).unwrap_or_default();
+    assert_eq!(
+        [read("scripts/run"), read("env.sh"), read("bin/ls"), read(".env"), read("a")],
+        ["own\n", "own\n", "", "", "new\n"],
+        "{outputs:#?}"
+    );
+    let make = "touch .vimrc .exrc lefthook-local.yml mise.prod.toml .envrc.local .vscode-test mise.rs CLAUDE.rs; true";
+    let outputs = Site::new().run(&[], &[make]);
+    assert_eq!(outputs[0].matches("respool renamed it").count(), 5, "{outputs:#?}");
+}
+
+/// Servers outside the sandbox find code in directories that options and variables name.
+#[test]
+fn what_servers_are_given_is_read_only() {
+    let site = Site::new();
+    site.person("mkdir lib py other && echo '1;' > lib/Server.pm");
+    let work = site.path("work").display().to_string();
+    let settings = format!(
+        "mcp.a = {{ command = \"perl\", args = [\"-I{work}/lib\", \"-MServer\", \"-e1\"] }}\n\
+        mcp.b = {{ command = \"true\", env = {{ PYTHONPATH = \"/x:{work}/py\" }} }}"
+    );
+    let outputs = site
+        .run_at(
+            "full",
+            &settings,
+            &[],
+            &["echo x > lib/Server.pm; echo x > py/json.py; echo x > other/x; true"],
+        )
+        .outputs;
+    assert_eq!(outputs[0].matches("ead-only file system").count(), 2, "{outputs:#?}");
+    assert!(site.work("other/x").exists(), "{outputs:#?}");
+}
+
+#[test]
+fn other_repositories_of_the_person_are_kept() {
+    let site = Site::with_repository();
+    site.person("git init -q --bare store.git && mkdir -p ../proj/bin ../proj/.git ../proj/lib && echo TOKEN > ../proj/.env");
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", site.path("proj/bin").display());
+    let outputs = site.run(
+        &[("PATH", &path)],
+        &[
+            "touch store.git/hooks/update; echo x >> store.git/config; cat ~/proj/.env; true",
+            "d=$(printf 'r\\377'); mkdir $d; git init -q $d; echo made",
+            "echo x > $(printf 'r\\377')/.git/x; echo alive",
+        ],
+    );
+    assert_eq!(outputs[0].matches("ead-only file system").count(), 2, "{outputs:#?}");
+    assert!(outputs[1].ends_with("made\n") && outputs[2].ends_with("alive\n"), "{outputs:#?}");
+    assert!(outputs[2].contains("ead-only file system"), "{outputs:#?}");
+    site.assert_not_escaped(&outputs);
+}
+
+/// By a replacement everybody's git reads other objects than those that were reviewed.
+#[test]
+fn no_object_is_replaced() {
+    let site = Site::with_repository();
+    let head = site.person("git commit -q --allow-empty -m two && git rev-parse HEAD").stdout;
+    let head = String::from_utf8(head).unwrap();
+    let fetch = format!("git fetch -q . HEAD~1:refs/replace/{}", head.trim());
+    let outputs = site.run(&[], &[&fetch, "git log --format=%s"]);
+    assert_eq!(outputs[1], "two\none\n", "{outputs:#?}");
+    assert!(outputs[0].contains("refs/replace/"), "{outputs:#?}");
 }
 
 const DATAGRAMS: &str = r#"
@@ -1115,7 +1262,7 @@ fn the_work_of_a_day_with_git_goes_on() {
             "echo c >> b && git stash -q && git status --short && git stash pop -q && git status --short",
             "git add -A && git commit -qm three && git reset -q --soft HEAD~1 && git commit -qm 'three again' 2>&1 && git log --format=%s -1",
             "mkdir d && git mv b d/b && git commit -qm moved && git rm -q d/b && git commit -qm removed && git tag -l && git log --oneline | wc -l",
-            "git init -q mine && cd mine && git commit -q --allow-empty -m own && git config a.b c && git log --format=%s",
+            "git init -q mine && cd mine && git commit -q --allow-empty -m own && git config user.name own && git log --format=%s",
             "cd . && git restore --staged a && git checkout -q -b last && git merge -q other && git branch --show-current",
             "git commit -qm nothing",
         ];

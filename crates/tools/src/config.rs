@@ -1,7 +1,7 @@
 //! `[tools.*]`: where tools come from, what bounds them and what they may do.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
@@ -106,6 +106,8 @@ wire::settings! {
             pub highest_level: Option<Level> = None;
             /// The program with the `sandbox-exec` command: respool. `None` if this process is another one.
             pub launcher: Option<PathBuf> = None;
+            /// The places below those that commands write that MCP servers are given.
+            pub named_by_servers: Vec<PathBuf> = Vec::new();
             /// respool's own files, which no tool writes.
             pub own_files: Vec<PathBuf> = Vec::new();
             /// The variables that hold respool's own keys: all that the configuration names, once it is
@@ -128,6 +130,18 @@ impl LocalConfig {
     pub fn held_from_programs(&self) -> Vec<PathBuf> {
         if self.sandbox == SandboxMode::Off { Vec::new() } else { self.writable_by_commands() }
     }
+}
+
+/// Returns the paths below a directory that a text contains, `-I/work/lib` and `a:/work/b` as well.
+fn paths_below(root: &Path, text: &str) -> Vec<PathBuf> {
+    let Some(prefix) = root.to_str() else { return Vec::new() };
+    let below = |(at, _)| {
+        let rest = text.get(at + prefix.len()..)?.strip_prefix('/')?;
+        let end = rest.find(|c: char| c.is_whitespace() || "\"'`:;,|&<>()".contains(c));
+        let name = rest.get(..end.unwrap_or(rest.len()))?.trim_end_matches('/');
+        (!name.is_empty()).then(|| root.join(name))
+    };
+    text.match_indices(prefix).filter_map(below).collect()
 }
 
 wire::settings! {
@@ -177,6 +191,21 @@ wire::settings! {
 }
 
 impl ToolsConfig {
+    /// Returns the settings of local tools, with the paths below a workspace that command lines and
+    /// environments of MCP servers contain: these may find code there.
+    pub(super) fn local_beside_servers(&self, workspace: &Path) -> LocalConfig {
+        let mut local = self.local.clone();
+        let mut roots = local.writable_by_commands();
+        roots.push(workspace.to_owned());
+        for server in self.mcp.values() {
+            let variables = server.env.values().map(Secret::expose_secret);
+            for text in server.command.iter().chain(&server.args).map(String::as_str).chain(variables) {
+                local.named_by_servers.extend(roots.iter().flat_map(|root| paths_below(root, text)));
+            }
+        }
+        local
+    }
+
     /// Keeps the programs of MCP servers away from what commands write.
     pub(super) fn with_held_programs(mut self) -> Self {
         let held = self.local.held_from_programs();

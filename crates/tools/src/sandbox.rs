@@ -43,8 +43,7 @@ use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
-pub(super) use protected::WatchedSettings;
-use protected::{Kept, Protected, paths_of_submodules};
+use protected::{Kept, Protected, WatchedRepositories, WatchedSettings};
 use spec::{Cover, Spec};
 
 #[cfg(target_os = "linux")]
@@ -71,6 +70,8 @@ pub(super) struct Sandbox {
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
     workspace: PathBuf,
+    /// The places that MCP servers are given.
+    named: Vec<PathBuf>,
     places: Places,
     /// What commands see as `/tmp`.
     temporary: Option<TempDir>,
@@ -99,8 +100,22 @@ pub(super) struct Launch {
     pub(super) command: Command,
     /// Everything that it started ends when this is closed; `None` without a launcher.
     pub(super) control: Option<PipeWriter>,
-    /// The settings that are put right when it has ended.
-    pub(super) watched: Vec<WatchedSettings>,
+    pub(super) watched: Watched,
+}
+
+/// Settings and repositories that are put right when a command has ended.
+#[derive(Debug, Default)]
+pub(super) struct Watched {
+    settings: Vec<WatchedSettings>,
+    repositories: Option<WatchedRepositories>,
+}
+
+impl Watched {
+    /// Returns a note on each file that it renames or puts back.
+    pub(super) fn restore(&self) -> Vec<String> {
+        let settings = self.settings.iter().flat_map(WatchedSettings::restore);
+        settings.chain(self.repositories.iter().flat_map(WatchedRepositories::restore)).collect()
+    }
 }
 
 /// A command's time in the sandbox.
@@ -157,6 +172,7 @@ impl Sandbox {
             forwarded: ports_on_loopback(config),
             accepts_unprotected: config.unprotected_repositories,
             workspace: workspace.to_owned(),
+            named: config.named_by_servers.clone(),
             places,
             temporary,
             protected: OnceLock::new(),
@@ -185,7 +201,7 @@ impl Sandbox {
 
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Protected {
-        self.protected.get_or_init(|| Protected::find(&self.workspace, &self.places.configured))
+        self.protected.get_or_init(|| Protected::find(&self.workspace, &self.places.configured, &self.named))
     }
 
     /// Finds out what the next command never writes.
@@ -194,9 +210,7 @@ impl Sandbox {
     /// When something cannot be protected.
     pub(super) fn find_protected(&self) -> io::Result<()> {
         self.protected().check_stuck()?;
-        if self.level.has_namespaces() {
-            self.protected().find_made();
-        }
+        self.protected().find_made(self.level.has_namespaces());
         self.find_kept(&self.workspace).map(|_| ())
     }
 
@@ -239,26 +253,14 @@ impl Sandbox {
     /// Takes over what git wrote, and returns a note on what was not.
     ///
     /// # Errors
-    /// When git would follow a repository that a command made, or a file cannot be written.
+    /// When git's index leads elsewhere, or a file cannot be written.
     pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
         if let Some(index) = work.new_index()? {
-            let repository = &work.repository;
-            // What respool cannot read, git does not follow for anybody.
-            let known = self.protected().submodules(repository).unwrap_or_default();
-            let is_foreign = |path: &&PathBuf| self.protected().has_foreign_repository(path, repository);
-            let entries = index::read_entries(&index, repository)?;
-            if let Some(entry) = entries.iter().find(|entry| git::leads_elsewhere(&entry.name)) {
+            let names = index::read_names(&index, &work.repository)?;
+            if let Some(name) = names.iter().find(|name| git::leads_elsewhere(name)) {
                 return Err(io::Error::other(format!(
                     "the new index names {:?}, which is not in the work tree, so nothing was taken over",
-                    String::from_utf8_lossy(&entry.name)
-                )));
-            }
-            let submodules = paths_of_submodules(repository, entries);
-            if let Some(new) = submodules.iter().filter(|path| !known.contains(path)).find(is_foreign) {
-                return Err(io::Error::other(format!(
-                    "{} holds a repository of its own, perhaps one that a command made. As a submodule, git would obey its \
-                     configuration, so nothing was taken over. Remove its .git, or run git in a terminal of your own",
-                    new.display()
+                    String::from_utf8_lossy(name)
                 )));
             }
         }
@@ -281,13 +283,16 @@ impl Sandbox {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
             command.args(arguments).current_dir(directory).env("PWD", directory);
-            return Ok(Launch { command, control: None, watched: Vec::new() });
+            return Ok(Launch { command, control: None, watched: Watched::default() });
         };
         let is_watched = self.level.holds_files() && matches!(reach, Reach::Workspace | Reach::Repository(_));
         let kept = if is_watched { self.find_kept(directory)? } else { Kept::default() };
         // The owner may have accepted that commands make settings.
         let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
-        let watched = if is_accepted { Vec::new() } else { self.protected().watched_settings(&kept)? };
+        let settings = if is_accepted { Vec::new() } else { self.protected().watched_settings(&kept)? };
+        let is_watched = is_watched && !is_accepted;
+        let repositories = is_watched.then(|| self.protected().watched_repositories());
+        let watched = Watched { settings, repositories };
         let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;
         let mut command = process::plain_command(launcher, passing);

@@ -66,7 +66,8 @@ impl Sources {
         let ((workspace, gateway), policy) = zip_results(zip_results(workspace, gateway), policy)?;
         let local = workspace.map(|mut workspace| {
             workspace.refuses_links = AtomicBool::new(policy.judges_paths());
-            Local::new(workspace, Naming::Agent, &config.local)
+            let local = config.local_beside_servers(&workspace.root);
+            Local::new(workspace, Naming::Agent, &local)
         });
         let local = local.transpose().map_err(|why| one(&["tools", "local", "sandbox"], &why))?;
         if let Some(local) = &local {
@@ -282,7 +283,8 @@ impl ToolSet {
             .map_err(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
-        let local = Local::new(workspace, Naming::Chat, &config.local)?;
+        let local = config.local_beside_servers(&workspace.root);
+        let local = Local::new(workspace, Naming::Chat, &local)?;
         log_confinement(local.sandbox());
         let local: Arc<dyn Source> = Arc::new(local);
         Ok(Self {

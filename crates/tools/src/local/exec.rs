@@ -17,7 +17,7 @@ use super::super::contract::{OutputWatcher, ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::Group;
-use super::super::sandbox::{Launch, Reach, Sandbox, WatchedSettings};
+use super::super::sandbox::{Launch, Reach, Sandbox, Watched};
 use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
 
@@ -100,7 +100,7 @@ pub(super) async fn run_order(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran
     let (limit, captured) = (order.limit, Captured::with_watcher(order.watcher.cloned()));
     let ran = tokio::spawn(async move {
         let ended = wait_for_exit(running, captured, limit, gone).await;
-        with_notes(ended, &watched.iter().flat_map(WatchedSettings::restore).collect::<Vec<_>>())
+        with_notes(ended, &watched.restore())
     });
     let ran = ran.await;
     drop::<oneshot::Sender<()>>(caller);
@@ -176,7 +176,7 @@ fn command_words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<(Running, Vec<WatchedSettings>)> {
+fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<(Running, Watched)> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
     let Launch { mut command, control, watched } =

@@ -36,6 +36,8 @@ const OF_INDEX: &str = "add mv restore rm";
 const REMOVING: &str = "branch fetch pull stash";
 /// Directories of references and their logs.
 const REFERENCES: [&str; 3] = ["refs", "logs", "reftable"];
+/// References by which git reads other objects than it names. None is taken over.
+const REPLACING: &str = "refs/replace";
 /// Files that are taken over.
 const TAKEN_OVER: &str = "\
     AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD MERGE_HEAD MERGE_MODE MERGE_MSG ORIG_HEAD REVERT_HEAD \
@@ -200,6 +202,7 @@ impl GitWork {
             let is_wanted = |name: &Path| match name.to_str().filter(|name| is_in(TAKEN_OVER, name)) {
                 Some("index") => !is_shared,
                 Some("packed-refs") => may_remove,
+                None if name.starts_with(REPLACING) => false,
                 Some(name) => !is_of_index && (!is_shared || is_in(SHARED, name)),
                 None => !is_of_index,
             };
@@ -258,6 +261,7 @@ impl GitCopy {
             names.into_iter().filter(is_changed).partition(|name| {
                 is_wanted(name)
                     && (may_remove || !is_loss(name))
+                    && !self.replaces(name, after.get(*name))
                     && after
                         .get(*name)
                         .is_none_or(|content| !name.starts_with("refs") || is_reference(content))
@@ -287,6 +291,15 @@ impl GitCopy {
         let others = fs::read_dir(self.directory.path())?.flatten().map(|entry| entry.file_name().into());
         let left = kept.into_iter().cloned().chain(others.filter(is_other));
         Ok(left.map(|name| name.display().to_string()).collect())
+    }
+
+    /// True for packed references among which there are new ones that replace objects.
+    fn replaces(&self, name: &Path, after: Option<&Vec<u8>>) -> bool {
+        let lines = |content: Option<&Vec<u8>>| -> BTreeSet<String> {
+            let text = String::from_utf8_lossy(content.map_or(&[][..], Vec::as_slice)).into_owned();
+            text.lines().filter(|line| line.contains(REPLACING)).map(str::to_owned).collect()
+        };
+        name == Path::new("packed-refs") && !lines(after).is_subset(&lines(self.before.get(name)))
     }
 
     /// A person's git may have been at work as well.

@@ -17,40 +17,18 @@ const LONGEST_NAME: usize = 4096;
 const MOST_NAMES: usize = 128 << 20;
 /// Larger files of configuration are not read.
 const MOST_TEXT: u64 = 1 << 20;
-/// The part of a mode that is the kind of the entry, and the kind of a submodule.
-const KIND: u32 = 0o170_000;
-const SUBMODULE: u32 = 0o160_000;
 /// The flag of an entry that has more flags.
 const EXTENDED: u8 = 0x40;
 
-/// One entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
-    pub(super) name: Vec<u8>,
-    pub(super) is_submodule: bool,
-}
-
-/// Reads the entries of an index, and of the one that it shares with others, if it is split.
+/// Reads the names in an index that is not split.
 ///
 /// # Errors
 /// When it cannot be read, or is not an index.
-pub(super) fn read_entries(file: &Path, repository: &Repository) -> io::Result<Vec<Entry>> {
+pub(super) fn read_names(file: &Path, repository: &Repository) -> io::Result<Vec<Vec<u8>>> {
     let config = read_small(&repository.common.join("config")).unwrap_or_default().to_ascii_lowercase();
     let digest = if config.contains("objectformat") && config.contains("sha256") { 32 } else { 20 };
-    let (mut entries, mut is_shared) = (Vec::new(), false);
-    let mut next = Some(file.to_owned());
-    while let Some(file) = next.take() {
-        let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
-        let (own, shared) = parse(&read_file(&file)?, digest).ok_or_else(unknown)?;
-        next = shared.map(|shared| file.with_file_name(format!("sharedindex.{shared}")));
-        if next.is_some() && is_shared {
-            return Err(unknown());
-        }
-        is_shared = true;
-        // One without a name changes an entry of the shared index.
-        entries.extend(own.into_iter().filter(|entry| next.is_none() || !entry.name.is_empty()));
-    }
-    Ok(entries)
+    let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
+    parse(&read_file(file)?, digest).ok_or_else(unknown)
 }
 
 /// Reads a regular file, through no link: a command may have put anything there.
@@ -76,17 +54,17 @@ pub(super) fn read_small(path: &Path) -> Option<String> {
     (is_file && file.take(MOST_TEXT).read_to_string(&mut text).is_ok()).then_some(text)
 }
 
-/// Returns the entries, and the digest of the shared index; `None` for anything else than an index.
-fn parse(bytes: &[u8], digest: usize) -> Option<(Vec<Entry>, Option<String>)> {
+/// Returns the names of the entries; `None` for anything else than an index.
+fn parse(bytes: &[u8], digest: usize) -> Option<Vec<Vec<u8>>> {
     let body = bytes.get(..bytes.len().checked_sub(digest)?)?;
     let number = |at: usize| Some(u32::from_be_bytes(body.get(at..at.checked_add(4)?)?.try_into().ok()?));
     let (version, count) = (number(4)?, number(8)?);
     if !body.starts_with(b"DIRC") || !(2..=4).contains(&version) {
         return None;
     }
-    let (mut at, mut name, mut entries, mut total) = (12, Vec::new(), Vec::new(), 0);
+    let (mut at, mut name, mut names, mut total) = (12, Vec::new(), Vec::new(), 0);
     for _ in 0..count {
-        let (start, mode) = (at, number(at + 24)?);
+        let start = at;
         at += 40 + digest;
         let is_extended = version > 2 && body.get(at)? & EXTENDED != 0;
         at += if is_extended { 4 } else { 2 };
@@ -102,20 +80,9 @@ fn parse(bytes: &[u8], digest: usize) -> Option<(Vec<Entry>, Option<String>)> {
         if version < 4 {
             at = start + (at - start).next_multiple_of(8);
         }
-        entries.push(Entry { name: name.clone(), is_submodule: mode & KIND == SUBMODULE });
+        names.push(name.clone());
     }
-    let mut shared = None;
-    while at < body.len() {
-        let (kind, size) = (body.get(at..at + 4)?, usize::try_from(number(at + 4)?).ok()?);
-        let content = body.get(at + 8..(at + 8).checked_add(size)?)?;
-        if kind == b"link" {
-            let of = content.get(..digest)?;
-            let hex = || of.iter().fold(String::new(), |hex, byte| hex + &format!("{byte:02x}"));
-            shared = of.iter().any(|byte| *byte != 0).then(hex);
-        }
-        at += 8 + size;
-    }
-    Some((entries, shared))
+    Some(names)
 }
 
 /// Reads a number as packs have it, seven bits in a byte.
@@ -146,7 +113,7 @@ mod tests {
     /// git itself writes the indexes, in each version and with both kinds of digests.
     #[test]
     fn indexes_of_git_are_read() {
-        for (format, digest) in [("sha1", 40), ("sha256", 64)] {
+        for format in ["sha1", "sha256"] {
             let directory = tempfile::tempdir().unwrap();
             let top = directory.path().to_owned();
             git(&top, &["init", "-q", &format!("--object-format={format}")]);
@@ -155,31 +122,18 @@ mod tests {
                 fs::write(top.join(name), name).unwrap();
             }
             git(&top, &["add", "-A"]);
-            git(
-                &top,
-                &[
-                    "update-index",
-                    "--add",
-                    "--cacheinfo",
-                    &format!("160000,{},sub/module", "1".repeat(digest)),
-                ],
-            );
             git(&top, &["update-index", "--skip-worktree", "skipped"]);
             let own = top.join(".git");
             let repository = Repository { top: top.clone(), own: own.clone(), common: own.clone() };
-            for version in ["--index-version=2", "--index-version=4", "--split-index"] {
+            for version in ["--index-version=2", "--index-version=4"] {
                 git(&top, &["update-index", version]);
-                let mut entries = read_entries(&own.join("index"), &repository).unwrap();
-                entries.sort_by(|one, other| one.name.cmp(&other.name));
-                let names: Vec<_> =
-                    entries.iter().map(|entry| String::from_utf8_lossy(&entry.name)).collect();
+                let names = read_names(&own.join("index"), &repository).unwrap();
+                let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
                 assert_eq!(
                     names,
-                    ["a", "directory/with a name", "directory/with another", "skipped", "sub/module"],
+                    ["a", "directory/with a name", "directory/with another", "skipped"],
                     "{format} {version}"
                 );
-                let submodules: Vec<bool> = entries.iter().map(|entry| entry.is_submodule).collect();
-                assert_eq!(submodules, [false, false, false, false, true], "{format} {version}");
             }
         }
     }

@@ -22,7 +22,8 @@ const OPTIONS: &str = "--quiet --foreground --config-net --no-map-gw -t none -u 
 /// those that the Internet keeps for documentation.
 const RESOLVERS: [&str; 2] = ["203.0.113.53", "2001:db8::53"];
 /// Link-local addresses, and those at which clouds answer instead.
-const NEVER: [(&str, u8); 3] = [("169.254.0.0", 16), ("fd00:ec2::", 32), ("fd20:ce::254", 128)];
+const NEVER: [(&str, u8); 4] =
+    [("169.254.0.0", 16), ("fe80::", 10), ("fd00:ec2::", 32), ("fd20:ce::254", 128)];
 /// Variables that name a proxy. One on loopback stays in reach.
 const PROXIES: &str = "http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY";
 
@@ -104,13 +105,14 @@ pub(super) fn close_roads(spec: &Spec) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a route of rtnetlink(7) that ends.
+/// Makes a rule of rtnetlink(7) before all tables but that of local addresses. A route would not hold for a
+/// link-local address with its interface.
 fn prohibit(address: IpAddr, bits: u8) -> Result<(), Errno> {
-    const NEW_ROUTE: u16 = 24;
-    /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_REPLACE` and `NLM_F_CREATE`.
-    const FLAGS: u16 = 0x505;
-    /// `RT_TABLE_MAIN`, `RTPROT_STATIC`, `RT_SCOPE_UNIVERSE` and `RTN_PROHIBIT`.
-    const ROUTE: [u8; 4] = [254, 4, 0, 8];
+    const NEW_RULE: u16 = 32;
+    /// `NLM_F_REQUEST`, `NLM_F_ACK` and `NLM_F_CREATE`.
+    const FLAGS: u16 = 0x405;
+    /// No table, two reserved bytes, and `FR_ACT_PROHIBIT`.
+    const RULE: [u8; 4] = [0, 0, 0, 8];
     const DESTINATION: u16 = 1;
     let (family, octets) = match address {
         IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
@@ -118,9 +120,9 @@ fn prohibit(address: IpAddr, bits: u8) -> Result<(), Errno> {
     };
     let length = u16::try_from(octets.len()).unwrap_or_default();
     let mut message = u32::from(32 + length).to_ne_bytes().to_vec();
-    message.extend([NEW_ROUTE, FLAGS, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend([NEW_RULE, FLAGS, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
     message.extend([u8::try_from(family.as_raw()).unwrap_or_default(), bits, 0, 0]);
-    message.extend(ROUTE);
+    message.extend(RULE);
     message.extend([0; 4]);
     message.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
     message.extend(octets);

@@ -249,7 +249,12 @@ fn toolchain_of(programs: &Path, home: Option<&Path>) -> PathBuf {
             name.starts_with('.') && !name.contains('/') && !words(TOOLS).any(|tool| tool == name)
         })
     };
-    parent.filter(|parent| !is_mixed(parent)).unwrap_or(programs).to_owned()
+    // A project has its own `bin`.
+    let is_toolchain = |parent: &Path| {
+        let has = |name: &str| parent.join(name).exists();
+        (has("lib") || has("pyvenv.cfg")) && !has(".git")
+    };
+    parent.filter(|parent| !is_mixed(parent) && is_toolchain(parent)).unwrap_or(programs).to_owned()
 }
 
 /// False for the home directory, what is above it, and what is not absolute.
@@ -264,21 +269,28 @@ mod tests {
 
     #[test]
     fn a_toolchain_includes_its_files_but_not_the_home() {
-        let home = Some(Path::new("/home/me"));
+        let folder = tempfile::tempdir().unwrap();
+        let home = Some(folder.path());
+        for directory in
+            ["miniconda3/lib", ".docker/lib", ".deno/lib", "lib", "project/lib/x", "project/.git"]
+        {
+            fs::create_dir_all(folder.path().join(directory)).unwrap();
+        }
         for (programs, expected) in [
-            ("/home/me/miniconda3/bin", "/home/me/miniconda3"),
-            ("/home/me/.cargo/bin", "/home/me/.cargo/bin"),
-            ("/home/me/.local/bin", "/home/me/.local/bin"),
-            ("/home/me/.docker/bin", "/home/me/.docker/bin"),
-            ("/home/me/.deno/bin", "/home/me/.deno"),
-            ("/home/me/bin", "/home/me/bin"),
-            ("/home/me/tools", "/home/me/tools"),
-            ("/opt/x/bin", "/opt/x"),
+            ("miniconda3/bin", "miniconda3"),
+            (".cargo/bin", ".cargo/bin"),
+            (".local/bin", ".local/bin"),
+            (".docker/bin", ".docker/bin"),
+            (".deno/bin", ".deno"),
+            ("bin", "bin"),
+            ("tools", "tools"),
+            ("project/bin", "project/bin"),
         ] {
-            assert_eq!(toolchain_of(Path::new(programs), home), Path::new(expected), "{programs}");
+            let programs = folder.path().join(programs);
+            assert_eq!(toolchain_of(&programs, home), folder.path().join(expected), "{}", programs.display());
         }
         for path in ["/", "/home", "/home/me", "relative"] {
-            assert!(!is_narrow(Path::new(path), home), "{path}");
+            assert!(!is_narrow(Path::new(path), Some(Path::new("/home/me"))), "{path}");
         }
     }
 }

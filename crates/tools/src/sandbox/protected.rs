@@ -6,38 +6,44 @@
 //! Repositories are searched for before the first command, and after that only near the top of the workspace,
 //! where commands clone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
 
 use cap_std::fs::{Dir, MetadataExt as _};
 
 use super::super::programs::{Resolved, home_directories, resolve_symlinks};
 use super::index;
 
-/// Settings that programs obey on their own, at the top of the workspace and of each repository.
+/// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
+/// alone or with an ending (`.envrc.local`).
 const OBEYED: &str = "\
-    .envrc .direnv mise.toml .mise.toml .mise .vscode .idea .zed .fleet .devcontainer .devcontainer.json .helix \
-    .exrc .nvimrc .nvim.lua .nvim .vim .lazy.lua .dir-locals.el .claude .codex .cursor .gemini .opencode opencode.json \
-    .mcp.json .qwen .kiro .windsurf .continue .roo .aider.conf.yml .crush.json crush.json .husky .githooks respool.toml \
-    .hg .jj .sl lefthook.yml lefthook.yaml lefthook.toml lefthook-local.yml .lefthook.yml .pre-commit-config.yaml \
-    .dir-locals-2.el mise.local.toml .mise.local.toml opencode.jsonc AGENTS.md AGENTS.override.md AGENT.md CLAUDE.md \
-    CLAUDE.local.md GEMINI.md QWEN.md .clinerules .cursorrules .windsurfrules .goosehints .roomodes .junie .trae .augment \
-    .amp";
+    .amazonq .aider .amp .augment .claude .clinerules .codex .config .continue .crush .cursor .cursorrules .devcontainer \
+    .dir-locals .dir-locals-2 .direnv .envrc .exrc .factory .fleet .gemini .githooks .goosehints .gvimrc .helix .hg .husky \
+    .idea .ideavimrc .jj .junie .kilocode .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc .opencode \
+    .pre-commit-config .qwen .roo .roomodes .sl .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed";
+/// The same, for files of settings: what may follow these names ends with one of the endings.
+const OBEYED_FILES: &str = "mise lefthook opencode crush respool AGENTS AGENT CLAUDE GEMINI QWEN";
+const ENDINGS: &str = "toml yml yaml json jsonc md";
 /// What the name of settings ends with that a command made.
 const RENAMED: &str = ".made-by-a-command";
 /// More directories are not searched; the rest of the workspace is then read-only as a whole.
 const MOST_DIRECTORIES: usize = 200_000;
 /// More files of git's configuration are not read.
 const MOST_CONFIGURATIONS: usize = 100;
-/// How deep repositories are searched for that commands made.
-const DEPTH_OF_CLONES: usize = 3;
+/// More is not searched for links below settings.
+const MOST_SETTINGS: usize = 2_000;
+/// Sections and keys of a repository's configuration by which git starts no program.
+const HARMLESS: &str = "\
+    core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase core.precomposeunicode \
+    core.symlinks core.autocrlf core.worktree core.sparsecheckout core.sparsecheckoutcone extensions.objectformat \
+    extensions.refstorage extensions.partialclone remote.url remote.fetch remote.pushurl remote.tagopt remote.promisor \
+    remote.partialclonefilter branch.remote branch.merge branch.rebase submodule.url submodule.active user.name user.email \
+    init.defaultbranch pull.rebase commit.gpgsign advice.detachedhead";
 
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
 /// for a hundred, 2.5 s for four hundred, minutes for three thousand).
@@ -56,9 +62,6 @@ pub(super) struct Repository {
     pub(super) common: PathBuf,
 }
 
-/// The time, size and number of an index: another one has another.
-type Stamp = (Option<SystemTime>, u64, u64);
-
 /// The places that a command leaves as they are.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
@@ -70,6 +73,13 @@ pub(super) struct Kept {
     tops: BTreeSet<PathBuf>,
     /// A repository that is written although a directory above it is read-only as a whole.
     pub(super) spared: Option<PathBuf>,
+}
+
+impl Repository {
+    fn open(top: &Path) -> Self {
+        let git = top.join(".git");
+        Self { top: top.to_owned(), own: git.clone(), common: git }
+    }
 }
 
 impl Kept {
@@ -86,7 +96,7 @@ impl Kept {
             |directory: &Path| is_inside(directory) && !directory.iter().any(|part| part == ".git");
         self.names.extend(names.filter(|(directory, _)| is_named(directory)));
         if missing.is_none() && is_inside(&real) && self.frozen.insert(real.clone()) {
-            links_in(&real).for_each(|link| self.add(&link, roots));
+            links_below(&real).iter().for_each(|link| self.add(link, roots));
         }
     }
 
@@ -148,6 +158,8 @@ impl Kept {
 pub(super) struct Protected {
     /// The workspace, then the writable places of the configuration.
     roots: Vec<PathBuf>,
+    /// Places that programs outside the sandbox use.
+    named: Vec<PathBuf>,
     /// These, and the directories that held a `.git` before the first command.
     tops: BTreeSet<PathBuf>,
     /// The repositories that were there before the first command.
@@ -156,33 +168,33 @@ pub(super) struct Protected {
     kept: Kept,
     /// The repositories that commands have made since.
     made: Mutex<Vec<Repository>>,
-    /// The directories that could not be searched for those.
-    closed: Mutex<Vec<PathBuf>>,
+    /// The repositories and closed directories before the last command.
+    seen: Mutex<Arc<Search>>,
     /// The settings of commands that could not be renamed.
     stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
     /// The links that no command made, with their targets.
     links: Mutex<BTreeMap<PathBuf, PathBuf>>,
-    /// The submodules that the index of each repository names.
-    submodules: Mutex<BTreeMap<PathBuf, (Stamp, Vec<PathBuf>)>>,
 }
 
 impl Protected {
     /// Searches the workspace and the writable places of the configuration, and finds the repository that the
-    /// workspace is in.
-    pub(super) fn find(workspace: &Path, configured: &[PathBuf]) -> Self {
-        let mut found = Self { roots: vec![workspace.to_owned()], ..Self::default() };
+    /// workspace is in. `named` are places that programs outside the sandbox use.
+    pub(super) fn find(workspace: &Path, configured: &[PathBuf], named: &[PathBuf]) -> Self {
+        let roots = vec![workspace.to_owned()];
+        let mut found = Self { roots, named: named.to_vec(), ..Self::default() };
         found.roots.extend(configured.iter().filter(|place| !place.is_file()).cloned());
-        let mut search = Search::new();
+        let nothing = Search::default();
+        let mut search = Search::run_all(&[], &nothing);
         search.tops.extend(found.roots.iter().cloned());
         for root in &found.roots {
-            search.run(root, usize::MAX);
+            search.run(root, &nothing);
             if search.left == 0 {
                 tracing::warn!(target: "respool::tools", directory = %root.display(),
                     "there are too many directories to find all repositories: commands only read this one");
                 found.kept.frozen.insert(root.clone());
             }
         }
-        found.kept.frozen.extend(search.closed);
+        found.kept.frozen.extend(search.closed.iter().chain(&search.bare).cloned());
         found.repositories.extend(workspace.ancestors().skip(1).find_map(|above| repository(above, &[])));
         for top in &search.tops {
             let known: Vec<PathBuf> = found.repositories.iter().map(|known| known.common.clone()).collect();
@@ -192,38 +204,31 @@ impl Protected {
                 found.kept.frozen.insert(top.clone());
             }
         }
-        found.tops = search.tops;
+        found.tops.clone_from(&search.tops);
+        found.seen = Mutex::new(Arc::new(search));
         let mut kept = std::mem::take(&mut found.kept);
-        found.add_settings(&mut kept);
-        let own = |root: &PathBuf| Repository {
-            top: root.clone(),
-            own: root.join(".git"),
-            common: root.join(".git"),
-        };
-        let configured = found.roots.iter().map(own).chain(found.repositories.clone());
-        let named = configured.flat_map(|repository| named_by_configuration(&repository));
-        for path in named.chain(linked_settings()) {
-            kept.add(&path, &found.roots);
-        }
+        found.add_settings(&mut kept, false);
         found.kept = kept;
         found
     }
 
     /// Searches for repositories that commands have made. Only a real `.git` directory counts: a command
     /// could have made a link to any other.
-    pub(super) fn find_made(&self) {
-        let mut search = Search::new();
-        for root in &self.roots {
-            search.run(root, DEPTH_OF_CLONES);
-        }
-        *self.closed.lock().unwrap_or_else(PoisonError::into_inner) = search.closed;
-        let is_new = |top: &PathBuf| !self.repositories.iter().any(|known| known.top == *top);
-        let made = search.tops.into_iter().filter(is_new).filter_map(|top| {
+    pub(super) fn find_made(&self, has_mounts: bool) {
+        let search = Search::run_all(&self.roots, &self.seen());
+        let is_new = |top: &&PathBuf| !self.repositories.iter().any(|known| known.top == **top);
+        let made = search.tops.iter().filter(is_new).filter(|top| {
             let git = top.join(".git");
-            let is_real = git.symlink_metadata().is_ok_and(|data| data.is_dir());
-            is_real.then(|| Repository { top, own: git.clone(), common: git })
+            git.symlink_metadata().is_ok_and(|data| data.is_dir())
         });
-        *self.made() = made.collect();
+        if has_mounts {
+            *self.made() = made.map(|top| Repository::open(top)).collect();
+        }
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(search);
+    }
+
+    fn seen(&self) -> Arc<Search> {
+        Arc::clone(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn made(&self) -> MutexGuard<'_, Vec<Repository>> {
@@ -236,23 +241,28 @@ impl Protected {
     }
 
     /// Adds the settings at the top of each work tree.
-    fn add_settings(&self, kept: &mut Kept) {
-        let is_obeyed = |path: &PathBuf| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name == ".git" || obeyed().any(|known| known == name))
-        };
-        let made: Vec<PathBuf> = self.made().iter().map(|made| made.top.clone()).collect();
-        for top in self.tops.iter().chain(&made) {
+    fn add_settings(&self, kept: &mut Kept, has_mounts: bool) {
+        let is_obeyed =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name == ".git" || is_obeyed(name));
+        let made = if has_mounts { self.seen().tops.clone() } else { BTreeSet::new() };
+        for top in self.tops.union(&made) {
             let git = top.join(".git");
             // Wherever a file leads, git obeys what is there.
             let own = line(&git).and_then(|line| Some(top.join(line.strip_prefix("gitdir:")?.trim())));
             let common = own.as_ref().and_then(|own| Some(own.join(line(&own.join("commondir"))?)));
             let elsewhere: Vec<PathBuf> = own.into_iter().chain(common).collect();
             let hooks = elsewhere.iter().chain([&git]).flat_map(|git| links_in(&git.join("hooks")));
-            for path in paths_in(top).filter(is_obeyed).chain(hooks).chain(elsewhere.clone()) {
+            let named =
+                paths_in(top).filter(is_obeyed).flat_map(|settings| named_by_settings(&settings, top));
+            for path in paths_in(top).filter(is_obeyed).chain(named).chain(hooks).chain(elsewhere.clone()) {
                 kept.add(&path, &self.roots);
             }
             kept.tops.insert(top.clone());
+        }
+        let tops = self.roots.iter().map(|root| Repository::open(root));
+        let named = tops.chain(self.all()).flat_map(|repository| named_by_configuration(&repository));
+        for path in named.chain(linked_settings()).chain(self.named.iter().cloned()) {
+            kept.add(&path, &self.roots);
         }
     }
 
@@ -262,8 +272,7 @@ impl Protected {
         all.filter(|git| !self.roots.iter().any(|root| git.starts_with(root)))
     }
 
-    /// Returns what a command in this directory leaves as it is: what was found, and with bubblewrap the
-    /// repositories of submodules, which a person's `git status` obeys.
+    /// Returns what a command in this directory leaves as it is.
     ///
     /// # Errors
     /// When a repository is gone.
@@ -273,7 +282,7 @@ impl Protected {
                 && path.symlink_metadata().is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         };
         let mut kept = self.kept.clone();
-        self.add_settings(&mut kept);
+        self.add_settings(&mut kept, has_mounts);
         if !has_mounts {
             return Ok(kept);
         }
@@ -282,20 +291,7 @@ impl Protected {
                 format!("{} is gone, and cannot be protected any more: restart respool", git.display());
             return Err(io::Error::other(text));
         }
-        kept.frozen.extend(self.closed.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
-        for repository in self.all() {
-            let Ok(submodules) = self.submodules(&repository) else {
-                // Nobody knows what git would follow there.
-                kept.frozen.extend(
-                    self.roots.iter().any(|root| repository.top.starts_with(root)).then_some(repository.top),
-                );
-                continue;
-            };
-            // Where a submodule is not checked out, a command makes no repository in its place.
-            for submodule in submodules {
-                kept.add(&submodule.join(".git"), &self.roots);
-            }
-        }
+        kept.frozen.extend(self.seen().closed.iter().cloned());
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         let Kept { frozen, names, spared, .. } = &mut kept;
         let is_spared = |path: &Path| spared.as_ref().is_some_and(|spared| path.starts_with(spared));
@@ -323,37 +319,27 @@ impl Protected {
     /// # Errors
     /// When a directory cannot be opened: settings in it could not be renamed.
     pub(super) fn watched_settings(&self, kept: &Kept) -> io::Result<Vec<WatchedSettings>> {
-        let mut watched = BTreeMap::<PathBuf, Vec<OsString>>::new();
-        let names = |top: &PathBuf| obeyed().map(|name| (top.clone(), name.into())).collect::<Vec<_>>();
-        for (directory, name) in kept.tops.iter().flat_map(names).chain(kept.names.iter().cloned()) {
-            watched.entry(directory).or_default().push(name);
+        let mut watched: BTreeMap<&PathBuf, BTreeSet<OsString>> = BTreeMap::new();
+        for top in &kept.tops {
+            watched.insert(top, BTreeSet::new());
+        }
+        for (directory, name) in &kept.names {
+            watched.entry(directory).or_default().insert(name.clone());
         }
         watched
             .into_iter()
-            .map(|(directory, names)| WatchedSettings::find(directory, names, self))
+            .map(|(directory, names)| {
+                let names: Vec<OsString> = names.into_iter().collect();
+                WatchedSettings::find(directory, &names, kept.tops.contains(directory), self)
+            })
             .filter_map(Result::transpose)
             .collect()
     }
 
-    /// The directories of submodules that the index of a repository names.
-    ///
-    /// # Errors
-    /// When the index cannot be read.
-    pub(super) fn submodules(&self, repository: &Repository) -> io::Result<Vec<PathBuf>> {
-        let index = repository.own.join("index");
-        if !index.exists() {
-            return Ok(Vec::new());
-        }
-        let stamp = stamp(&index);
-        let mut known = self.submodules.lock().unwrap_or_else(PoisonError::into_inner);
-        match known.get(&repository.own) {
-            Some((seen, submodules)) if *seen == stamp => Ok(submodules.clone()),
-            _ => {
-                let submodules = paths_of_submodules(repository, index::read_entries(&index, repository)?);
-                known.insert(repository.own.clone(), (stamp, submodules.clone()));
-                Ok(submodules)
-            }
-        }
+    /// Returns what finds the repositories that a command makes.
+    pub(super) fn watched_repositories(&self) -> WatchedRepositories {
+        let (roots, before) = (self.roots.clone(), self.seen());
+        WatchedRepositories { roots, before, stuck: Arc::clone(&self.stuck) }
     }
 
     /// Returns the repository that git would use in a directory.
@@ -361,20 +347,6 @@ impl Protected {
         let top = directory.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok())?;
         self.all().into_iter().find(|repository| repository.top == top)
     }
-
-    /// True for a directory that holds a repository, unless that is one which this repository keeps for its
-    /// submodules.
-    pub(super) fn has_foreign_repository(&self, directory: &Path, repository: &Repository) -> bool {
-        let modules = repository.common.join("modules");
-        let is_own = |known: &Repository| known.top == directory && known.own.starts_with(&modules);
-        directory.join(".git").symlink_metadata().is_ok() && !self.repositories.iter().any(is_own)
-    }
-}
-
-/// Returns the directories of submodules among the entries of an index.
-pub(super) fn paths_of_submodules(repository: &Repository, entries: Vec<index::Entry>) -> Vec<PathBuf> {
-    let submodules = entries.into_iter().filter(|entry| entry.is_submodule);
-    submodules.map(|entry| repository.top.join(OsString::from_vec(entry.name))).collect()
 }
 
 /// A file or directory by its number, and where it leads if it is a link.
@@ -396,15 +368,17 @@ pub(crate) struct WatchedSettings {
     /// It is locked as long as a command may write here.
     directory: Dir,
     names: Vec<Watched>,
+    /// Where programs look for settings: the names that were there, and those above.
+    known: Option<BTreeSet<OsString>>,
     /// Of all directories.
     stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
 impl WatchedSettings {
     /// `None` for a directory that is gone.
-    fn find(top: PathBuf, names: Vec<OsString>, protected: &Protected) -> io::Result<Option<Self>> {
+    fn find(top: &Path, names: &[OsString], is_top: bool, protected: &Protected) -> io::Result<Option<Self>> {
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", top.display()));
-        let directory = match fs::File::open(&top) {
+        let directory = match fs::File::open(top) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened.map_err(failed)?,
         };
@@ -423,8 +397,11 @@ impl WatchedSettings {
             let target = target.filter(|target| links.get(&path) == Some(target));
             is_watched.then_some(Watched { name, before, target })
         };
-        let names = names.into_iter().filter_map(&mut watch).collect();
-        Ok(Some(Self { top, directory, names, stuck: Arc::clone(&protected.stuck) }))
+        let settings = if is_top { obeyed_in(&directory)? } else { BTreeSet::new() };
+        let known: BTreeSet<OsString> = names.iter().cloned().chain(settings).collect();
+        let names = known.iter().cloned().filter_map(&mut watch).collect();
+        let (top, stuck) = (top.to_owned(), Arc::clone(&protected.stuck));
+        Ok(Some(Self { top, directory, names, known: is_top.then_some(known), stuck }))
     }
 
     /// Renames the settings that a command has made, puts back links that it replaced, and returns a note on
@@ -433,7 +410,12 @@ impl WatchedSettings {
         // A command may have taken the directory's permissions away.
         let closed =
             self.directory.try_clone().ok().and_then(|directory| give_permissions(directory.into_std_file()));
-        let notes = self.names.iter().filter_map(|watched| self.restore_one(watched)).collect();
+        let mut notes: Vec<String> =
+            self.names.iter().filter_map(|watched| self.restore_one(watched)).collect();
+        if let Some(known) = &self.known {
+            let settings = obeyed_in(&self.directory).unwrap_or_default();
+            notes.extend(settings.difference(known).map(|name| self.rename(name)));
+        }
         if let Some((directory, permissions)) = closed {
             // As the command left it; what counts is renamed.
             let _ = directory.set_permissions(permissions);
@@ -446,7 +428,7 @@ impl WatchedSettings {
         if now == *before {
             return None;
         }
-        let note = now.map(|_| self.rename(&name.to_string_lossy()));
+        let note = now.map(|_| self.rename(name));
         let Some(target) = target else { return note };
         let put_back = match self.directory.symlink_contents(target, name) {
             Ok(()) => format!("respool put the link {} back", name.display()),
@@ -455,32 +437,148 @@ impl WatchedSettings {
         Some(note.into_iter().chain([put_back]).collect::<Vec<_>>().join("; "))
     }
 
-    fn rename(&self, name: &str) -> String {
-        let new_name = |count: usize| match count {
-            0 => format!("{name}{RENAMED}"),
-            _ => format!("{name}{RENAMED}-{count}"),
+    fn rename(&self, name: &OsStr) -> String {
+        let obeyed = "which editors, shells or agents obey without being started";
+        set_aside(&self.directory, &self.top.join(name), obeyed, &self.stuck)
+    }
+}
+
+/// Repositories that a command must not make: git starts a program when the person looks at one.
+#[derive(Debug)]
+pub(crate) struct WatchedRepositories {
+    roots: Vec<PathBuf>,
+    before: Arc<Search>,
+    stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
+}
+
+impl WatchedRepositories {
+    /// Renames the `.git` of such repositories, and returns a note on each.
+    pub(crate) fn restore(&self) -> Vec<String> {
+        let (mut after, mut notes) = (Search::run_all(&self.roots, &self.before), Vec::new());
+        // A command may have closed the directory that one is in.
+        while let Some(closed) = after.closed.pop() {
+            if !self.before.closed.contains(&closed) {
+                let opened = fs::set_permissions(&closed, fs::Permissions::from_mode(0o700));
+                notes.push(match opened {
+                    Ok(()) => format!("respool opened {} again, to look into it", closed.display()),
+                    Err(error) => format!("the command closed {}: {error}", closed.display()),
+                });
+                after.run(&closed, &self.before);
+            }
+        }
+        let new = after.tops.difference(&self.before.tops).filter(|top| !is_harmless(&top.join(".git")));
+        // Where not all were found before, commands only read.
+        notes.extend(new.filter(|_| self.before.left > 0).map(|top| self.set_aside(top)));
+        notes
+    }
+
+    fn set_aside(&self, top: &Path) -> String {
+        let open = || {
+            let root = self.roots.iter().find(|root| top.starts_with(root)).ok_or(io::ErrorKind::NotFound)?;
+            let directory = Dir::open_ambient_dir(root, cap_std::ambient_authority())?;
+            let below = Path::new(".").join(top.strip_prefix(root).unwrap_or(top));
+            Ok::<_, io::Error>(Dir::from_std_file(directory.open(below)?.into_std()))
         };
-        let is_free = |new: &String| self.directory.symlink_metadata(new).is_err();
-        let path = self.top.join(name);
-        let new = (0..100).map(new_name).find(is_free);
-        let new = new.unwrap_or_else(|| format!("{name}{RENAMED}-{:016x}", rand::random::<u64>()));
-        match self.directory.rename(name, &self.directory, &new) {
-            Ok(()) => format!(
-                "the command made {}, which editors, shells or agents obey without being started; respool renamed it to {new}. \
-                 If it is wanted, ask the user to rename it",
-                path.display()
-            ),
+        let obeyed = "whose configuration or hooks can start programs when git looks into it";
+        match open() {
+            Ok(directory) => {
+                let closed = directory.try_clone().ok().and_then(|it| give_permissions(it.into_std_file()));
+                let note = set_aside(&directory, &top.join(".git"), obeyed, &self.stuck);
+                if let Some((directory, permissions)) = closed {
+                    let _ = directory.set_permissions(permissions);
+                }
+                note
+            }
             Err(error) => {
-                let text = format!(
-                    "the command made {}, which editors, shells or agents obey without being started, and it could not be \
-                     renamed ({error}): ask the user to look at it. No other command runs before that",
-                    path.display()
-                );
-                self.stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(path);
+                let git = top.join(".git");
+                let text = format!("the command made {}, {obeyed}: {error}", git.display());
+                self.stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(git);
                 text
             }
         }
     }
+}
+
+/// Renames what a command made in this directory, and returns a note.
+fn set_aside(directory: &Dir, path: &Path, obeyed: &str, stuck: &Mutex<BTreeSet<PathBuf>>) -> String {
+    let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    let new_name = |count: usize| match count {
+        0 => format!("{name}{RENAMED}"),
+        _ => format!("{name}{RENAMED}-{count}"),
+    };
+    let is_free = |new: &String| directory.symlink_metadata(new).is_err();
+    let new = (0..100).map(new_name).find(is_free);
+    let new = new.unwrap_or_else(|| format!("{name}{RENAMED}-{:016x}", rand::random::<u64>()));
+    match directory.rename(path.file_name().unwrap_or_default(), directory, &new) {
+        Ok(()) => format!(
+            "the command made {}, {obeyed}; respool renamed it to {new}. If it is wanted, ask the user to rename it",
+            path.display()
+        ),
+        Err(error) => {
+            stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(path.to_owned());
+            format!(
+                "the command made {}, {obeyed}, and it could not be renamed ({error}): ask the user to look at it. No other \
+                 command runs before that",
+                path.display()
+            )
+        }
+    }
+}
+
+/// True for a `.git` by which git starts no program. A file leads to a submodule's place in a repository
+/// above it.
+fn is_harmless(git: &Path) -> bool {
+    match git.symlink_metadata() {
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+        Ok(data) if data.is_file() => {
+            let own = line(git).and_then(|line| {
+                git.parent()?.join(line.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
+            });
+            let is_part = |own: &PathBuf| {
+                git.ancestors().skip(2).any(|above| own.starts_with(above.join(".git/modules")))
+            };
+            data.nlink() == 1 && own.filter(is_part).is_some_and(|own| starts_nothing(&own))
+        }
+        Ok(data) => data.is_dir() && starts_nothing(git),
+    }
+}
+
+/// True for a directory of git's with hooks that are samples, and a configuration without a key that could
+/// name a program. No file has a second name, by which a later command could change it.
+fn starts_nothing(git: &Path) -> bool {
+    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
+    let has_none = |name: &str| git.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
+    let is_sample = |entry: io::Result<fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "sample"))
+    };
+    let (hooks, config) = (git.join("hooks"), git.join("config"));
+    let has_samples = || !is_symlink(&hooks) && fs::read_dir(&hooks).is_ok_and(|mut all| all.all(is_sample));
+    let has_one_name = || config.symlink_metadata().is_ok_and(|data| data.is_file() && data.nlink() == 1);
+    let is_plain = || has_one_name() && index::read_small(&config).is_some_and(|text| names_nothing(&text));
+    has_none("commondir")
+        && has_none("config.worktree")
+        && (has_none("hooks") || has_samples())
+        && (has_none("config") || is_plain())
+}
+
+/// True for a configuration of harmless keys, written as git itself writes it.
+fn names_nothing(text: &str) -> bool {
+    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    let mut section = String::new();
+    text.lines().map(str::trim).all(|line| {
+        if line.ends_with('\\') {
+            return false;
+        }
+        if let Some(head) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+            let (name, part) = head.split_once(' ').unwrap_or((head, "\"\""));
+            section = name.to_ascii_lowercase();
+            let part = part.strip_prefix('"').and_then(|part| part.strip_suffix('"'));
+            return is_word(name) && part.is_some_and(|part| !part.contains(['"', '\\', ']']));
+        }
+        let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
+        let is_known = || HARMLESS.split_ascii_whitespace().any(|known| known == format!("{section}.{key}"));
+        line.is_empty() || line.starts_with(['#', ';']) || (is_word(&key) && is_known())
+    })
 }
 
 /// Returns the entry of a name; `None` where there is nothing.
@@ -514,46 +612,94 @@ fn give_permissions(directory: fs::File) -> Option<(fs::File, fs::Permissions)> 
     (!is_open && given().is_ok()).then_some((directory, old))
 }
 
-fn stamp(file: &Path) -> Stamp {
-    let data = fs::metadata(file).ok();
-    data.map_or((None, 0, 0), |data| (data.modified().ok(), data.len(), data.ino()))
-}
-
 /// A search for repositories.
+#[derive(Debug, Default)]
 struct Search {
     /// Directories with a `.git`.
     tops: BTreeSet<PathBuf>,
+    /// Repositories without a work tree.
+    bare: Vec<PathBuf>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     closed: Vec<PathBuf>,
     /// How many directories may still be searched.
     left: usize,
+    /// All directories, so that the next search reads only those that have changed.
+    listed: HashMap<PathBuf, Arc<Listed>>,
+}
+
+/// The parts of a directory that count for a search.
+#[derive(Debug)]
+struct Listed {
+    stamp: Option<Stamp>,
+    directories: Vec<PathBuf>,
+    has_git: bool,
+    is_bare: bool,
+}
+
+/// The time of a directory's last change, which no program can set, and its number.
+type Stamp = (i64, i64, u64);
+
+/// Returns the stamp of a directory; `None` where it may change again within the same tick of the clock.
+fn stamp(directory: &Path) -> Option<Stamp> {
+    const SECONDS: i64 = 2;
+    let data = directory.symlink_metadata().ok()?;
+    let now = i64::try_from(clock::own_time() / 1000).ok()?;
+    let is_old = data.ctime() < now - SECONDS;
+    is_old.then(|| (data.ctime(), data.ctime_nsec(), data.ino()))
+}
+
+impl Listed {
+    fn read(directory: &Path) -> io::Result<Self> {
+        let stamp = stamp(directory);
+        // What is in it can be reached, not only listed.
+        directory.join(".").symlink_metadata()?;
+        let (mut directories, mut has_git, mut parts) = (Vec::new(), false, 0);
+        for entry in fs::read_dir(directory)?.flatten() {
+            let name = entry.file_name();
+            parts += usize::from(["HEAD", "objects", "refs"].iter().any(|part| name == *part));
+            if name.eq_ignore_ascii_case(".git") {
+                has_git = true;
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                directories.push(entry.path());
+            }
+        }
+        Ok(Self { stamp, directories, has_git, is_bare: parts == 3 })
+    }
 }
 
 impl Search {
-    fn new() -> Self {
-        Self { tops: BTreeSet::new(), closed: Vec::new(), left: MOST_DIRECTORIES }
+    /// Searches everything below directories, with what is `known` from an earlier search.
+    fn run_all(roots: &[PathBuf], known: &Self) -> Self {
+        let mut search = Self { left: MOST_DIRECTORIES, ..Self::default() };
+        roots.iter().for_each(|root| search.run(root, known));
+        search
     }
 
-    /// Searches a directory down to this depth.
-    fn run(&mut self, root: &Path, depth: usize) {
-        let mut waiting = vec![(root.to_owned(), 0)];
-        while let Some((directory, level)) = waiting.pop() {
-            // What is in it can be reached, not only listed.
-            let listed = directory.join(".").symlink_metadata().and_then(|_| fs::read_dir(&directory));
-            let Ok(entries) = listed else {
+    fn run(&mut self, root: &Path, known: &Self) {
+        let mut waiting = vec![root.to_owned()];
+        while let Some(directory) = waiting.pop() {
+            let is_same = |listed: &&Arc<Listed>| listed.stamp.is_some() && listed.stamp == stamp(&directory);
+            let listed = match known.listed.get(&directory).filter(is_same) {
+                Some(listed) => Ok(Arc::clone(listed)),
+                None => Listed::read(&directory).map(Arc::new),
+            };
+            let Ok(listed) = listed else {
                 if is_own(&directory) {
                     self.closed.push(directory);
                 }
                 continue;
             };
-            for entry in entries.flatten() {
-                if entry.file_name().eq_ignore_ascii_case(".git") {
-                    self.tops.insert(directory.clone());
-                } else if level < depth && entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    self.left = self.left.saturating_sub(1);
-                    waiting.extend((self.left > 0).then(|| (entry.path(), level + 1)));
-                }
+            if listed.has_git {
+                self.tops.insert(directory.clone());
             }
+            if listed.is_bare && directory != root {
+                self.bare.push(directory.clone());
+            }
+            for below in &listed.directories {
+                self.left = self.left.saturating_sub(1);
+                waiting.extend((self.left > 0).then(|| below.clone()));
+            }
+            self.listed.insert(directory, listed);
         }
     }
 }
@@ -583,11 +729,16 @@ fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
         let text = text.replace("\\\n", "");
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
+            let is_started = !key.ends_with("file") && key != "template" && key != "path";
             let words = value.split_whitespace().chain([value.trim()]);
             for word in words.map(|word| word.trim_matches(['"', '\'', ';', '!'])) {
                 // `$(git rev-parse --show-toplevel)/tools/clean`, too.
                 let ends = word.match_indices('/').map(|(at, _)| Path::new(&word[at + 1..]));
                 let program = ends.map(|end| repository.top.join(end)).find(|end| end.is_file());
+                // `-m tools.clean`.
+                let is_module = word.contains('.')
+                    && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._".contains(&byte));
+                let module = is_module.then(|| repository.top.join(word.replace('.', "/")));
                 let word = word
                     .strip_prefix("~/")
                     .zip(homes.first())
@@ -598,7 +749,15 @@ fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
                     key == "hookspath" || (key == "fsmonitor" && Path::new(&word).iter().count() > 1);
                 let is_program = other.is_file() || is_hook;
                 waiting.extend(included.clone());
-                named.extend(included.into_iter().chain(is_program.then_some(other)).chain(program));
+                let module = module.filter(|path| path.is_dir() || path.with_extension("py").is_file());
+                let programs = is_program.then_some(other).into_iter().chain(program).chain(module);
+                for program in programs {
+                    // An interpreter finds modules in the directory of its program.
+                    let beside = program.parent().filter(|parent| *parent != repository.top && is_started);
+                    named.extend(beside.map(Path::to_owned));
+                    named.push(program);
+                }
+                named.extend(included);
             }
         }
     }
@@ -616,8 +775,77 @@ fn linked_settings() -> impl Iterator<Item = PathBuf> {
     directories.flat_map(|directory| links_in(&directory)).filter(is_setting)
 }
 
-fn obeyed() -> impl Iterator<Item = &'static str> {
-    OBEYED.split_ascii_whitespace()
+/// True for a name of settings.
+fn is_obeyed(name: &OsStr) -> bool {
+    let Some(name) = name.to_str().filter(|name| !name.contains(RENAMED)) else { return false };
+    let is_alone = |rest: &str| rest.is_empty() || rest.starts_with('.');
+    let has_ending = |rest: &str| {
+        let ending = rest.rsplit_once('.').map_or("", |(_, ending)| ending);
+        rest.starts_with(['.', '-']) && ENDINGS.split(' ').any(|known| known == ending)
+    };
+    let follows =
+        |names: &'static str| names.split_ascii_whitespace().filter_map(|known| name.strip_prefix(known));
+    follows(OBEYED).any(is_alone) || follows(OBEYED_FILES).any(has_ending)
+}
+
+/// Returns the names of settings in a directory.
+fn obeyed_in(directory: &Dir) -> io::Result<BTreeSet<OsString>> {
+    Ok(directory.entries()?.flatten().map(|entry| entry.file_name()).filter(|name| is_obeyed(name)).collect())
+}
+
+/// Returns what settings of a work tree name: what those of shells read, and the programs that others start.
+fn named_by_settings(settings: &Path, top: &Path) -> Vec<PathBuf> {
+    let name = settings.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    let is_shells = [".envrc", ".mise", "mise"].iter().any(|known| name.starts_with(known));
+    let files: Vec<PathBuf> =
+        if settings.is_dir() { paths_in(settings).collect() } else { vec![settings.to_owned()] };
+    let is_prose = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "md");
+    let mut named = Vec::new();
+    for text in files.iter().filter(|file| !is_prose(file)).filter_map(|file| index::read_small(file)) {
+        for line in text.lines().filter(|line| !line.contains("watch_")) {
+            let reads = ["source", "dotenv", ". "].iter().any(|word| line.trim_start().starts_with(word));
+            let is_path = line.to_ascii_lowercase().contains("path");
+            let words = line.split(|c: char| c.is_whitespace() || "\"'`=,:;()[]{}<>|&".contains(c));
+            for word in words.filter(|word| !word.is_empty() && !word.contains("..")) {
+                let path = top.join(word.trim_start_matches('/'));
+                // `$(git rev-parse --show-toplevel)/tools/clean`, too.
+                let ends = word.match_indices('/').map(|(at, _)| top.join(&word[at + 1..]));
+                // Package managers write into some directories of `PATH`.
+                let is_theirs = |path: &Path| {
+                    path.iter().any(|part| part == "node_modules")
+                        || path.parent().is_some_and(|parent| parent.join("pyvenv.cfg").exists())
+                };
+                let is_named = |path: &PathBuf| {
+                    let is_in_path = || is_shells && is_path && !top.starts_with(path) && !is_theirs(path);
+                    let is_started =
+                        |data: &fs::Metadata| is_shells || data.permissions().mode() & 0o111 != 0;
+                    path.metadata()
+                        .is_ok_and(|data| if data.is_dir() { is_in_path() } else { is_started(&data) })
+                };
+                let is_read = is_shells && reads && line.trim_end().ends_with(word);
+                named.extend(is_read.then(|| path.clone()));
+                named.extend(ends.chain([path]).filter(is_named));
+            }
+        }
+    }
+    named
+}
+
+/// Returns the links below a directory of settings; in one of git's only those at its top.
+fn links_below(directory: &Path) -> Vec<PathBuf> {
+    let is_gits = directory.join("HEAD").exists();
+    let (mut waiting, mut links, mut left) = (vec![directory.to_owned()], Vec::new(), MOST_SETTINGS);
+    while let Some(directory) = waiting.pop() {
+        for path in paths_in(&directory).take(left) {
+            left -= 1;
+            match path.symlink_metadata() {
+                Ok(data) if data.is_symlink() => links.push(path),
+                Ok(data) if data.is_dir() && !is_gits => waiting.push(path),
+                _ => {}
+            }
+        }
+    }
+    links
 }
 
 fn paths_in(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 #[serde(deny_unknown_fields)]
 pub(super) struct Spec {
     /// Where the command runs.
+    #[serde(with = "path")]
     pub(super) directory: PathBuf,
     /// bubblewrap, which makes namespaces for processes, mounts and IPC, and for the network where there is
     /// none to be.
@@ -27,13 +28,18 @@ pub(super) struct Spec {
     pub(super) user: Option<(u32, u32)>,
     /// Everything of the user is in reach: all files, devices and Unix sockets.
     pub(super) everything: bool,
+    #[serde(with = "paths")]
     pub(super) readable: Vec<PathBuf>,
+    #[serde(with = "paths")]
     pub(super) writable: Vec<PathBuf>,
     /// With bubblewrap: directories that are empty for each command.
+    #[serde(with = "paths")]
     pub(super) scratch: Vec<PathBuf>,
     /// With bubblewrap: files and directories that are read-only also inside writable ones.
+    #[serde(with = "paths")]
     pub(super) frozen: Vec<PathBuf>,
     /// With bubblewrap: writable directories that stay where they are.
+    #[serde(with = "paths")]
     pub(super) pinned: Vec<PathBuf>,
     /// Writable directories that stand in for others.
     pub(super) covers: Vec<Cover>,
@@ -47,8 +53,52 @@ pub(super) struct Spec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cover {
+    #[serde(with = "path")]
     pub(super) from: PathBuf,
+    #[serde(with = "path")]
     pub(super) to: PathBuf,
+}
+
+/// A path as text, also one that is not UTF-8: as no path has it, with a zero first, and its bytes in
+/// hexadecimal.
+mod path {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de::Error as _};
+
+    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+        let add_hex = |text: String, byte: &u8| text + &format!("{byte:02x}");
+        let hex = || path.as_os_str().as_bytes().iter().fold("\0".to_owned(), add_hex);
+        path.to_str().map_or_else(hex, str::to_owned).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
+        let text = String::deserialize(from)?;
+        let Some(hex) = text.strip_prefix('\0') else { return Ok(text.into()) };
+        let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2).unwrap_or_default(), 16);
+        let bytes: Result<Vec<u8>, _> = (0..hex.len()).step_by(2).map(byte).collect();
+        Ok(OsString::from_vec(bytes.map_err(D::Error::custom)?).into())
+    }
+}
+
+/// Several of them.
+mod paths {
+    use std::path::PathBuf;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Text(#[serde(with = "super::path")] PathBuf);
+
+    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(paths.iter().cloned().map(Text))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
+        Ok(Vec::<Text>::deserialize(from)?.into_iter().map(|text| text.0).collect())
+    }
 }
 
 impl Spec {
