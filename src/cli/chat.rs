@@ -47,10 +47,10 @@ const DEEPINFRA: Preset = Preset {
 #[derive(Args, Debug)]
 pub(super) struct ChatArgs {
     /// The configuration file [default: as for serve]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Configuration")]
     config: Option<PathBuf>,
     /// An OpenAI-compatible endpoint, or `deepinfra` [default: the configured upstreams]
-    #[arg(long, value_name = "URL")]
+    #[arg(long, value_name = "URL", help_heading = "Configuration")]
     upstream: Option<String>,
     /// The model [default: the first one that the endpoint lists]
     #[arg(long, value_name = "ID")]

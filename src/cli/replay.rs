@@ -67,7 +67,11 @@ fn list_exchanges(captures: &Captures, arguments: &ListArgs) {
         })
     };
     let line = |exchange: &Exchange| {
-        let (at, status) = (clock::format_time(exchange.at), exchange.client_reply.status);
+        let at = clock::format_time(exchange.at);
+        let status = match exchange.client_reply.status {
+            0 => "–  ".to_owned(),
+            status => status.to_string(),
+        };
         let cut = if exchange.is_cut { "  (cut)" } else { "" };
         format!("{at}  {}  {status}  {}  {}{cut}", exchange.id, model_of(exchange), exchange.key)
     };
@@ -80,7 +84,9 @@ fn list_exchanges(captures: &Captures, arguments: &ListArgs) {
 }
 
 fn model_of(exchange: &Exchange) -> String {
-    let object = Object::parse(&exchange.client_request).ok();
+    let sent = exchange.attempts.first().map_or("", |first| &*first.sent);
+    let request = if exchange.client_request.is_empty() { sent } else { &exchange.client_request };
+    let object = Object::parse(request).ok();
     object.and_then(|object| object.string("model")).unwrap_or_default()
 }
 
@@ -105,6 +111,8 @@ fn check_exchange(exchange: &Exchange) -> Result<(), Failure> {
         "it was larger than `capture.max_exchange` and is cut: raise it and keep another one"
     } else if exchange.client_request.is_empty() {
         "it has no request of a client: respool made this request for an agent"
+    } else if exchange.attempts.is_empty() {
+        "no model server was asked; the model calls of an agent are kept by themselves"
     } else if exchange.attempts.iter().all(|attempt| attempt.reply.status == 0) {
         "no model server replied to it"
     } else {

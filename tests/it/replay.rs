@@ -9,7 +9,7 @@ use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
-use crate::support::served::program;
+use crate::support::served::{Served, program};
 use crate::support::{eventually, replies, requests};
 
 async fn started(fake: &FakeVllm, dir: &Path, keys: &str) -> Respool {
@@ -118,4 +118,18 @@ async fn nothing_is_kept_of_other_keys() {
     let page = page_of(&respool, "r").await;
     assert!(page.contains("is kept for the keys that") && !page.contains("The client sent"), "{page}");
     assert!(!dir.path().join("captures").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_log_has_streamed_replies() {
+    let fake = FakeVllm::start([Script::sse(replies::text_stream(&["Hel", "lo"], true))]).await;
+    let url = fake.url();
+    let toml = format!("[log]\ncontent = true\n[[upstream]]\nname = \"box\"\nurl = \"{url}\"\n");
+    let served = Served::with_file(&toml, &[]);
+    exchange(served.address, &Request::chat(&requests::without_tools())).await;
+    let next =
+        || served.lines.recv_timeout(std::time::Duration::from_mins(1)).expect("a line with the reply");
+    let line = std::iter::repeat_with(next).find(|line| line["what"] == "upstream reply").unwrap();
+    let text = line["text"].as_str().unwrap();
+    assert!(text.starts_with("data: {") && text.contains("Hel") && text.contains("[DONE]"), "{line}");
 }

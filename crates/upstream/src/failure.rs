@@ -362,7 +362,7 @@ fn loggable_text(message: &str) -> String {
     if HARMLESS.is_match(message) {
         return cut_text(message, 300);
     }
-    format!("a text of {} bytes, which only `[log] content = true` and `[capture]` keep", message.len())
+    format!("its text ({} bytes) is kept only with `[log] content = true` or `[capture]`", message.len())
 }
 
 fn with_hint(message: &str) -> String {

@@ -103,7 +103,8 @@ impl Replay {
         Self { models, ..Self::default() }
     }
 
-    /// Sends each of these recordings once, in this order, whatever is asked; then it refuses.
+    /// Sends each of these recordings once, in this order, whatever is asked. A failure at the end is
+    /// repeated; after a success, further requests are refused.
     pub fn answer_in_order(recordings: Vec<Recording>) -> Self {
         let models = recordings.iter().map(|recording| (recording.model.clone(), Vec::new())).collect();
         Self { models, sequence: Some(Mutex::new(recordings.into())), ..Self::default() }
@@ -192,7 +193,9 @@ impl Replay {
     fn answer_chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
         if let Some(sequence) = &self.sequence {
             let mut left = sequence.lock().unwrap_or_else(PoisonError::into_inner);
-            let recording = left.pop_front().ok_or_else(Refusal::nothing_left)?;
+            let fails_on = left.len() == 1 && left.front().is_some_and(|last| !last.status.is_success());
+            let next = if fails_on { left.front().cloned() } else { left.pop_front() };
+            let recording = next.ok_or_else(Refusal::nothing_left)?;
             return Ok(answer::recorded_response(&recording, true));
         }
         let asked = CheckedRequest::read(headers, body)?;

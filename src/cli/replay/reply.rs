@@ -120,7 +120,8 @@ impl Seen {
         add("text", &self.text);
         self.calls.iter().for_each(|(name, arguments)| add("call", &format!("{name} {arguments}")));
         add("finish", &self.finish);
-        add("error", &self.error);
+        // How often a server was asked depends on its state at the time.
+        add("error", self.error.split(" (asked ").next().unwrap_or_default());
         lines
     }
 }
@@ -180,7 +181,8 @@ mod tests {
 
     #[test]
     fn errors_and_odd_bodies_are_described() {
-        check("application/json", r#"{"error":{"message":"no such model"}}"#, &["error      no such model"]);
+        let error = r#"{"error":{"message":"no such model (asked 3 times)"}}"#;
+        check("application/json", error, &["error      no such model"]);
         check(
             "text/event-stream",
             "data: {\"error\":{\"message\":\"broke off\"}}\n\n",

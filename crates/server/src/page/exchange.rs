@@ -51,7 +51,7 @@ pub(super) fn exchange_section(kept: Option<&KeptExchange>) -> Markup {
         section {
             h2 { "Exchange" }
             p class="dim" {
-                "Run the kept replies through this version: " code { "respool replay " (exchange.id) } "."
+                @if !exchange.client_request.is_empty() { "Run the kept replies through this version: " code { "respool replay " (exchange.id) } "." }
                 @if exchange.is_cut { " It was larger than " code { "capture.max_exchange" } ", so parts are missing." }
             }
             @if let Some(comparison) = previous.as_ref().and_then(|previous| compare(previous, exchange)) {

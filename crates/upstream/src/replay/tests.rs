@@ -259,3 +259,27 @@ async fn a_slow_recording_is_silent_first() {
     let (_, body) = served.chat(&asking("slow-model", false)).await;
     assert!(body.contains("Hello!") && began.elapsed() >= Duration::from_secs(1), "{:?}", began.elapsed());
 }
+
+#[tokio::test]
+async fn a_sequence_ignores_what_is_asked() {
+    let recording = |status, body: &'static str| {
+        Recording::from_parts("m", status, "application/json", Bytes::from_static(body.as_bytes())).unwrap()
+    };
+    let asked = async |recordings| {
+        let served = Served::start(Replay::answer_in_order(recordings)).await;
+        let mut heads = Vec::new();
+        for _ in 0..3 {
+            let (head, body) = served.exchange("POST /v1/chat/completions", "", "not a request").await;
+            heads.push(format!("{} {}", &head[9..12], &body[..body.len().min(3)]));
+        }
+        heads
+    };
+    assert_eq!(
+        asked(vec![recording(500, "one"), recording(200, "two")]).await,
+        ["500 one", "200 two", "400 {\"e"]
+    );
+    assert_eq!(
+        asked(vec![recording(200, "one"), recording(503, "two")]).await,
+        ["200 one", "503 two", "503 two"]
+    );
+}
