@@ -3,6 +3,8 @@
 //!
 //! The modules are layers; one may import only lower ones (see ARCHITECTURE.md, a test enforces it).
 
+#[cfg(feature = "chat")]
+mod chat_port;
 pub mod cli;
 pub mod config;
 mod relay_ports;
@@ -10,6 +12,7 @@ mod relay_ports;
 pub use ::adapt;
 pub use ::agent;
 pub use ::alerts;
+#[cfg(feature = "chat")]
 pub use ::chat;
 pub use ::experts as expert;
 use ::http_client;

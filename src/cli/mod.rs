@@ -10,6 +10,7 @@ mod alerts;
 mod assembly;
 mod audit;
 mod banner;
+#[cfg(feature = "chat")]
 mod chat;
 mod check;
 mod confirm;
@@ -95,6 +96,7 @@ enum Command {
         options: WithUpstream,
     },
     /// Chat with a coding assistant that works in this directory.
+    #[cfg(feature = "chat")]
     #[command(
         after_help = "Examples:\n  respool chat --upstream http://gpu-box:8000\n  respool chat -p 'What does main.rs do?'"
     )]
@@ -267,6 +269,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Upstreams { options, arguments } => {
             upstream_list::upstreams(&Configured::from(options).load()?, &arguments)
         }
+        #[cfg(feature = "chat")]
         Command::Chat(arguments) => chat::run_chat(&arguments),
         Command::Runs { options, command } => {
             let loaded = options.load()?;

@@ -183,6 +183,7 @@ async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     let stop = CancellationToken::new();
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
     let agent = stored.ok_or_else(|| unknown_run(id))?.row.agent;
+    #[cfg(feature = "chat")]
     if agent == crate::chat::NAME {
         let what = "is a conversation of `respool chat`: continue it with `respool chat --continue`";
         return Err(format!("{id} {what}").into());

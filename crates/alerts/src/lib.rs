@@ -5,6 +5,8 @@
 
 mod board;
 pub mod config;
+#[cfg_attr(not(feature = "mail"), path = "without_mail.rs")]
+mod mail;
 mod message;
 mod open_alert;
 mod rule;

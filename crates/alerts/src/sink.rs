@@ -7,15 +7,13 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lettre::message::{Mailbox, header::ContentType};
-use lettre::transport::smtp::authentication::Credentials;
-use lettre::{AsyncSmtpTransport, AsyncTransport as _, Tokio1Executor};
 use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{SinkConfig, SinkKind};
+use super::mail::send_email;
 use super::message::Message;
 use http_client::{chain, client_for};
 use telemetry::metrics;
@@ -183,7 +181,7 @@ impl Sender {
                 SinkKind::Ntfy => self.send_request(self.ntfy_request(message)?).await,
                 SinkKind::OpenClaw => self.send_to_openclaw(message).await,
                 SinkKind::Command => self.run_command(message).await,
-                SinkKind::Email => self.send_email(message).await,
+                SinkKind::Email => send_email(&self.config, self.url()?, message, self.link()).await,
             }
         };
         tokio::time::timeout(WITHIN, work).await.unwrap_or(Err(SinkError::TooSlow))
@@ -293,29 +291,6 @@ impl Sender {
         }
         let status = child.wait().await.map_err(|error| SinkError::NotStarted(program.clone(), error))?;
         if status.success() { Ok(()) } else { Err(SinkError::ProgramFailed(program.clone(), status)) }
-    }
-
-    async fn send_email(&self, message: &Message) -> Result<(), SinkError> {
-        let address = |text: &Option<String>, key: &'static str| -> Result<Mailbox, SinkError> {
-            let text = text.as_deref().ok_or(SinkError::NoSetting(key))?;
-            text.parse::<Mailbox>().map_err(|error| SinkError::NotAnAddress(key, error.to_string()))
-        };
-        let mail = lettre::Message::builder()
-            .from(address(&self.config.from, "from")?)
-            .to(address(&self.config.to, "to")?)
-            .subject(message.title())
-            .header(ContentType::TEXT_PLAIN)
-            .body(message.text(self.link()))
-            .map_err(|error| SinkError::Mail(error.to_string()))?;
-        let transport = AsyncSmtpTransport::<Tokio1Executor>::from_url(self.url()?)
-            .map_err(|error| SinkError::Mail(format!("`url`: {error}")))?;
-        let transport = match (&self.config.user, &self.config.token) {
-            (Some(user), Some(token)) => {
-                transport.credentials(Credentials::new(user.clone(), token.expose_secret().to_owned()))
-            }
-            _ => transport,
-        };
-        transport.build().send(mail).await.map(drop).map_err(|error| SinkError::Mail(error.to_string()))
     }
 }
 

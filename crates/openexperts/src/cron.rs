@@ -1,6 +1,8 @@
 //! When a clock fires: cron expressions (croner) in a zone of the IANA database (chrono-tz). Pure: the time
 //! comes in as an argument.
 
+pub(crate) mod schedule;
+
 use chrono::{DateTime, Utc};
 use croner::Cron;
 use croner::parser::{CronParser, Seconds};
@@ -41,7 +43,7 @@ pub(crate) fn check_expression(expr: &str) -> Result<(), CronError> {
     }
 }
 
-pub(crate) fn parse_expression(expr: &str) -> Result<Cron, CronError> {
+fn parse_expression(expr: &str) -> Result<Cron, CronError> {
     let count = expr.split_whitespace().count();
     if expr.trim_start().starts_with('@') {
         return Err(CronError::Nickname);

@@ -9,6 +9,7 @@
 mod bindings;
 mod check;
 mod component;
+#[cfg_attr(not(feature = "clocks"), path = "without_clocks.rs")]
 mod cron;
 mod diagnostic;
 mod duration;
@@ -29,7 +30,6 @@ pub mod payload;
 mod policy;
 pub mod prompt;
 mod resolve;
-mod schedule;
 mod settings;
 pub mod skill;
 #[cfg(test)]
@@ -41,6 +41,7 @@ pub use component::{
     Function, FunctionSession, Knowledge, KnowledgeKind, Operation, Parameter, Process, Scope, State, Tool,
 };
 pub use cron::CronError;
+pub use cron::schedule::{Schedule, Watch};
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
 pub use duration::Length;
 pub use fields::Listing;
@@ -56,7 +57,6 @@ pub use package::{Package, Persona};
 pub use policy::{Learning, OnTimeout, Override, Policy, Tier, Tiers};
 pub use prompt::{LONG_PROMPT, system_prompt};
 pub use resolve::{Lane, to_json as resolved};
-pub use schedule::{Schedule, Watch};
 pub use settings::{
     Backoff, Delivery, DeliveryFields, Execution, ExecutionFields, Format, OnFailure, ProcessSettings,
     SlaBreach,

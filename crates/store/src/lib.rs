@@ -4,6 +4,11 @@
 //! The port is types and one trait for each subject, without SQL; `sqlite` and `postgres` are engines behind
 //! it. What the rows mean is the business of `agent`: setups and events are texts here.
 
+#![cfg_attr(
+    not(feature = "postgres"),
+    allow(dead_code, unused_imports, reason = "a part serves databases alone")
+)]
+
 mod approvals;
 mod check;
 pub mod config;
@@ -14,6 +19,7 @@ mod nodes;
 mod operators;
 mod outbox;
 mod port;
+#[cfg_attr(not(feature = "postgres"), path = "without_postgres.rs")]
 mod postgres;
 mod queue;
 mod responses;

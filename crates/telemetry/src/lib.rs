@@ -11,6 +11,7 @@ mod init;
 mod json;
 pub mod metrics;
 mod on_terminal;
+#[cfg_attr(not(feature = "otlp"), path = "without_otlp.rs")]
 pub mod otlp;
 mod record;
 mod redaction;

@@ -11,6 +11,7 @@ pub mod diff;
 mod environment;
 mod gateway;
 mod local;
+#[cfg_attr(not(feature = "mcp"), path = "without_mcp.rs")]
 mod mcp;
 mod offer;
 mod plain;
@@ -19,6 +20,7 @@ mod process;
 pub mod programs;
 mod record;
 mod sandbox;
+mod server_problem;
 mod set;
 mod source;
 mod sources;
@@ -34,10 +36,10 @@ pub use contract::{
     Tools,
 };
 pub use local::named_subject;
-pub use mcp::{Availability, ServerProblem};
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{Level, launch, level as sandbox_level, reached_services, remove_temporary_directories};
+pub use server_problem::{Availability, ServerProblem};
 pub use set::ToolSet;
 pub use sources::{Sources, StricterPolicy};
 pub use unavailable::UnavailableTool;

@@ -22,9 +22,9 @@ use tokio::time::timeout;
 use super::config::McpConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec};
 use super::policy::{Subject, foreign};
-use super::process::AbortOnDrop;
 
 use super::offer::{MCP_PREFIX, Offer};
+use super::server_problem::{Availability, ServerProblem};
 use super::source::{Permit, Source, run_with_limit};
 use super::unavailable::UnavailableTool;
 use connection::{State, Up, is_url, ping_server, supervise_server};
@@ -35,24 +35,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// each turn.
 const LARGEST_TEXT: usize = 64 << 10;
 
-/// The reason why a server cannot be called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServerProblem {
-    /// A description for people.
-    pub text: String,
-    /// Whether it may become available.
-    pub prospect: Availability,
-}
+/// A task that ends when this is dropped.
+#[derive(Debug)]
+struct AbortOnDrop(tokio::task::JoinHandle<()>);
 
-/// Whether a server that cannot be called will be available later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Availability {
-    /// It is starting for the first time.
-    Starting,
-    /// It is down and is being restarted.
-    Down,
-    /// A person has to change something first.
-    Unusable,
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// One server. Dropping it ends the connection and the server's process.

@@ -109,13 +109,3 @@ fn start_watcher(group: i32) -> io::Result<Child> {
     start_own_session(&mut shell)?;
     shell.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
 }
-
-/// A task that ends when this is dropped.
-#[derive(Debug)]
-pub(super) struct AbortOnDrop(pub(super) tokio::task::JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}

@@ -2,16 +2,13 @@
 
 use std::fmt;
 use std::io;
-use std::pin::Pin;
 
-use async_compression::tokio::bufread::{BrotliDecoder, GzipDecoder, ZlibDecoder, ZstdDecoder};
 use bytes::Bytes;
-use futures::{Stream, StreamExt as _, TryStreamExt as _};
+use futures::StreamExt as _;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt as _;
-use tokio::io::{AsyncBufRead, AsyncRead};
-use tokio_util::io::{ReaderStream, StreamReader};
 
+use super::compression::{self, Decoded};
 use super::failure::UpstreamError;
 use super::pool::Live;
 use wire::ErrorCode;
@@ -21,7 +18,7 @@ pub enum Incoming {
     /// Unchanged.
     Plain(Live),
     /// Through a decoder.
-    Decoded(Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>>),
+    Decoded(Decoded),
 }
 
 /// Why a body ended before its end.
@@ -63,13 +60,9 @@ impl Incoming {
     pub(super) fn decode(body: Live, headers: &mut HeaderMap) -> Self {
         let Some(encoding) = headers.get(header::CONTENT_ENCODING) else { return Self::Plain(body) };
         let encoding = encoding.to_str().unwrap_or_default().trim().to_ascii_lowercase();
-        let decoded = match encoding.as_str() {
-            "gzip" | "x-gzip" => box_decoder(GzipDecoder::new(body_reader(body))),
-            "br" => box_decoder(BrotliDecoder::new(body_reader(body))),
-            // RFC 9110, section 8.4.1.2: the zlib format, not bare deflate.
-            "deflate" => box_decoder(ZlibDecoder::new(body_reader(body))),
-            "zstd" => box_decoder(ZstdDecoder::new(body_reader(body))),
-            _ => return Self::Plain(body),
+        let decoded = match compression::decode(body, &encoding) {
+            Ok(decoded) => decoded,
+            Err(body) => return Self::Plain(body),
         };
         headers.remove(header::CONTENT_ENCODING);
         headers.remove(header::CONTENT_LENGTH);
@@ -99,15 +92,4 @@ impl fmt::Debug for Incoming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Incoming")
     }
-}
-
-fn body_reader(body: Live) -> impl AsyncBufRead + Send {
-    let pieces = body.into_data_stream();
-    StreamReader::new(pieces.map_err(|error| io::Error::new(io::ErrorKind::ConnectionAborted, error)))
-}
-
-fn box_decoder(
-    decoder: impl AsyncRead + Send + 'static,
-) -> Pin<Box<dyn Stream<Item = io::Result<Bytes>> + Send>> {
-    Box::pin(ReaderStream::new(decoder))
 }

@@ -6,6 +6,8 @@ mod balance;
 mod body;
 mod circuit;
 mod client;
+#[cfg_attr(not(feature = "compression"), path = "without_compression.rs")]
+mod compression;
 pub mod config;
 mod connector;
 pub mod conversation;

@@ -1,7 +1,5 @@
 //! `[otlp]`.
 
-use std::collections::HashMap;
-
 use serde::Deserialize;
 
 use wire::settings::Scalar;
@@ -23,14 +21,5 @@ wire::settings! {
             /// The value of that variable, set when the configuration is loaded.
             pub headers: Option<Secret> = None;
         }
-    }
-}
-
-impl OtlpConfig {
-    /// Reads the headers, by name.
-    pub(super) fn parse_headers(&self) -> HashMap<String, String> {
-        let text = self.headers.as_ref().map(Secret::expose_secret).unwrap_or_default();
-        let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-        pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
     }
 }

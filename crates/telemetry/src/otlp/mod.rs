@@ -22,6 +22,7 @@ pub use config::OtlpConfig;
 
 use crate::{Span, SpanSink, TraceContext};
 use http_client::{TlsError, client_for};
+use wire::units::Secret;
 
 /// The most spans that wait. Further spans are lost, and counted.
 const MOST_WAITING: usize = 8_192;
@@ -203,13 +204,20 @@ fn build_exporter(
         .with_protocol(Protocol::HttpBinary)
         .with_http_client(client)
         .with_endpoint(endpoint)
-        .with_headers(config.parse_headers())
+        .with_headers(parse_headers(config))
         .with_timeout(WITHIN)
         .build()?;
     let version = opentelemetry::KeyValue::new("service.version", env!("CARGO_PKG_VERSION"));
     let resource = Resource::builder_empty().with_service_name("respool").with_attribute(version).build();
     exporter.set_resource(&resource);
     Ok(exporter)
+}
+
+/// Reads the headers of requests to the collector, by name.
+fn parse_headers(config: &OtlpConfig) -> HashMap<String, String> {
+    let text = config.headers.as_ref().map(Secret::expose_secret).unwrap_or_default();
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned())).collect()
 }
 
 #[cfg(test)]

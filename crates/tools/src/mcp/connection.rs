@@ -21,8 +21,9 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
-use super::super::process::{AbortOnDrop, Group, new_command};
+use super::super::process::{Group, new_command};
 use super::super::programs::Started;
+use super::AbortOnDrop;
 use super::result::root_cause;
 use http_client::client_for;
 

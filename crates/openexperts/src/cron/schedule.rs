@@ -8,7 +8,7 @@ use chrono::{DateTime, SecondsFormat, TimeZone as _, Utc};
 use chrono_tz::Tz;
 use croner::Cron;
 
-use super::cron::{self, CronError};
+use super::{CronError, parse_expression};
 
 /// A time that was missed while nothing watched is made up for if it is younger than this, in milliseconds.
 const MADE_UP_FOR: u64 = 3_600_000;
@@ -41,7 +41,7 @@ impl Schedule {
     pub fn new(expr: &str, zone: Option<&str>) -> Result<Self, CronError> {
         let name = zone.unwrap_or("UTC");
         let zone = name.parse().map_err(|_| CronError::UnknownZone(name.to_owned()))?;
-        Ok(Self { cron: cron::parse_expression(expr)?, zone })
+        Ok(Self { cron: parse_expression(expr)?, zone })
     }
 
     /// Returns the first time after this one; `None` after the last.

@@ -1,0 +1,71 @@
+//! The place of MCP servers in a build without the feature `mcp`.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, Ready, ready};
+use serde_json::{Map, Value};
+
+use super::config::McpConfig;
+use super::contract::{Approver, Invocation, ToolError, ToolOutput};
+use super::offer::Offer;
+use super::policy::Subject;
+use super::server_problem::{Availability, ServerProblem};
+use super::source::{Permit, Source};
+use super::unavailable::UnavailableTool;
+
+const MISSING: &str = "this build of respool has no MCP: build it with the feature `mcp`";
+
+/// A server, which this build cannot call.
+pub(super) struct Server(String);
+
+impl Server {
+    /// Starts nothing.
+    pub(super) fn start(name: &str, _: &McpConfig, _: Option<PathBuf>) -> Arc<Self> {
+        Arc::new(Self(name.to_owned()))
+    }
+
+    /// Says why it never starts.
+    pub(super) fn wait_until_started(&self, _: Duration) -> Ready<Result<(), UnavailableTool>> {
+        ready(Err(UnavailableTool::Server { name: self.0.clone(), problem: MISSING.to_owned() }))
+    }
+
+    /// Returns no names.
+    pub(super) fn tool_names(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// Returns the reason why it cannot be called.
+    pub(super) fn problem(&self) -> Option<ServerProblem> {
+        Some(ServerProblem { text: MISSING.to_owned(), prospect: Availability::Unusable })
+    }
+
+    /// Checks nothing.
+    pub(super) fn confirm_reachable(&self) -> Ready<()> {
+        ready(())
+    }
+}
+
+impl Source for Server {
+    fn offers(&self) -> Vec<Offer> {
+        Vec::new()
+    }
+
+    fn subject<'a>(
+        &'a self,
+        _: &'a Offer,
+        _: &'a Map<String, Value>,
+    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+        Box::pin(ready(Err(ToolError::Failed(MISSING.to_owned()))))
+    }
+
+    fn run_call<'a>(
+        &'a self,
+        _: &'a Invocation,
+        _: Permit,
+        _: Option<&'a dyn Approver>,
+    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+        Box::pin(ready(Err(ToolError::Failed(MISSING.to_owned()))))
+    }
+}
