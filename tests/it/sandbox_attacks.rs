@@ -833,6 +833,31 @@ fn no_code_of_the_workspace_starts_outside() {
     }
 }
 
+/// The owner's own build directory is a cache that commands write, and may hold the program of an MCP server.
+#[test]
+fn no_code_of_a_cache_starts_outside() {
+    let site = Site::new();
+    let target = site.path("target/debug");
+    fs::create_dir_all(&target).unwrap();
+    site.person("cp /bin/true ../target/debug/server");
+    let settings = format!("mcp.a.command = {:?}", target.join("server"));
+    let evil = "printf '#!/bin/sh\ntouch ~/PWNED\n' > ../target/debug/server";
+    let target = site.path("target").display().to_string();
+    let outputs = site.run_at("full", &settings, &[("CARGO_TARGET_DIR", &target)], &[evil]).outputs;
+    assert!(outputs[1].contains("is where commands write"), "{outputs:#?}");
+    site.assert_not_escaped(&outputs);
+}
+
+/// The index names a submodule below a pipe.
+#[test]
+fn a_pipe_for_a_directory_holds_no_command() {
+    let site = Site::new();
+    let plant = "git init -q r && cd r && git -c user.name=x -c user.email=x@y commit -q --allow-empty -m x && \
+        git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),a/b && mkfifo a; true";
+    let outputs = site.run(&[], &[plant, "echo next > next"]);
+    assert!(site.work("next").exists(), "{outputs:#?}");
+}
+
 /// One command makes settings, another one begins, and makes some too when the first one's are renamed. They
 /// must not count as those that the person had before.
 #[test]

@@ -458,6 +458,17 @@ async fn nothing_shown_holds_terminal_escapes() {
 }
 
 #[tokio::test]
+async fn no_tool_writes_a_git_directory_of_another_name() {
+    let (outer, tools) = workspace().await;
+    let mut init = std::process::Command::new("git");
+    init.args(["init", "-q", "--separate-git-dir", "store", "."]).current_dir(file(&outer, ""));
+    assert!(init.status().unwrap().success());
+    let problem =
+        failure(&tools, "write", json!({"path": "store/hooks/post-checkout", "content": "x"})).await;
+    assert!(problem.contains("no tool writes there"), "{problem}");
+}
+
+#[tokio::test]
 async fn directories_are_listed_and_files_searched() {
     let (outer, tools) = workspace().await;
     for (name, content) in [

@@ -29,7 +29,7 @@ pub(super) enum SessionGrant {
     Command(String, PathBuf),
     /// All of these: the commands of one line.
     Each(Vec<SessionGrant>),
-    /// Nothing: a hidden file may decide what other programs do (`.git/hooks`, `.envrc`), or the target of
+    /// Nothing: the file may decide what other programs do (`.envrc`, `lefthook.yml`), or the target of
     /// the call is unknown.
     Never,
 }
@@ -47,7 +47,9 @@ impl SessionGrant {
                 None if changes_history(line) => Self::Never,
                 None => Self::Command(line.trim().to_owned(), directory.clone()),
             },
-            Target::File { real, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
+            Target::File { real, .. } if !is_hidden(real) && !tools::decides_for_programs(real) => {
+                Self::Tool(tool.to_owned())
+            }
             Target::File { .. } | Target::Other => Self::Never,
         }
     }
@@ -371,7 +373,8 @@ mod tests {
         assert!(allowed.allows_call("edit_file", &file("src/b"), root));
         assert!(!allowed.allows_call("write_file", &file("a"), root));
         assert_eq!(allowed.list(), ["edit_file, except on hidden files"]);
-        for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml"] {
+        for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml", "lefthook.yml", "AGENTS.md"]
+        {
             assert_eq!(SessionGrant::from_target("edit_file", &file(hidden), root), SessionGrant::Never);
             allowed.add(SessionGrant::Never);
             assert!(!allowed.allows_call("edit_file", &file(hidden), root), "{hidden}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
-use super::sandbox::Level;
+use super::sandbox::{self, Level};
 use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
 
@@ -126,9 +126,16 @@ impl LocalConfig {
     }
 
     /// Returns the directories from which respool starts no code outside the sandbox: those that commands
-    /// write, unless the owner has given up the sandbox.
+    /// write, caches among them, unless the owner has given up the sandbox.
     pub fn held_from_programs(&self) -> Vec<PathBuf> {
-        if self.sandbox == SandboxMode::Off { Vec::new() } else { self.writable_by_commands() }
+        if self.sandbox == SandboxMode::Off {
+            return Vec::new();
+        }
+        let mut held = self.writable_by_commands();
+        if let Some(workspace) = self.workspace.as_ref().and_then(|path| path.canonicalize().ok()) {
+            held.extend(sandbox::writable_caches(self, &workspace));
+        }
+        held
     }
 }
 

@@ -94,8 +94,8 @@ impl Started {
         let code = code_of(&program, arguments, &current);
         if let Some(code) = code.iter().find(|code| !is_out_of_reach(code, writable)) {
             return Err(format!(
-                "{} is where commands write, and respool starts no code from there outside the sandbox: move it out of the workspace \
-                 and of tools.local.writable",
+                "{} is where commands write, and respool starts no code from there outside the sandbox: move it out of the workspace, \
+                 of tools.local.writable and of the caches of compilers and package managers",
                 code.display()
             ));
         }

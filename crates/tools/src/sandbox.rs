@@ -43,6 +43,7 @@ use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
 use places::Places;
+pub use protected::decides_for_programs;
 use protected::{Kept, Protected, WatchedRepositories, WatchedSettings};
 use spec::{Cover, Spec};
 
@@ -190,12 +191,13 @@ impl Sandbox {
         self.pasta.as_ref().err().map(String::as_str).filter(|why| !why.is_empty())
     }
 
-    /// True for what tools on files never write: git's own files, and respool's.
+    /// True for what tools on files never write: git's own files, and respool's. It may search the workspace.
     pub(super) fn guards(&self, path: &Path) -> bool {
         let below = path.strip_prefix(&self.workspace).unwrap_or(path);
         let is_git = |part: std::path::Component<'_>| part.as_os_str().eq_ignore_ascii_case(".git");
         below.components().any(is_git)
             || below == Path::new("respool.toml")
+            || self.protected().is_of_git(path)
             || self.places.own.iter().any(|own| path.starts_with(own))
     }
 
@@ -481,6 +483,11 @@ fn pasta(config: &LocalConfig, level: &Level) -> Result<PathBuf, String> {
         Ok(()) => Ok(pasta),
         Err(why) => Err(reached(&format!("pasta fails here ({why}); install passt from a current system"))),
     }
+}
+
+/// Returns the places that commands write outside the workspace.
+pub(super) fn writable_caches(config: &LocalConfig, workspace: &Path) -> Vec<PathBuf> {
+    Places::find(config, workspace, true).writable
 }
 
 /// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;

@@ -32,7 +32,7 @@ const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell
 /// or editor runs.
 const CACHES: &str = "\
-    pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp typescript turbo deno zig \
+    pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp turbo deno zig \
     ccache sccache bazel huggingface/datasets huggingface/hub huggingface/modules torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
 const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";

@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cap_std::fs::{Dir, MetadataExt as _};
+use rustix::fs::OFlags;
 
 use super::super::programs::{Resolved, home_directories, resolve_symlinks};
 use super::index;
@@ -60,6 +61,11 @@ pub(super) struct Repository {
     pub(super) own: PathBuf,
     /// The directory of its objects and references: the same, except of a linked work tree.
     pub(super) common: PathBuf,
+}
+
+/// Returns true for a name that has a meaning to other programs.
+pub fn decides_for_programs(path: &Path) -> bool {
+    path.components().any(|part| is_obeyed(part.as_os_str()))
 }
 
 /// The places that a command leaves as they are.
@@ -266,6 +272,14 @@ impl Protected {
         }
     }
 
+    /// Returns true for what lies in git's directory of a repository, whatever the name of that is.
+    pub(super) fn is_of_git(&self, path: &Path) -> bool {
+        let is_in = |repository: &Repository| {
+            path.starts_with(&repository.own) || path.starts_with(&repository.common)
+        };
+        self.all().iter().any(is_in)
+    }
+
     /// Returns git's directories outside the writable places.
     pub(super) fn git_directories(&self) -> impl Iterator<Item = &PathBuf> {
         let all = self.repositories.iter().flat_map(|repository| [&repository.own, &repository.common]);
@@ -378,8 +392,14 @@ impl WatchedSettings {
     /// `None` for a directory that is gone.
     fn find(top: &Path, names: &[OsString], is_top: bool, protected: &Protected) -> io::Result<Option<Self>> {
         let failed = |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", top.display()));
-        let directory = match fs::File::open(top) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A command may have put a pipe in its place, which would be waited for.
+        let only_directory = (OFlags::DIRECTORY | OFlags::NONBLOCK).bits().cast_signed();
+        let opened = fs::OpenOptions::new().read(true).custom_flags(only_directory).open(top);
+        let is_gone = |error: &io::Error| {
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        };
+        let directory = match opened {
+            Err(error) if is_gone(&error) => return Ok(None),
             opened => opened.map_err(failed)?,
         };
         let is_alone = lock(&directory).map_err(failed)?;
