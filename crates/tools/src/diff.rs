@@ -1,87 +1,48 @@
-//! Unified diffs of two texts, for people. `imara-diff` compares the lines. Called by `tools` and `cli`.
+//! Unified diffs of two texts, for people. `diffy` compares the lines. Called by `tools` and `cli`.
 
-use std::fmt;
-
-use imara_diff::{Algorithm, Diff, InternedInput, Interner, Token, UnifiedDiffConfig, UnifiedDiffPrinter};
+use diffy::{DiffOptions, PatchFormatter};
 
 /// The most lines that are compared, from the first to the last one that differs. The library's time grows
-/// with the square of lines that occur often.
-const MOST_COMPARED: usize = 10_000;
+/// with the square of their number.
+const MOST_COMPARED: usize = 4_000;
 
 /// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is
 /// the name of both texts. A very long different part counts as one change.
 pub fn unified_diff(name: &str, before: &str, after: &str) -> String {
-    let input = InternedInput::new(before, after);
-    let lines = Lines(&input.interner);
-    let hunks = one_change(&lines, &input).unwrap_or_else(|| {
-        let mut diff = Diff::compute(Algorithm::Histogram, &input);
-        diff.postprocess_lines(&input);
-        diff.unified_diff(&lines, UnifiedDiffConfig::default(), &input).to_string()
-    });
-    if hunks.is_empty() { hunks } else { format!("--- {name}\n+++ {name}\n{hunks}") }
+    if before == after {
+        return String::new();
+    }
+    one_change(name, before, after).unwrap_or_else(|| {
+        let mut options = DiffOptions::new();
+        let patch = options.set_original_filename(name.to_owned()).set_modified_filename(name.to_owned());
+        let patch = patch.create_patch(before, after);
+        PatchFormatter::new().suppress_blank_empty(false).fmt_patch(&patch).to_string()
+    })
 }
 
 /// Returns the part in which two long texts differ, as one change; `None` if it is short enough to be
 /// compared.
-fn one_change(lines: &Lines<'_>, input: &InternedInput<&str>) -> Option<String> {
-    let (before, after) = (&input.before, &input.after);
-    let start = before.iter().zip(after).take_while(|(one, other)| one == other).count();
+fn one_change(name: &str, before: &str, after: &str) -> Option<String> {
+    let [before, after] = [before, after].map(|text| text.split_inclusive('\n').collect::<Vec<_>>());
+    let start = before.iter().zip(&after).take_while(|(one, other)| one == other).count();
     let (before, after) = (&before[start..], &after[start..]);
     let end = before.iter().rev().zip(after.iter().rev()).take_while(|(one, other)| one == other).count();
     let (removed, added) = (&before[..before.len() - end], &after[..after.len() - end]);
     if removed.len().max(added.len()) <= MOST_COMPARED {
         return None;
     }
-    let [start, old, new] =
-        [start, removed.len(), added.len()].map(|count| u32::try_from(count).unwrap_or(u32::MAX));
-    let mut text = String::new();
-    let written = lines.display_header(&mut text, start, start, old, new);
-    written.and_then(|()| lines.display_hunk(&mut text, removed, added)).ok().map(|()| text)
-}
-
-/// Writes lines as `diff -u` does, including a last line without a line break.
-struct Lines<'a>(&'a Interner<&'a str>);
-
-impl Lines<'_> {
-    fn write_line(&self, out: &mut impl fmt::Write, sign: char, token: Token) -> fmt::Result {
-        let line = self.0[token];
-        match line.strip_suffix('\n') {
-            Some(line) => writeln!(out, "{sign}{line}"),
-            None => writeln!(out, "{sign}{line}\n\\ No newline at end of file"),
+    // Lines are counted from one. An empty range is named by the line before it.
+    let [old, new] =
+        [removed, added].map(|lines| format!("{},{}", start + usize::from(!lines.is_empty()), lines.len()));
+    let mut text = format!("--- {name}\n+++ {name}\n@@ -{old} +{new} @@\n");
+    for (sign, line) in removed.iter().map(|line| ('-', line)).chain(added.iter().map(|line| ('+', line))) {
+        text.push(sign);
+        text.push_str(line);
+        if !line.ends_with('\n') {
+            text.push_str("\n\\ No newline at end of file\n");
         }
     }
-}
-
-impl UnifiedDiffPrinter for Lines<'_> {
-    fn display_header(
-        &self,
-        mut out: impl fmt::Write,
-        start_before: u32,
-        start_after: u32,
-        len_before: u32,
-        len_after: u32,
-    ) -> fmt::Result {
-        let [before, after] =
-            [(start_before, len_before), (start_after, len_after)].map(|(start, length)| {
-                // Lines are counted from one. An empty range is named by the line before it, and a single
-                // line by its number alone.
-                match length {
-                    0 => format!("{start},0"),
-                    1 => (start + 1).to_string(),
-                    _ => format!("{},{length}", start + 1),
-                }
-            });
-        writeln!(out, "@@ -{before} +{after} @@")
-    }
-
-    fn display_context_token(&self, mut out: impl fmt::Write, token: Token) -> fmt::Result {
-        self.write_line(&mut out, ' ', token)
-    }
-
-    fn display_hunk(&self, mut out: impl fmt::Write, before: &[Token], after: &[Token]) -> fmt::Result {
-        before.iter().try_for_each(|token| self.write_line(&mut out, '-', *token))?;
-        after.iter().try_for_each(|token| self.write_line(&mut out, '+', *token))
-    }
+    Some(text)
 }
 
 #[cfg(test)]
