@@ -20,6 +20,7 @@ use crate::server::{Access, AgentApiState, App, AppParts, BodyBudget, KeptRespon
 use crate::tools::{Sources, Tools, UnavailableTool};
 use crate::translate::GuardLimits;
 use crate::units::{UnusableSetting, zip_results};
+use crate::usage::Ledger;
 
 /// Builds the app of these settings. Replays among the upstreams are started, and end with `abort`.
 ///
@@ -122,15 +123,7 @@ pub(super) async fn assemble(
     agents.use_accounts(access.clone());
     let alerts = Alerts::new(super::alerts::alerts_config(settings), settings.store.state_dir.clone(), abort);
     let alerts = Arc::new(alerts);
-    let captures = Captures::new(&settings.store.state_dir, settings.capture.clone());
-    captures.remove_old();
-    let recording = Recording {
-        content: settings.log.content,
-        sink: Some(usage.clone()),
-        in_flight: Some(Arc::clone(&usage.in_flight)),
-        spans: traces.clone().map(|traces| traces as _),
-        captures: Some(captures),
-    };
+    let recording = begin_recording(settings, &usage, traces.clone());
     if let Some(traces) = &traces {
         tokio::spawn(Arc::clone(traces).send_until(abort.clone()));
     }
@@ -174,6 +167,19 @@ pub(super) async fn assemble(
         abort: abort.clone(),
     });
     Ok(Assembled { app, upstreams, sources, traces })
+}
+
+/// Returns the places where requests are recorded.
+fn begin_recording(settings: &Settings, usage: &Arc<Ledger>, traces: Option<Arc<Traces>>) -> Recording {
+    let captures = Captures::new(&settings.store.state_dir, settings.capture.clone());
+    captures.remove_old();
+    Recording {
+        content: settings.log.content,
+        sink: Some(usage.clone()),
+        in_flight: Some(Arc::clone(&usage.in_flight)),
+        spans: traces.map(|traces| traces as _),
+        captures: Some(captures),
+    }
 }
 
 /// Returns the room for request bodies: at least enough for one of the largest.

@@ -52,16 +52,29 @@ pub struct Origin {
     pub received: Instant,
     /// A run of respool's own asks.
     pub is_agent: bool,
+    /// The client's wishes beyond its request's body.
+    pub wishes: ReplyWishes,
+    /// Where everything that happens to the request is recorded.
+    pub record: RequestRecord,
+    /// The facts about the request while it is under way.
+    pub progress: Arc<RequestProgress>,
+}
+
+/// The wishes about a reply that are not in the chat request which the relay reads.
+#[derive(Clone, Debug)]
+pub struct ReplyWishes {
     /// The client gets nothing before the whole reply, although the request asks for a stream.
     pub is_unseen: bool,
     /// The client lets respool shorten the oldest part of a conversation that does not fit.
     pub may_trim: bool,
     /// The patterns that the free text of its custom tools must match.
     pub free_text: Arc<FreeTextPatterns>,
-    /// Where everything that happens to the request is recorded.
-    pub record: RequestRecord,
-    /// The facts about the request while it is under way.
-    pub progress: Arc<RequestProgress>,
+}
+
+impl Default for ReplyWishes {
+    fn default() -> Self {
+        Self { is_unseen: false, may_trim: false, free_text: FreeTextPatterns::none() }
+    }
 }
 
 /// The facts that a caller may know about a request while it is under way.
@@ -128,9 +141,7 @@ impl Origin {
             priority: Priority::default(),
             received: Instant::now(),
             is_agent: false,
-            is_unseen: false,
-            may_trim: false,
-            free_text: FreeTextPatterns::none(),
+            wishes: ReplyWishes::default(),
             record,
             progress: Arc::default(),
         }

@@ -251,12 +251,12 @@ impl Relay {
         RequestProfile {
             wire: origin.wire,
             program: client_program(request, origin),
-            may_trim: origin.may_trim,
-            free_text: Arc::clone(&origin.free_text),
+            may_trim: origin.wishes.may_trim,
+            free_text: Arc::clone(&origin.wishes.free_text),
             model_is_known: self.knows_model(&model),
             model,
             stream,
-            is_unseen: origin.is_unseen || !(stream || origin.is_agent),
+            is_unseen: origin.wishes.is_unseen || !(stream || origin.is_agent),
             route: if origin.is_agent {
                 agent_route(stream)
             } else {

@@ -552,11 +552,6 @@ impl Ledger {
         }
     }
 
-    /// Writes an amount with the currency of the prices.
-    pub fn with_currency(&self, amount: Money) -> String {
-        amount.with_currency(&self.currency())
-    }
-
     /// Returns the currency of the prices; empty if it is not set.
     pub fn currency(&self) -> String {
         self.current_settings().config.currency.clone().unwrap_or_default()

@@ -121,8 +121,9 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
         ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.agent_apis.sealer), ids, created);
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
-    let origin = Origin { wire: Wire::Responses, ..Origin::internal(HeaderMap::new(), record.clone()) };
-    let source = Source::begin(&app, Bytes::from(as_stream(chat)), writer.with_wishes(origin), &model).await;
+    let origin = Origin::internal(HeaderMap::new(), record.clone());
+    let origin = Origin { wire: Wire::Responses, wishes: writer.wishes(), ..origin };
+    let source = Source::begin(&app, Bytes::from(as_stream(chat)), origin, &model).await;
     let source = source.map_or_else(Source::from_error, |(source, _)| source);
     tokio::spawn(make_response(ReplyWriter::new(app, writer, client, record), source, id, true));
 }

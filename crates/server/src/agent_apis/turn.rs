@@ -16,7 +16,7 @@ use super::reply::ReplyWriter;
 use super::source::Source;
 use crate::app::App;
 use crate::front::{Arrival, Cost, is_left_to_server};
-use relay::Origin;
+use relay::{Origin, ReplyWishes};
 use translate::ClientProgram;
 use upstream::CHAT_PATH;
 
@@ -72,8 +72,8 @@ async fn answer_turn(api: Api, arrival: &mut Arrival, body: Incoming) -> Respons
             Ok(request) => request,
             Err(error) => return client.refuse_unread(&app, error, Some(&body)),
         };
-    let origin = writer.with_wishes(arrival.take_origin(api.wire(), CHAT_PATH.into()));
-    let origin = Origin { is_unseen: !stream && background.is_none(), ..origin };
+    let wishes = ReplyWishes { is_unseen: !stream && background.is_none(), ..writer.wishes() };
+    let origin = Origin { wishes, ..arrival.take_origin(api.wire(), CHAT_PATH.into()) };
     let chat = as_stream(chat);
     let kept = writer.bytes_to_keep();
     // The reservation of the body is now that of the chat request, and of the part of the body that is kept.

@@ -2,7 +2,7 @@
 //!
 //! It takes the steps of the turn. Called by `reply`.
 
-use relay::Origin;
+use relay::ReplyWishes;
 use translate::messages::MessageEvents;
 use translate::responses::{FinishedResponse, ResponseEvents};
 use wire::ApiError;
@@ -17,13 +17,13 @@ pub(super) enum Writer {
 }
 
 impl Writer {
-    /// Adds the client's wishes about the reply to the origin of its request.
-    pub(super) fn with_wishes(&self, origin: Origin) -> Origin {
+    /// Returns the client's wishes about the reply.
+    pub(super) fn wishes(&self) -> ReplyWishes {
         match self {
             Self::Responses(events) => {
-                Origin { may_trim: events.may_trim(), free_text: events.patterns(), ..origin }
+                ReplyWishes { is_unseen: false, may_trim: events.may_trim(), free_text: events.patterns() }
             }
-            Self::Messages(..) => origin,
+            Self::Messages(..) => ReplyWishes::default(),
         }
     }
 

@@ -17,9 +17,9 @@ use crate::app::App;
 use crate::body::BodyReservation;
 use crate::captured_reply::captured_reply;
 use crate::respond;
-use relay::{Origin, RequestProgress, Wire, program_of};
+use relay::{Origin, ReplyWishes, RequestProgress, Wire, program_of};
 use telemetry::{RequestRecord, RequestStart};
-use translate::{ClientProgram, FreeTextPatterns};
+use translate::ClientProgram;
 use wire::{ApiError, Object};
 
 /// Begins the record of a request.
@@ -96,9 +96,7 @@ impl Arrival {
             priority: permit::key_priority(&self.parts.extensions),
             received: self.received,
             is_agent: false,
-            is_unseen: false,
-            may_trim: false,
-            free_text: FreeTextPatterns::none(),
+            wishes: ReplyWishes::default(),
             record: self.record.clone(),
             progress: Arc::clone(&self.progress),
         }

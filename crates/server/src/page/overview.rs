@@ -113,7 +113,7 @@ fn usage_tiles(app: &App, today: &Report) -> Markup {
             (tile(format::format_count(total.failed), "failed today", "/ui/requests?outcome=error&period=24h"))
             (tile(format::format_count(total.repeats), "repeated attempts today", ""))
             (tile(format::format_short_count(total.usage.total_tokens()), "tokens today", "/ui/usage?period=24h"))
-            (tile(app.usage.with_currency(today.total.cost), "cost today", "/ui/usage?period=24h"))
+            (tile(today.total.cost.with_currency(&app.usage.currency()), "cost today", "/ui/usage?period=24h"))
         }
     }
 }

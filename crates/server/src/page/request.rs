@@ -82,7 +82,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
                 dt { "Tokens in" } dd { (format::format_count(usage.prompt)) @if let Some(cached) = usage.cached { ", " (format::format_count(cached)) " of them cached" } }
                 dt { "Tokens out" } dd { (format::format_count(usage.completion)) @if let Some(reasoning) = usage.reasoning { ", " (format::format_count(reasoning)) " of them reasoning" } }
             } @else { dt { "Tokens" } dd { "not stated by the model server" } }
-            @if let Some(cost) = app.usage.request_cost(row) { dt { "Cost" } dd { (app.usage.with_currency(cost)) } }
+            @if let Some(cost) = app.usage.request_cost(row) { dt { "Cost" } dd { (cost.with_currency(&app.usage.currency())) } }
             @if let Some(first) = row.first_byte { dt { "First byte" } dd { "after " (format::format_duration(first)) } }
             @if !row.waited.is_zero() { dt { "Waited" } dd { (format::format_duration(row.waited)) " for a free place, or for the upstream to return" } }
         }

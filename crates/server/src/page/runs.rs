@@ -203,7 +203,7 @@ fn run_facts(app: &App, id: &str, body: &Value, cost: Option<Money>) -> Markup {
         dl class="facts" {
             dt { "Run" } dd { code { (id) } }
             dt { "Tokens" } dd { (format_number(&body["usage"]["prompt_tokens"])) " in, " (format_number(&body["usage"]["completion_tokens"])) " out" }
-            @if let Some(cost) = cost { dt { "Cost" } dd { (app.usage.with_currency(cost)) } }
+            @if let Some(cost) = cost { dt { "Cost" } dd { (cost.with_currency(&app.usage.currency())) } }
             dt { "Working time" } dd { (format::format_duration(as_millis(&body["duration_ms"]))) }
             @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
             @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }

@@ -180,7 +180,7 @@ fn comparison_section(app: &App, report: &Report, step: &str) -> Markup {
     html! {
         section {
             h2 { "What it cost, and what it would have cost" }
-            p { "It cost " strong { (app.usage.with_currency(report.total.cost)) } "." }
+            p { "It cost " strong { (report.total.cost.with_currency(&app.usage.currency())) } "." }
             (layout::scrolling_table("The same tokens elsewhere", &[("The same tokens at", ""), ("Cost", "number"), ("Difference", "number"), ("Price", "wide")], &rows))
             @if !known.is_empty() { (difference_table(report, &known, step)) }
             details { summary { "How these numbers are calculated" } ul { @for note in &report.notes { li { (format::with_code(note)) } } } }
