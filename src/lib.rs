@@ -6,7 +6,6 @@
 #[cfg(feature = "chat")]
 mod chat_port;
 pub mod cli;
-pub mod config;
 mod relay_ports;
 
 pub use ::adapt;
@@ -19,6 +18,7 @@ use ::http_client;
 pub use ::openexperts;
 pub use ::relay;
 pub use ::server;
+pub use ::settings as config;
 pub use ::store;
 pub use ::telemetry as observe;
 pub use ::telemetry::otlp;

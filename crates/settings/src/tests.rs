@@ -8,12 +8,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::*;
-use crate::agent::Parser;
-use crate::relay::{ReasoningField, RelayConfig};
-use crate::server::ServerConfig;
-use crate::tools::{ToolsConfig, Verdict};
-use crate::units::{Secret, Size};
-use crate::upstream::{Address, UpstreamConfig};
+use agent::Parser;
+use relay::{ReasoningField, RelayConfig};
+use server::ServerConfig;
+use tools::{ToolsConfig, Verdict};
+use upstream::{Address, UpstreamConfig};
+use wire::units::{Secret, Size};
 
 /// Resolves a file's text with an environment and the flags `--listen` and `--upstream`.
 fn load(file: &str, environment: &[(&str, &str)], flags: [Option<&str>; 2]) -> Result<Loaded, Problems> {

@@ -9,17 +9,17 @@ use super::problem::{Place, Problems};
 use super::search;
 use super::tree::{Table, find_value, value};
 use super::variables::Environment;
-use crate::agent::AgentConfig;
-use crate::alerts::AlertsConfig;
-use crate::expert::ExpertsConfig;
-use crate::observe::{CaptureConfig, LogConfig};
-use crate::otlp::OtlpConfig;
-use crate::relay::RelayConfig;
-use crate::server::ServerConfig;
-use crate::store::StoreConfig;
-use crate::tools::ToolsConfig;
-use crate::upstream::UpstreamConfig;
-use crate::usage::{BudgetsConfig, PriceConfig, UsageConfig};
+use agent::AgentConfig;
+use alerts::AlertsConfig;
+use experts::ExpertsConfig;
+use relay::RelayConfig;
+use server::ServerConfig;
+use store::StoreConfig;
+use telemetry::otlp::OtlpConfig;
+use telemetry::{CaptureConfig, LogConfig};
+use tools::ToolsConfig;
+use upstream::UpstreamConfig;
+use usage::{BudgetsConfig, PriceConfig, UsageConfig};
 
 wire::settings! {
     /// The whole configuration, checked. Its default is what holds when nothing is configured.

@@ -8,16 +8,16 @@ use super::settings::Settings;
 use super::tree::{Table, find_value, place_of};
 use super::variables::Environment;
 
-use crate::adapt::UNDECLARABLE;
-use crate::agent::{AgentConfig, OPERATOR_KEY, Parser};
-use crate::alerts::SinkKind;
-use crate::expert::ExpertConfig;
-use crate::server::ServerConfig;
-use crate::store::RunsConfig;
-use crate::tools::McpConfig;
-use crate::units::Secret;
-use crate::usage::UsageConfig;
+use adapt::UNDECLARABLE;
+use agent::{AgentConfig, OPERATOR_KEY, Parser};
+use alerts::SinkKind;
+use experts::ExpertConfig;
+use server::ServerConfig;
+use store::RunsConfig;
 use tool_call_parser::dialects;
+use tools::McpConfig;
+use usage::UsageConfig;
+use wire::units::Secret;
 
 /// Checks the whole and fills in what `*_env` keys name.
 pub(super) fn check_settings(

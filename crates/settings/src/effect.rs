@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 
 use super::loaded::Loaded;
 use super::settings::Settings;
-use crate::agent::AgentConfig;
-use crate::alerts::SinkConfig;
-use crate::upstream::{Address, UpstreamConfig};
+use agent::AgentConfig;
+use alerts::SinkConfig;
+use upstream::{Address, UpstreamConfig};
 
 /// These keys, and all keys below them, take effect at once. All others need a restart.
 pub(super) const AT_ONCE: [&str; 20] = [

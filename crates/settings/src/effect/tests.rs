@@ -1,8 +1,8 @@
 //! A changed configuration, key by key.
 
 use super::*;
-use crate::config::keys::KEYS;
-use crate::config::{Environment, FileText, Flags, resolve};
+use crate::keys::KEYS;
+use crate::{Environment, FileText, Flags, resolve};
 
 fn load(text: &str) -> Loaded {
     let environment: Environment = [("VLLM_KEY", "sk-of-the-environment"), ("KEYS", "sk-0123456789abcdef")]
@@ -150,7 +150,7 @@ fn what_the_table_says_is_what_happens() {
         let text = format!("{header}{name} = {}", changed(&key.path, &key.example));
         let environment: Environment = Environment::new();
         let file = FileText { path: "respool.toml".as_ref(), text: &text };
-        // Some need others beside them; those are tested by hand above.
+        // Some need others too; those are tested by hand above.
         let Ok(new) = resolve(Some(file), &environment, &Flags::default()) else { continue };
         if new.changed_keys(&start).is_empty() {
             continue;

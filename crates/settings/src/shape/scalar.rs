@@ -7,8 +7,8 @@ use ::config::ValueKind;
 
 use wire::settings::{Key, Scalar, Shape};
 
-use crate::units::{Size, parse_duration};
-use crate::upstream::Address;
+use upstream::Address;
+use wire::units::{Size, parse_duration};
 
 /// A fault in a value; the text says what to write in its place.
 #[derive(Debug, thiserror::Error)]

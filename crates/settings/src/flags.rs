@@ -6,7 +6,7 @@ use ::config::ValueKind;
 
 use super::problem::Place;
 use super::tree::{Table, value};
-use crate::upstream::Address;
+use upstream::Address;
 
 /// The flags that set configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The table of keys against the structs, the page and the example file.
 
 use super::*;
-use crate::config::tree::Table;
-use crate::tools::never_allowed;
+use crate::tree::Table;
+use tools::never_allowed;
 
 /// Other keys that a key's section needs.
 fn companions(key: &Key) -> &'static str {
@@ -87,12 +87,12 @@ fn defaults_of_table_and_structs_are_equal() {
 
 /// Compares a generated file with what is generated now.
 fn check_generated(file: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, text).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert_eq!(written, text, "generate {file} again: UPDATE_DOCS=1 cargo test --lib config");
+    assert_eq!(written, text, "generate {file} again: UPDATE_DOCS=1 cargo test -p settings");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn the_example_is_current() {
     check_generated("respool.example.toml", &example());
 }
 
-const EXAMPLE: &str = include_str!("../../../respool.example.toml");
+const EXAMPLE: &str = include_str!("../../../../respool.example.toml");
 
 /// The example with the lines in force that are commented out as `#key = …`; prose begins with `# `.
 fn uncommented() -> String {

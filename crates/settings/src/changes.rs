@@ -42,7 +42,7 @@ fn compare_values(path: &str, before: Option<&Value>, now: Option<&Value>, found
 
 #[cfg(test)]
 mod tests {
-    use crate::config::{Environment, FileText, Flags, Loaded, resolve};
+    use crate::{Environment, FileText, Flags, Loaded, resolve};
 
     fn load(text: &str) -> Loaded {
         let file = FileText { path: "respool.toml".as_ref(), text };

@@ -12,10 +12,10 @@ use super::settings::Settings;
 use super::tree::{self, Table};
 use super::variables::{Environment, process_environment};
 use super::{changes, cross_checks, environment, search, shape, show};
-use crate::tools::programs::Started;
-use crate::tools::{AuditConfig, audit};
-use crate::units::UnusableSetting;
+use tools::programs::Started;
+use tools::{AuditConfig, audit};
 use wire::digest::{hex, sha256};
+use wire::units::UnusableSetting;
 
 impl Settings {
     /// Reads the file that is found, the process's environment and these flags.

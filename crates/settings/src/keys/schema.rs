@@ -5,7 +5,7 @@ use super::{KEYS, Key};
 /// The permitted content of a table: names and the nodes that they lead to, in the order of the
 /// documentation.
 #[derive(Debug, Default)]
-pub(in crate::config) struct Section {
+pub(crate) struct Section {
     entries: Vec<(&'static str, Node)>,
     /// The content of a table under any other name, where one is permitted.
     others: Option<Box<Section>>,
@@ -13,7 +13,7 @@ pub(in crate::config) struct Section {
 
 /// The node of a name: a value, a table, or several tables.
 #[derive(Debug)]
-pub(in crate::config) enum Node {
+pub(crate) enum Node {
     /// A value.
     Leaf(&'static Key),
     /// A table.
@@ -26,22 +26,22 @@ pub(in crate::config) enum Node {
 
 impl Section {
     /// Returns the node of a name: a value, a table, or several tables.
-    pub(in crate::config) fn get(&self, name: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, name: &str) -> Option<&Node> {
         self.entries.iter().find(|(known, _)| *known == name).map(|(_, node)| node)
     }
 
     /// Returns the content of a table under any other name, which the user chooses.
-    pub(in crate::config) fn others(&self) -> Option<&Section> {
+    pub(crate) fn others(&self) -> Option<&Section> {
         self.others.as_deref()
     }
 
     /// Returns the names, in order.
-    pub(in crate::config) fn names(&self) -> impl Iterator<Item = &'static str> {
+    pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> {
         self.entries.iter().map(|(name, _)| *name)
     }
 
     /// Returns the names and their nodes, in order.
-    pub(in crate::config) fn iter(&self) -> impl Iterator<Item = (&'static str, &Node)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &Node)> {
         self.entries.iter().map(|(name, node)| (*name, node))
     }
 
@@ -72,7 +72,7 @@ impl Section {
 }
 
 /// Returns the tree of all keys.
-pub(in crate::config) fn build_schema() -> Section {
+pub(crate) fn build_schema() -> Section {
     let mut root = Section::default();
     for key in KEYS.iter() {
         root.insert(&key.path, key);
