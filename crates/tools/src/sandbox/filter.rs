@@ -69,9 +69,6 @@ const NAMESPACES: [i32; 8] = [
     c::CLONE_NEWCGROUP,
     0x80, // CLONE_NEWTIME
 ];
-/// With a socket that is bound to an interface, the kernel takes an address to which no road leads for a
-/// neighbour's.
-const BINDING: [i32; 2] = [c::SO_BINDTODEVICE, c::SO_BINDTOIFINDEX];
 /// They type into a terminal.
 const TYPING: [u64; 2] = [0x5412, 0x541C];
 /// `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`.
@@ -131,15 +128,7 @@ fn rules(spec: &Spec) -> Result<Rules, seccompiler::BackendError> {
     if !spec.has_namespaces() {
         signals(spec, &mut rules)?;
     }
-    if spec.is_apart() {
-        rules.insert(c::SYS_setsockopt, BINDING.map(socket_option).into_iter().collect::<Result<_, _>>()?);
-    }
     Ok(rules)
-}
-
-fn socket_option(option: i32) -> Result<SeccompRule, seccompiler::BackendError> {
-    let is = |argument, value: i32| Condition::new(argument, Len::Dword, Op::Eq, value.unsigned_abs().into());
-    SeccompRule::new(vec![is(1, c::SOL_SOCKET)?, is(2, option)?])
 }
 
 fn equal(argument: u8, value: u64) -> Result<SeccompRule, seccompiler::BackendError> {

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
+use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
 use super::launch::stage_arguments;
@@ -21,9 +22,18 @@ const OPTIONS: &str = "--quiet --foreground --config-net --no-map-gw -t none -u 
 /// The addresses at which the command finds this machine's resolver, which may be on loopback. They are of
 /// those that the Internet keeps for documentation.
 const RESOLVERS: [&str; 2] = ["203.0.113.53", "2001:db8::53"];
-/// Link-local addresses, and those at which clouds answer instead.
-const NEVER: [(&str, u8); 4] =
-    [("169.254.0.0", 16), ("fe80::", 10), ("fd00:ec2::", 32), ("fd20:ce::254", 128)];
+/// Link-local addresses, and those at which clouds (Alibaba, Azure, Oracle, Amazon, Google, Scaleway) answer
+/// instead.
+const NEVER: [(&str, u8); 8] = [
+    ("169.254.0.0", 16),
+    ("fe80::", 10),
+    ("100.100.100.200", 32),
+    ("168.63.129.16", 32),
+    ("192.0.0.192", 32),
+    ("fd00:ec2::", 32),
+    ("fd20:ce::254", 128),
+    ("fd00:42::42", 128),
+];
 /// Variables that name a proxy. One on loopback stays in reach.
 const PROXIES: &str = "http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY";
 
@@ -91,39 +101,56 @@ fn own_addresses() -> io::Result<Vec<IpAddr>> {
     Ok(addresses)
 }
 
-/// Closes the roads to this machine.
+/// Closes the roads to this machine: each address that is not to be reached is the namespace's own. A route
+/// that prohibits would not do, as a socket that is bound to an interface passes over it.
 pub(super) fn close_roads(spec: &Spec) -> io::Result<()> {
     let never = NEVER.iter().filter_map(|(address, bits)| Some((address.parse().ok()?, *bits)));
     let own = spec.avoided.iter().map(|address| (*address, if address.is_ipv4() { 32 } else { 128 }));
-    for (address, bits) in never.chain(own) {
-        match prohibit(address, bits) {
-            // There is no IPv6.
-            Err(Errno::OPNOTSUPP | Errno::AFNOSUPPORT) if address.is_ipv6() => {}
-            done => done?,
+    let addresses: Vec<(IpAddr, u8)> = never.chain(own).collect();
+    for interface in interfaces()? {
+        for (address, bits) in &addresses {
+            match keep(*address, *bits, interface) {
+                // It is the namespace's own already, or the interface is off.
+                Err(Errno::EXIST | Errno::NETDOWN) => {}
+                // There is no IPv6, here or at the interface.
+                Err(Errno::OPNOTSUPP | Errno::AFNOSUPPORT | Errno::ACCESS | Errno::NODEV)
+                    if address.is_ipv6() => {}
+                done => done?,
+            }
         }
     }
     Ok(())
 }
 
-/// Makes a rule of rtnetlink(7) before all tables but that of local addresses. A route would not hold for a
-/// link-local address with its interface.
-fn prohibit(address: IpAddr, bits: u8) -> Result<(), Errno> {
-    const NEW_RULE: u16 = 32;
-    /// `NLM_F_REQUEST`, `NLM_F_ACK` and `NLM_F_CREATE`.
-    const FLAGS: u16 = 0x405;
-    /// No table, two reserved bytes, and `FR_ACT_PROHIBIT`.
-    const RULE: [u8; 4] = [0, 0, 0, 8];
+/// Returns the numbers of the interfaces but that of loopback.
+fn interfaces() -> io::Result<Vec<u32>> {
+    let table = fs::read_to_string("/proc/self/net/dev")?;
+    let names = table.lines().filter_map(|line| Some(line.split_once(':')?.0.trim()));
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    names.filter(|name| *name != "lo").map(|name| Ok(name_to_index(&socket, name)?)).collect()
+}
+
+/// Makes a route of rtnetlink(7) by which what leaves by an interface stays in the namespace.
+fn keep(address: IpAddr, bits: u8, interface: u32) -> Result<(), Errno> {
+    const NEW_ROUTE: u16 = 24;
+    /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_CREATE` and `NLM_F_APPEND`.
+    const FLAGS: u16 = 0xC05;
+    /// `RT_TABLE_LOCAL`, `RTPROT_STATIC`, `RT_SCOPE_HOST` and `RTN_LOCAL`.
+    const ROUTE: [u8; 4] = [255, 4, 254, 2];
     const DESTINATION: u16 = 1;
+    const INTERFACE: u16 = 4;
     let (family, octets) = match address {
         IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
         IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
     };
     let length = u16::try_from(octets.len()).unwrap_or_default();
-    let mut message = u32::from(32 + length).to_ne_bytes().to_vec();
-    message.extend([NEW_RULE, FLAGS, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
+    let mut message = u32::from(40 + length).to_ne_bytes().to_vec();
+    message.extend([NEW_ROUTE, FLAGS, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
     message.extend([u8::try_from(family.as_raw()).unwrap_or_default(), bits, 0, 0]);
-    message.extend(RULE);
+    message.extend(ROUTE);
     message.extend([0; 4]);
+    message.extend([8, INTERFACE].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend(interface.to_ne_bytes());
     message.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
     message.extend(octets);
     let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
