@@ -215,6 +215,25 @@ async fn a_running_conversation_keeps_its_prefix() {
     assert_eq!(messages(3)[..4], messages(0)[..4], "the running one keeps its form");
 }
 
+/// Some servers send the head of a stream before they read the request.
+#[tokio::test]
+async fn refusals_come_as_error_events_too() {
+    let row = row_of(&Rule::SystemFirst).unwrap();
+    let event = replies::frame(&replies::error(400, row.said[0].1, "BadRequestError"));
+    let stream = || Script::sse(replies::text_stream(&["ok"], false));
+    let fake = FakeVllm::start([Script::sse([event]), stream(), stream()]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = request(row.example.0);
+    body["stream"] = json!(true);
+    for _ in 0..2 {
+        let reply = exchange(respool.address, &Request::chat(&body)).await;
+        assert!(reply.text().contains(r#""content":"ok""#), "{}", reply.text());
+    }
+    let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+    let adapted = &fields(row.example.1)["messages"];
+    assert_eq!((sent.len(), &sent[1]["messages"], &sent[2]["messages"]), (3, adapted, adapted));
+}
+
 #[tokio::test]
 async fn unknown_refusals_reach_the_client() {
     let fake = FakeVllm::always(refusal(400, "You must be at least 13 years old")).await;

@@ -50,6 +50,21 @@ async fn heartbeats_bridge_a_late_start() {
     }
 }
 
+/// A server that loads its model holds the request back. The reasoning says so once, where that is wanted.
+#[tokio::test]
+async fn waiting_for_a_model_is_announced() {
+    let _time = IdleTime::begin();
+    for (setting, announced) in [("announce_waiting = true", 1), ("", 0)] {
+        let fake = FakeVllm::start([Script::sse(replies::text_stream(&["late"], true)).delay(SILENCE)]).await;
+        fake.pose_as("library", json!({"models": []}));
+        let respool = Respool::with(&fake, &format!("[recovery]\n{setting}\n{LIMITS}")).await;
+        let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
+        assert_eq!(reply.text().matches("this request waits for it").count(), announced, "{}", reply.text());
+        let turn = reply.stream(&Rules { usage: Some(false), ..Rules::default() });
+        assert_eq!(turn.choices[&0].content, "late");
+    }
+}
+
 #[tokio::test]
 async fn heartbeats_bridge_pauses() {
     let _time = IdleTime::begin();

@@ -4,66 +4,15 @@
 //! Sources of the words: llama.cpp's `json-schema-to-grammar.cpp` and `server-common.cpp`, the chat templates
 //! of the models, vLLM's and `SGLang`'s request models, `mistral_common`, Ollama, LM Studio and OpenAI's API.
 
+use crate::row::Row;
 use crate::rule::{Loss, Rule};
-
-/// One rule of the table.
-#[derive(Debug)]
-pub struct Row {
-    /// The rule.
-    pub rule: Rule,
-    /// The construct that servers refuse.
-    pub refused: &'static str,
-    /// The change.
-    pub change: &'static str,
-    /// The part of the meaning that is lost.
-    pub loss: Loss,
-    /// More about the loss, for people.
-    pub lost: &'static str,
-    /// Regular expressions for the words of a refusal.
-    pub(crate) signs: &'static [&'static str],
-    /// Refusals as servers write them: the server or template, and its words.
-    pub said: &'static [(&'static str, &'static str)],
-    /// A request that is refused, and the one that is sent instead.
-    pub example: (&'static str, &'static str),
-}
-
-/// The row of a rule; `None` for a single parameter.
-pub fn row_of(rule: &Rule) -> Option<&'static Row> {
-    TABLE.iter().find(|row| row.rule == *rule)
-}
-
-/// Says what the rule of this name changes, and what that costs, for people.
-pub fn describe_rule(name: &str) -> String {
-    match name.parse::<Rule>().ok().as_ref().and_then(row_of) {
-        Some(row) => format!("{} (lost: {})", row.change, row.lost),
-        None => "one parameter is left out or changed".to_owned(),
-    }
-}
+use crate::words::{ALTERNATE, GRAMMAR, NO_STRING, OTHER_TOOLS, PARTS, SGLANG_CONTENT};
 
 /// The words for the checks that respool takes over.
 const CHECKED: &str = "the server's check; respool checks the arguments against the client's schema";
 /// The words where respool takes over some of the checks.
 const FORMATS: &str = "the server's check; respool checks dates, times and UUIDs";
 const NOTHING: &str = "nothing";
-
-const GRAMMAR: &[&str] = &[
-    r"(?i)failed to (?:parse|compile|initialize) (?:the )?(?:grammar|samplers?)",
-    r"(?i)(?:grammar|schema)\b[^\n]{0,60}\bexceeds? sane defaults",
-    r"(?i)exceeds sane defaults",
-    r"(?i)json schema conversion failed",
-    r"(?i)unrecognized schema",
-    r"(?i)features not supported by (?:xgrammar|outlines|guidance|llguidance)",
-    r"(?i)(?:invalid|unsupported|cannot compile)[^\n]{0,30}\bgrammar",
-    r"(?i)unable to generate (?:parser|grammar)[^\n]{0,80}schema",
-];
-
-/// The words of SGLang's request models for a content that is neither a text nor a list of known parts.
-const NO_STRING: &str = r"'content', 'str'\), 'msg': 'Input should be a valid string'";
-const SGLANG_CONTENT: &str = "3 validation errors:\n  {'type': 'value_error', 'loc': ('body', 'messages', 0, 'role'), 'msg': \"Value error, 'role' must be one of 'system', 'assistant', 'tool', 'function'\", 'input': 'user'}\n  {'type': 'string_type', 'loc': ('body', 'messages', 0, 'content', 'str'), 'msg': 'Input should be a valid string', 'input': None}";
-/// The words of Ollama for a part that is neither a text nor a picture.
-const PARTS: &str = r"(?i)invalid message format";
-/// The words of templates in which the user and the assistant take turns. Another role breaks the turns too.
-const ALTERNATE: &str = r"(?i)roles must alternate";
 
 /// All rules but those about single parameters. Among rows with the same words the first that changes the
 /// request counts.
@@ -440,6 +389,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)system (?:message|role)[^\n]{0,40}(?:not allowed|unexpected|only)[^\n]{0,30}(?:first|beginning|start)",
             r"(?i)with the exception of an initial optional system message",
             ALTERNATE,
+            OTHER_TOOLS,
         ],
         said: &[
             ("Qwen3.x", "System message must be at the beginning."),
@@ -486,6 +436,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:consecutive|successive|two) (?:user|assistant|messages)[^\n]{0,40}(?:not (?:allowed|supported)|same role|must)",
             r"(?i)unexpected role '(?:user|assistant)' after role '(?:user|assistant)'",
             r"(?i)expected (?:user|assistant) role",
+            OTHER_TOOLS,
         ],
         said: &[
             (
@@ -700,10 +651,12 @@ pub const TABLE: &[Row] = &[
         signs: &[
             r"(?i)tool call ids? (?:should|must|was|has)[^\n]{0,80}(?:length (?:of )?9|nine)",
             r"(?i)length of 9",
+            OTHER_TOOLS,
         ],
         said: &[
             ("Mistral", "Tool call IDs should be alphanumeric strings with length 9!"),
             ("mistral_common", "Tool call id was call_1 but must be a-z, A-Z, 0-9, with a length of 9."),
+            ("SGLang, with a template of Mistral", "'dict object' has no attribute 'function'"),
         ],
         example: (
             r#"{"messages":[{"role":"assistant","content":"","tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","tool_call_id":"call_1","content":"x"}]}"#,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::candidates::no_upstream;
-use super::client::Origin;
+use super::client::{Origin, RequestProgress};
 use super::exchange::{Exchange, ExchangeReply};
 use super::fallback::Fallbacks;
 use super::fit::{count_tokens, refuse_full};
@@ -55,6 +55,12 @@ impl ReadRequest {
     /// Returns the record of the request.
     pub fn record(&self) -> &RequestRecord {
         &self.request.record
+    }
+
+    /// Returns the progress of the request, if waiting is announced to its client.
+    pub fn announced_progress(&self) -> Option<Arc<RequestProgress>> {
+        let is_announced = self.request.settings.recovery.announce_waiting;
+        is_announced.then(|| Arc::clone(&self.request.progress))
     }
 
     /// Returns the name of the upstream that is likely to be asked first.

@@ -100,6 +100,11 @@ impl RequestProgress {
         known.waited_before + known.waits_since.map(|since| since.elapsed()).unwrap_or_default()
     }
 
+    /// Returns true while the request waits for an upstream.
+    pub fn is_waiting(&self) -> bool {
+        self.lock_state().waits_since.is_some()
+    }
+
     /// Returns the parts that were taken out of the conversation of the last attempt so that it fits.
     pub fn trimmed_parts(&self) -> Option<String> {
         self.lock_state().trimmed.clone()

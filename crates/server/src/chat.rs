@@ -24,11 +24,15 @@ use super::front::{Arrival, Cost, TurnAnswer, begin_turn};
 use super::heartbeat::{self, Source, sse_frame};
 use super::respond;
 use super::stream_head::{Pending, StreamHead, run_until_stopped};
-use relay::{Opened, ReadRequest, ReplyStream, RequestProfile, StreamPart, Wire};
+use relay::{Opened, ReadRequest, ReplyStream, RequestProfile, RequestProgress, StreamPart, Wire};
 use telemetry::RequestRecord;
 use translate::{ChatSink, Head, Reply, completion_json};
 use upstream::CHAT_PATH;
 use wire::ApiError;
+use wire::turn::{ChoiceEvent, TurnEvent};
+
+/// The words for a client whose request waits for its server.
+const WAITS: &str = "(The model server is starting or loads the model; this request waits for it.)\n";
 
 /// Answers a chat request.
 pub(super) async fn handle_chat(
@@ -82,7 +86,10 @@ async fn answer_request(app: App, request: ReadRequest) -> Response {
     let (profile, record) = (Arc::clone(request.profile()), request.record().clone());
     let errors = app.error_form(Wire::Chat, profile.program);
     if profile.stream {
-        return Committer { app, profile, errors, record }.commit_answer(Box::pin(request.answer())).await;
+        let waiting = request.announced_progress();
+        return Committer { app, profile, errors, record, waiting }
+            .commit_answer(Box::pin(request.answer()))
+            .await;
     }
     match run_until_stopped(&app.abort, pin!(request.answer())).await.and_then(identity) {
         Ok(opened) => whole_answer(opened, &profile),
@@ -115,6 +122,8 @@ struct Committer {
     profile: Arc<RequestProfile>,
     errors: ErrorForm,
     record: RequestRecord,
+    /// The request's progress, if waiting is announced to its client.
+    waiting: Option<Arc<RequestProgress>>,
 }
 
 impl Committer {
@@ -164,9 +173,10 @@ impl Committer {
     }
 
     fn reply_source(self, stage: Stage) -> ReplySource {
-        let Self { app, profile, errors, record } = self;
+        let Self { app, profile, errors, record, waiting } = self;
         let sink = ChatSink::new(profile.reply.reasoning, profile.reply.usage);
-        ReplySource { abort: app.abort.clone(), every: app.limits.heartbeat, sink, errors, record, stage }
+        let (abort, every) = (app.abort.clone(), app.limits.heartbeat);
+        ReplySource { abort, every, sink, errors, record, stage, waiting }
     }
 }
 
@@ -179,6 +189,8 @@ struct ReplySource {
     errors: ErrorForm,
     record: RequestRecord,
     stage: Stage,
+    /// The request's progress, until its client knows that it waits.
+    waiting: Option<Arc<RequestProgress>>,
 }
 
 /// The stage of a reply.
@@ -246,6 +258,17 @@ impl ReplySource {
         }
     }
 
+    /// Says in the reasoning that the request waits for its server; once.
+    fn announce_waiting(&mut self) -> Option<Bytes> {
+        if !matches!(self.stage, Stage::Opening(..)) {
+            return None;
+        }
+        self.waiting.take_if(|progress| progress.is_waiting())?;
+        let mut out = Vec::new();
+        self.sink.write_step(&ChoiceEvent::new(0, TurnEvent::Reasoning(WAITS.to_owned())), &mut out);
+        (!out.is_empty()).then(|| out.into())
+    }
+
     fn failure_frames(&mut self, error: ApiError) -> Bytes {
         self.stage = Stage::Over;
         respond::failed_tail(&self.errors.apply_in_stream(error), &self.record)
@@ -268,6 +291,9 @@ impl Source for ReplySource {
     }
 
     fn heartbeat(&mut self) -> Option<Bytes> {
+        if let Some(announced) = self.announce_waiting() {
+            return Some(announced);
+        }
         self.begin_reply();
         let heartbeat = match &self.stage {
             Stage::Open(stream) if stream.passes_frames() => stream.heartbeat(),

@@ -17,6 +17,7 @@ mod gate;
 mod headers;
 mod health;
 mod learned_rules;
+mod load_state;
 mod model_facts;
 mod outgoing;
 mod pool;

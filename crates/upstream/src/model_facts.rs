@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::RwLock;
 
+use super::server::Server;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tool_call_parser::PreferredDialects;
@@ -28,6 +29,8 @@ pub struct ModelFacts {
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     pub(super) models: RwLock<HashMap<String, ModelFacts>>,
+    /// The program behind its list of models.
+    pub(super) server: RwLock<Option<Server>>,
     /// When `/v1/models` was asked last; locked while it is being asked.
     pub(super) asked: Mutex<Option<Instant>>,
     /// When `/tokenize` was found not to be there, or not in time.

@@ -17,6 +17,8 @@ pub enum Server {
     Ollama,
     /// LM Studio.
     LmStudio,
+    /// llama-swap, in front of servers that it starts.
+    LlamaSwap,
 }
 
 impl Server {
@@ -28,6 +30,7 @@ impl Server {
             "llamacpp" => Self::LlamaCpp,
             "library" => Self::Ollama,
             "organization_owner" => Self::LmStudio,
+            "llama-swap" => Self::LlamaSwap,
             _ => return None,
         })
     }
@@ -40,6 +43,7 @@ impl Server {
             Self::LlamaCpp => "llama.cpp",
             Self::Ollama => "Ollama",
             Self::LmStudio => "LM Studio",
+            Self::LlamaSwap => "llama-swap",
         }
     }
 
@@ -49,7 +53,7 @@ impl Server {
             Self::SgLang => Some("/get_server_info"),
             Self::LlamaCpp => Some("/props"),
             Self::Ollama => Some("/api/version"),
-            Self::Vllm | Self::LmStudio => None,
+            Self::Vllm | Self::LmStudio | Self::LlamaSwap => None,
         }
     }
 
@@ -75,7 +79,7 @@ impl Server {
                 PreferredDialects::from_model_names(names.iter().map(String::as_str))
             }
             Self::LlamaCpp => PreferredDialects::from_template(&text("chat_template")),
-            Self::Vllm | Self::Ollama | Self::LmStudio => PreferredDialects::NONE,
+            Self::Vllm | Self::Ollama | Self::LmStudio | Self::LlamaSwap => PreferredDialects::NONE,
         }
     }
 }

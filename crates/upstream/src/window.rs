@@ -128,6 +128,8 @@ impl Upstream {
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
         let models = parse_model_list(body);
+        *self.windows.server.write().unwrap_or_else(PoisonError::into_inner) =
+            models.iter().find_map(|model| model.server);
         let is_ollama = models.iter().any(|model| model.server == Some(Server::Ollama));
         if self.server_traits().is_ollama != is_ollama {
             self.update_traits(|traits| traits.is_ollama = is_ollama);

@@ -22,7 +22,7 @@ use super::script::{Fault, Script, Step};
 /// How long the waiting functions wait before they fail the test.
 const DEADLINE: Duration = Duration::from_secs(10);
 /// Routes that the fake answers without a script.
-const PROBES: [&str; 8] = [
+const PROBES: [&str; 9] = [
     "/v1/models",
     "/health",
     "/version",
@@ -31,6 +31,7 @@ const PROBES: [&str; 8] = [
     "/apply-template",
     "/get_server_info",
     "/api/version",
+    "/api/ps",
 ];
 
 /// A request that came, and its end.
@@ -493,7 +494,7 @@ impl Record {
             return None;
         }
         match seen.path() {
-            "/props" | "/get_server_info" | "/api/version" if self.posing.is_some() => {
+            "/props" | "/get_server_info" | "/api/version" | "/api/ps" if self.posing.is_some() => {
                 self.posing.as_ref().map(|(_, page)| Script::json(200, page))
             }
             "/version" | "/tokenize" if self.posing.is_some() => Some(not_found()),

@@ -1,10 +1,11 @@
 //! Makes one attempt of an exchange: chooses its upstream, sends it, and classifies the answer.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, header};
-use tokio::time::{timeout, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::state::{Current, Exchange};
 use crate::attempt::{Attempt, Fit};
@@ -26,6 +27,9 @@ use wire::{Completion, ErrorCode};
 
 /// A reply from this size on, in bytes, is read on a thread of its own: other requests wait on this one.
 const LARGE_REPLY: usize = 256 << 10;
+
+/// The pause between two questions whether the server loads the model.
+const LOADING_ASKED_EVERY: Duration = Duration::from_secs(2);
 
 /// How often a request in the background gives its place to another one.
 const MOST_YIELDS: u32 = 3;
@@ -181,6 +185,9 @@ impl Exchange {
             Some(who) if who.priority == Priority::Background => {
                 Box::pin(current.send_yielding(&self.request, who)).await
             }
+            _ if self.request.settings.recovery.announce_waiting => {
+                Box::pin(current.send_noting_load(&self.request)).await
+            }
             _ => current.send(&self.request).await,
         };
         let attempt = &mut current.attempt;
@@ -321,6 +328,16 @@ impl Current {
         self.send(request).await
     }
 
+    /// Sends the attempt. The time in which the server loads the model counts as waiting.
+    async fn send_noting_load(&mut self, request: &ClientRequest) -> UpstreamResult<Box<UpstreamResponse>> {
+        let upstream = Arc::clone(&self.attempt.upstream);
+        tokio::select! {
+            biased;
+            sent = self.send(request) => sent,
+            never = note_loading(&upstream, request) => match never {},
+        }
+    }
+
     /// Sends the attempt; its answer's head is a success and its body has begun when this returns.
     async fn send(&mut self, request: &ClientRequest) -> UpstreamResult<Box<UpstreamResponse>> {
         let record = &request.record;
@@ -364,6 +381,19 @@ impl Current {
         let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
         Err(Box::new(error))
+    }
+}
+
+/// Notes while the upstream loads the model of the request.
+async fn note_loading(upstream: &Upstream, request: &ClientRequest) -> Infallible {
+    let mut waiting = None;
+    loop {
+        sleep(LOADING_ASKED_EVERY).await;
+        if upstream.is_loading(&request.plan.target_model, &request.outgoing.headers).await {
+            waiting.get_or_insert_with(|| request.progress.begin_waiting());
+        } else {
+            waiting = None;
+        }
     }
 }
 

@@ -1,0 +1,25 @@
+//! Words of refusals that several rows of the table share.
+
+/// The words for tools that a grammar compiler does not take.
+pub(crate) const GRAMMAR: &[&str] = &[
+    r"(?i)failed to (?:parse|compile|initialize) (?:the )?(?:grammar|samplers?)",
+    r"(?i)(?:grammar|schema)\b[^\n]{0,60}\bexceeds? sane defaults",
+    r"(?i)exceeds sane defaults",
+    r"(?i)json schema conversion failed",
+    r"(?i)unrecognized schema",
+    r"(?i)features not supported by (?:xgrammar|outlines|guidance|llguidance)",
+    r"(?i)(?:invalid|unsupported|cannot compile)[^\n]{0,30}\bgrammar",
+    r"(?i)unable to generate (?:parser|grammar)[^\n]{0,80}schema",
+];
+
+/// The words of `SGLang` for every refusal of Mistral's template that has tools: it renders again with
+/// another form of the tools, and says what that one lacks.
+pub(crate) const OTHER_TOOLS: &str = r"(?i)'dict object' has no attribute 'function'";
+/// The words of `SGLang`'s request models for a content that is neither a text nor a list of known parts.
+pub(crate) const NO_STRING: &str = r"'content', 'str'\), 'msg': 'Input should be a valid string'";
+/// The same, as `SGLang` writes it.
+pub(crate) const SGLANG_CONTENT: &str = "3 validation errors:\n  {'type': 'value_error', 'loc': ('body', 'messages', 0, 'role'), 'msg': \"Value error, 'role' must be one of 'system', 'assistant', 'tool', 'function'\", 'input': 'user'}\n  {'type': 'string_type', 'loc': ('body', 'messages', 0, 'content', 'str'), 'msg': 'Input should be a valid string', 'input': None}";
+/// The words of Ollama for a part that is neither a text nor a picture.
+pub(crate) const PARTS: &str = r"(?i)invalid message format";
+/// The words of templates in which the user and the assistant take turns. Another role breaks the turns too.
+pub(crate) const ALTERNATE: &str = r"(?i)roles must alternate";
