@@ -258,6 +258,20 @@ fn no_program_of_the_workspace_runs_outside() {
     }
 }
 
+/// bubblewrap and pasta run outside, and find their libraries where the system has them.
+#[test]
+fn no_library_of_the_workspace_is_loaded_outside() {
+    for (level, network) in [("full", true), ("full", false), ("landlock", false)] {
+        let site = Site::new();
+        let settings = format!("local.network = {network}\nlocal.pass_env = [\"LD_LIBRARY_PATH\"]");
+        let plant =
+            "mkdir lib; for l in libcap.so.2 libselinux.so.1 libgcc_s.so.1; do echo broken > lib/$l; done";
+        let commands = [plant, "echo alive at $LD_LIBRARY_PATH"];
+        let outputs = site.run_at(level, &settings, &[("LD_LIBRARY_PATH", "$PWD/lib")], &commands).outputs;
+        assert_eq!(outputs[1], format!("alive at {}\n", site.work("lib").display()), "{level}: {outputs:#?}");
+    }
+}
+
 /// MCP servers start outside the sandbox, and so does what they start.
 #[test]
 fn no_mcp_server_starts_a_program_of_the_workspace() {

@@ -25,6 +25,7 @@ mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
 
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::{self, PipeWriter};
 use std::os::unix::fs::PermissionsExt as _;
@@ -45,7 +46,7 @@ pub use level::Level;
 use places::Places;
 pub use protected::decides_for_programs;
 use protected::{Kept, Protected, WatchedRepositories, WatchedSettings};
-use spec::{Cover, Spec};
+use spec::{Cover, HELD, Spec};
 
 #[cfg(target_os = "linux")]
 pub use launch::launch;
@@ -314,6 +315,7 @@ impl Sandbox {
             let places = self.places.writable.iter().chain([&self.workspace]);
             command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
         }
+        hold_variables(&mut command);
         Ok(Launch { command, control: Some(writer), watched })
     }
 
@@ -428,6 +430,15 @@ impl Sandbox {
         );
         Some(Refusal(text))
     }
+}
+
+/// Gives the variables of a command the names that the launcher changes back at the end.
+fn hold_variables(command: &mut Command) {
+    let set = command.as_std().get_envs();
+    let held: Vec<(OsString, OsString)> = set
+        .filter_map(|(name, value)| Some(([OsStr::new(HELD), name].join(OsStr::new("")), value?.to_owned())))
+        .collect();
+    command.env_clear().envs(held);
 }
 
 /// What a program says when the sandbox may have stopped it.

@@ -1,7 +1,8 @@
 //! The last stage: this process gives up what the command is not to have, and becomes the command.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +16,7 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::bubblewrap::open_place;
 use super::filter;
-use super::spec::Spec;
+use super::spec::{HELD, Spec};
 
 /// The newest interface that is known here; older kernels hold what they can.
 const NEWEST: ABI = ABI::V8;
@@ -41,13 +42,21 @@ pub(super) fn become_command(spec: &Spec, words: &[OsString]) -> io::Result<i32>
         filter::apply(spec)?;
     }
     let Some((program, arguments)) = words.split_first() else { return Ok(0) };
-    let error = Command::new(program).args(arguments).exec();
+    let error = Command::new(program).args(arguments).env_clear().envs(held_variables()).exec();
     let (why, code) = match error.kind() {
         ErrorKind::NotFound => ("command not found".to_owned(), 127),
         _ => (error.to_string(), 126),
     };
     let _ = writeln!(io::stderr(), "{}: {why}", Path::new(program).display());
     Ok(code)
+}
+
+/// Returns the command's variables, which until now had other names.
+fn held_variables() -> impl Iterator<Item = (OsString, OsString)> {
+    std::env::vars_os().filter_map(|(name, value)| {
+        let name = name.as_bytes().strip_prefix(HELD.as_bytes())?;
+        Some((OsStr::from_bytes(name).to_owned(), value))
+    })
 }
 
 /// Root alone has any: what it may do with files stays, what reaches into the system goes. It takes effect

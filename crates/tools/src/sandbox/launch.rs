@@ -121,7 +121,7 @@ fn read_end(text: &str) -> Option<End> {
     }
 }
 
-/// This program again, at another stage. Its environment is the command's.
+/// This program again, at another stage. Its environment holds the command's.
 pub(super) fn stage(name: &str, spec: &Spec, words: &[OsString]) -> io::Result<Command> {
     let mut command = Command::new("/proc/self/exe");
     command.args(stage_arguments(name, spec)?).args(words);

@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+/// Begins the names under which the launcher, bubblewrap, pasta and its shell hold the command's variables.
+/// These run outside of the sandbox and obey none of them: `LD_LIBRARY_PATH` may lead into the workspace.
+pub(super) const HELD: &str = "RESPOOL_COMMAND_";
+
 /// One sandbox. The default confines nothing and only keeps the processes of the command together.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
