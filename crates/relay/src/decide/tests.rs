@@ -17,6 +17,7 @@ const LIMITS: RecoveryConfig = RecoveryConfig {
     attempts: 2,
     within: Duration::from_mins(10),
     wait_for_upstream: Duration::from_mins(1),
+    announce_waiting: false,
     final_errors: FinalErrors::Auto,
     reasoning_memory: true,
 };
