@@ -97,6 +97,7 @@ async fn killed(most: usize, faults: Value, life: impl Fn(usize) -> Life) -> Vec
     };
     assert_eq!(row.state, EntryState::Done, "{row:?}");
     assert_nothing_is_lost_or_doubled(&fake, &desk, &store).await;
+    assert_state_is_that_of_one_run(&desk);
     kills
 }
 
@@ -124,6 +125,7 @@ async fn killed_at_commits(faults: Value, commits: impl IntoIterator<Item = Stri
     };
     assert_eq!(row.state, EntryState::Done, "{row:?}");
     assert_nothing_is_lost_or_doubled(&fake, &desk, &store).await;
+    assert_state_is_that_of_one_run(&desk);
     kills
 }
 
@@ -141,6 +143,10 @@ pub async fn assert_nothing_is_lost_or_doubled(fake: &FakeVllm, desk: &Desk, sto
     let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["draft", "result"], "each once");
     assert_audit_log_is_closed(desk);
+}
+
+/// The files of the expert's state are those of a run that was made once.
+pub fn assert_state_is_that_of_one_run(desk: &Desk) {
     assert!(!desk.state("scratch/triage-m1.md").exists());
     assert_eq!(fs::read_to_string(desk.state("state/pipeline.md")).unwrap(), "## Moving\n\n- Acme: demo\n");
 }

@@ -14,8 +14,8 @@ use tokio::process::Child;
 
 use crate::alerts::webhook;
 use crate::experts_killed::{
-    Life, assert_nothing_is_lost_or_doubled, assert_two_processes_keep_the_order, desk, insistent, noting,
-    start,
+    Life, assert_nothing_is_lost_or_doubled, assert_state_is_that_of_one_run,
+    assert_two_processes_keep_the_order, desk, insistent, noting, start,
 };
 use crate::experts_run::{Desk, enqueue, invocation, is_over, until};
 use crate::lifecycle::{Served, program, run};
@@ -64,10 +64,11 @@ fn sqlite_tables(desk: &Desk) -> Vec<String> {
     ["runs", "queue", "outbox"].into_iter().filter(|table| count(table) > 0).map(str::to_owned).collect()
 }
 
-async fn share_one_event(harm: impl AsyncFnOnce(&mut Child, &FakeVllm)) {
+/// Returns the desk when the event is over; `None` without `PostgreSQL`.
+async fn share_one_event(harm: impl AsyncFnOnce(&mut Child, &FakeVllm)) -> Option<Desk> {
     let fake = FakeVllm::thinking(insistent).await;
     fake.allow_cut_requests();
-    let Some((desk, store)) = desk_on_postgres(&fake.url()) else { return };
+    let (desk, store) = desk_on_postgres(&fake.url())?;
     desk.faults(&json!({}));
     let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
     enqueue(&store, invocation("i1", "inbound-email-triage", payload)).await;
@@ -81,14 +82,19 @@ async fn share_one_event(harm: impl AsyncFnOnce(&mut Child, &FakeVllm)) {
     assert_nothing_is_lost_or_doubled(&fake, &desk, &store).await;
     first.kill().await.unwrap();
     second.kill().await.unwrap();
+    Some(desk)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_node_goes_on_after_a_kill() {
-    share_one_event(async |first: &mut Child, _: &FakeVllm| first.kill().await.unwrap()).await;
+    let kill = async |first: &mut Child, _: &FakeVllm| first.kill().await.unwrap();
+    if let Some(desk) = share_one_event(kill).await {
+        assert_state_is_that_of_one_run(&desk);
+    }
 }
 
-/// A process that wakes up with a lease that others have taken over writes nothing.
+/// A process that wakes up with a lease that others have taken over writes nothing to the store. It may still
+/// write a file of the expert's state, as docs/scaling.md says.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_slept_too_long_does_no_harm() {
     share_one_event(async |first: &mut Child, fake: &FakeVllm| {
