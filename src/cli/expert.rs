@@ -16,7 +16,7 @@ mod run;
 mod update;
 mod validate;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
@@ -48,7 +48,8 @@ pub(super) enum ExpertCommand {
     /// not load.
     #[command(after_help = "Example:\n  respool expert validate ./support-desk --json")]
     Validate {
-        /// The directory of a package, or the name of an installed expert
+        /// The name of an installed expert, or the directory of a package (write ./NAME if an installed expert
+        /// has this name)
         package: String,
         #[command(flatten)]
         output: Output,
@@ -215,11 +216,8 @@ pub(super) enum ExpertCommand {
 
 pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<(), Failure> {
     match command {
-        ExpertCommand::Validate { package, output } if Path::new(&package).is_dir() => {
-            validate::validate_directory(Path::new(&package), output.format())
-        }
         ExpertCommand::Validate { package, output } => {
-            validate::validate_installed(&options.load()?, &package, output.format())
+            validate::validate_package(options, &package, output.format())
         }
         ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
             let wanted = bind::BindingRequest { tool, server, kind, operations, unbind };

@@ -81,6 +81,26 @@ fn validate_names_missing_packages() {
     assert!(String::from_utf8(out.stderr).unwrap().contains("/nowhere/at/all cannot be opened as a package"));
 }
 
+/// The readiness check of the tutorial checked the author's folder, which lies in the current directory.
+#[test]
+fn a_bare_name_means_the_installed_expert() {
+    let it = Installation::new();
+    it.edit("expert.yaml", "description:", "requires: {tools: [shelf]}\ndescription:");
+    let validate = |package: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+        command.args(["expert", "validate", package, "--config"]).arg(it.path("respool.toml")).env_clear();
+        let out = command.current_dir(it.path("")).output().unwrap();
+        let text = String::from_utf8(out.stdout).unwrap() + &String::from_utf8(out.stderr).unwrap();
+        (out.status.success(), text)
+    };
+    fs::rename(it.path("source"), it.path("lending-desk")).unwrap();
+    assert!(validate("lending-desk").0, "only the folder has this name");
+    it.done(&["install", it.path("lending-desk").to_str().unwrap()]);
+    let (is_ready, text) = validate("lending-desk");
+    assert!(!is_ready && text.contains("not ready: shelf") && text.contains("./lending-desk was not read"), "{text}");
+    assert!(validate("./lending-desk").0);
+}
+
 /// The experts of a test: a directory for each command's configuration.
 struct Installation {
     root: tempfile::TempDir,

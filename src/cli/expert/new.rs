@@ -92,6 +92,8 @@ pub(super) fn write_package(name: &str, folder: Option<PathBuf>) -> Result<(), F
             .map_err(|error| format!("{} cannot be written: {error}", file.display()))?;
         say(&format!("Wrote {}.", file.display()));
     }
+    // A bare name would mean an installed expert.
+    let folder = if folder.components().count() == 1 { Path::new(".").join(folder) } else { folder };
     say(&format!(
         "Change the files, check them with `respool expert validate {0}`, and install them with `respool expert install {0}`.",
         folder.display()

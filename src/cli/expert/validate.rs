@@ -9,17 +9,42 @@ use super::output::OutputFormat;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
+use crate::cli::options::Configured;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_piece};
+use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Loaded as Configuration;
 use crate::expert::{self, Installed, Library, Source};
 use crate::openexperts::{self, Diagnostic, LONG_PROMPT, Loaded, Severity};
 use crate::tools::Sources;
 
+/// Checks an installed expert or a folder. A name without `/` means the installed expert if there is one.
+pub(super) fn validate_package(
+    options: Configured,
+    package: &str,
+    format: OutputFormat,
+) -> Result<(), Failure> {
+    let path = Path::new(package);
+    if package.contains('/') || matches!(package, "." | "..") {
+        return validate_directory(package, format);
+    }
+    let config = options.load()?;
+    if path.exists() {
+        let installed = Library::new(&config.settings.experts.dir).list().unwrap_or_default();
+        if installed.iter().all(|one| one.owner() != package) {
+            return validate_directory(package, format);
+        }
+        say_on_stderr(&format!(
+            "note: this is about the installed expert; ./{package} was not read: `respool expert validate ./{package}` checks it"
+        ));
+    }
+    validate_installed(&config, package, format)
+}
+
 /// Checks the package in a directory by itself, without reading the configuration.
-pub(super) fn validate_directory(path: &Path, format: OutputFormat) -> Result<(), Failure> {
-    let loaded = if path.is_dir() {
-        Source::Path(path.to_owned()).load()?
+fn validate_directory(package: &str, format: OutputFormat) -> Result<(), Failure> {
+    let path = Path::new(package);
+    let loaded = if path.exists() {
+        Source::parse(package)?.load()?
     } else {
         openexperts::load(path).map_err(|error| {
             format!("{} cannot be opened as a package: {error}; name its directory", path.display())
@@ -29,15 +54,7 @@ pub(super) fn validate_directory(path: &Path, format: OutputFormat) -> Result<()
 }
 
 /// Checks an installed package, and whether its tools are bound and can be reached.
-pub(super) fn validate_installed(
-    config: &Configuration,
-    name: &str,
-    format: OutputFormat,
-) -> Result<(), Failure> {
-    let is_path = name.contains('/');
-    if is_path {
-        return validate_directory(Path::new(name), format);
-    }
+fn validate_installed(config: &Configuration, name: &str, format: OutputFormat) -> Result<(), Failure> {
     let installed = Library::new(&config.settings.experts.dir).get(name)?;
     let conflict = installed.name_conflict.as_deref().map(openexperts::visible);
     if installed.loaded.package.is_none() {
