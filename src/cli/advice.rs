@@ -3,11 +3,12 @@
 
 use url::Url;
 
+use crate::agent::OPERATOR_KEY;
 use crate::config::Settings;
 use crate::openexperts::Package;
-use crate::server::Listen;
+use crate::server::{Listen, ServerConfig};
 use crate::tools::{idle_rules, never_allowed, rule_for};
-use crate::units::UnusableSetting;
+use crate::units::{Secret, UnusableSetting};
 use crate::upstream::Address;
 
 /// One such finding.
@@ -22,7 +23,10 @@ pub(super) struct Advice {
 pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
     let denied =
         settings.agents.iter().filter_map(|(name, agent)| find_denied_tools(settings, name, &agent.tools));
-    let about_keys = no_operator(settings).into_iter().chain(only_operators(settings));
+    let about_keys = no_operator(settings)
+        .into_iter()
+        .chain(only_operators(settings))
+        .chain(short_operator_keys(settings));
     denied.chain(warn_of_open_access(settings)).chain(find_idle_rules(settings)).chain(about_keys).collect()
 }
 
@@ -63,7 +67,42 @@ pub(super) fn start_problems(settings: &Settings) -> Vec<UnusableSetting> {
         let why = format!("the environment variable {variable} is not set or empty; set it, or remove this");
         Some(UnusableSetting::new(&[key], why))
     });
-    missing.chain(open_to_all(settings)).chain(own_upstreams(settings)).collect()
+    missing
+        .chain(short_operator_key(settings))
+        .chain(open_to_all(settings))
+        .chain(own_upstreams(settings))
+        .collect()
+}
+
+/// Reports a key in `RESPOOL_OPERATOR_KEY` that can be guessed.
+fn short_operator_key(settings: &Settings) -> Option<UnusableSetting> {
+    let server = &settings.server;
+    let is_variable = server.operator_keys_env.is_none();
+    let is_short = is_variable && server.operator_keys.iter().any(is_short_key);
+    is_short.then(|| {
+        let why = format!(
+            "the key in {OPERATOR_KEY} is shorter than {} characters, so it could be guessed: put in a long random one (`openssl rand -hex 16`), or unset it",
+            ServerConfig::SHORTEST_KEY
+        );
+        UnusableSetting::new(&["operator_keys"], why)
+    })
+}
+
+fn is_short_key(key: &Secret) -> bool {
+    key.expose_secret().len() < ServerConfig::SHORTEST_KEY
+}
+
+/// Warns of keys in the variable of `operator_keys_env` that can be guessed.
+fn short_operator_keys(settings: &Settings) -> Option<Advice> {
+    let server = &settings.server;
+    let variable = server.operator_keys_env.as_ref()?;
+    server.operator_keys.iter().any(is_short_key).then(|| Advice {
+        text: format!(
+            "an operator key in {variable} is shorter than {} characters, so it could be guessed",
+            ServerConfig::SHORTEST_KEY
+        ),
+        todo: "replace it by a long random one: `openssl rand -hex 16`".to_owned(),
+    })
 }
 
 /// Upstreams whose address is respool's own.
@@ -265,6 +304,26 @@ mod tests {
             problems.contains("f:4: upstream[0].url: respool itself listens on 127.0.0.1:7"),
             "{problems}"
         );
+    }
+
+    #[test]
+    fn operator_keys_are_long() {
+        let resolve = |text: &str, variable: &str, key: &str| {
+            let environment = Environment::from([(variable.to_owned(), key.to_owned())]);
+            let loaded =
+                resolve(Some(FileText { path: "f".as_ref(), text }), &environment, &Flags::default());
+            let loaded = loaded.unwrap();
+            let problems = loaded.problems(start_problems(&loaded.settings)).to_string();
+            let advice = find_advice(&loaded.settings).iter().any(|one| one.text.contains("shorter than 16"));
+            (problems, advice)
+        };
+        let (short, long) = ("12345", "0123456789abcdef");
+        let (problems, advice) = resolve("", OPERATOR_KEY, short);
+        assert!(problems.contains("the key in RESPOOL_OPERATOR_KEY is shorter than 16"), "{problems}");
+        assert!(!advice);
+        assert_eq!(resolve("", OPERATOR_KEY, long), (String::new(), false));
+        assert_eq!(resolve("operator_keys_env = 'V'\n", "V", short), (String::new(), true));
+        assert_eq!(resolve("operator_keys_env = 'V'\n", "V", long), (String::new(), false));
     }
 
     #[test]

@@ -65,6 +65,9 @@ wire::settings! {
 }
 
 impl ServerConfig {
+    /// The fewest characters of a key that cannot be guessed over the network.
+    pub const SHORTEST_KEY: usize = 16;
+
     /// Returns true if clients need a key. Operator keys alone protect an address that others reach, also
     /// through a proxy, but not an address of this machine.
     pub fn asks_for_keys(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The digest of a key, which stands for it everywhere but in the configuration. Pure.
 
+use super::config::ServerConfig;
 use wire::digest::{hex, sha256};
 
 /// The digest of a key: its SHA-256.
@@ -7,7 +8,7 @@ pub(super) type KeyDigest = [u8; 32];
 
 /// Returns true for a key that can be guessed over the network: one of 16 random signs cannot.
 pub(super) fn is_short(key: &str) -> bool {
-    key.len() < 16
+    key.len() < ServerConfig::SHORTEST_KEY
 }
 
 /// Returns the name of a key that has none: it stays when other keys of the list come and go.
