@@ -186,6 +186,11 @@ impl FileReport<'_> {
         self.push(Severity::Warn, code, Some(at), message.into(), help.into());
     }
 
+    /// Records as an error a finding whose code is usually a warning, because it must not be overlooked here.
+    pub fn fail(&mut self, code: Code, at: At, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Severity::Error, code, Some(at), message.into(), help.into());
+    }
+
     /// Records a finding without a line.
     pub fn add_without_line(&mut self, code: Code, message: impl Into<String>, help: impl Into<String>) {
         self.push(code.severity(), code, None, message.into(), help.into());

@@ -31,6 +31,31 @@ impl<T> Listing<T> {
     }
 }
 
+/// Keys that authors write in a wrong place, each with the map it belongs into.
+const HOMES: [(&str, &str); 21] = [
+    ("approval", "`policy`"),
+    ("escalation", "`policy`"),
+    ("overrides", "`policy.approval`"),
+    ("on_timeout", "`policy.approval`"),
+    ("on_low_confidence", "`policy.escalation`"),
+    ("on_manual_ready", "`policy.escalation`"),
+    ("timeout", "`execution` (of an attempt) or `policy.approval` (of a question)"),
+    ("idempotent", "`execution`"),
+    ("on_failure", "`execution`"),
+    ("resume_from_execution_log", "`execution`"),
+    ("retry", "`execution`"),
+    ("max_attempts", "`execution.retry`"),
+    ("backoff", "`execution.retry`"),
+    ("delay", "`execution.retry`"),
+    ("sla", "`delivery` of a process"),
+    ("sla_breach", "`delivery` of a process"),
+    ("max_entries_per_file", "`learning`"),
+    ("tools", "`requires` (the names of tools) or `components` (their files)"),
+    ("persona", "`components`"),
+    ("processes", "`components`"),
+    ("orchestrator", "`components`"),
+];
+
 /// The fields of one map.
 pub struct Fields<'n, 'r, 'f> {
     entries: &'n [Entry],
@@ -80,15 +105,32 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
 
     /// Reports unknown keys.
     pub fn finish(self) {
-        for Entry { key, .. } in self.entries {
-            if self.used.iter().any(|used| *used == key.value) {
-                continue;
-            }
-            let near = suggest_nearest(&key.value, self.used.iter().copied());
-            let known = self.used.join(", ");
+        for (key, help) in self.unknown_keys() {
             let message = format!("the format has no key \"{}\" here; it is ignored", key.value);
-            self.report.add(Code::UnknownKey, key.at, message, format!("{near}keys here: {known}"));
+            self.report.add(Code::UnknownKey, key.at, message, help);
         }
+    }
+
+    /// Reports unknown keys as errors: to ignore one could loosen what it was meant to restrict.
+    pub fn finish_strictly(self) {
+        for (key, help) in self.unknown_keys() {
+            let message = format!("the format has no key \"{}\" here", key.value);
+            self.report.fail(Code::UnknownKey, key.at, message, help);
+        }
+    }
+
+    /// Lists the keys that were not read, each with what to do about it.
+    fn unknown_keys(&self) -> Vec<(&'n Spanned<String>, String)> {
+        let keys = self.entries.iter().map(|entry| &entry.key);
+        let unknown = keys.filter(|key| self.used.iter().all(|used| *used != key.value));
+        let help = |key: &str| match HOMES.iter().find(|(known, _)| *known == key) {
+            Some((_, home)) => format!("it belongs into {home}"),
+            None => {
+                let near = suggest_nearest(key, self.used.iter().copied());
+                format!("{near}keys here: {}", self.used.join(", "))
+            }
+        };
+        unknown.map(|key| (key, help(&key.value))).collect()
     }
 
     /// Returns a text; one that is absent, blank or of another type is reported and read as empty.

@@ -95,15 +95,15 @@ impl Policy {
             policy.timeout = approval.duration("timeout", false).map(|length| length.value);
             policy.on_timeout =
                 approval.word("on_timeout", OnTimeout::NAMES).map_or(OnTimeout::Reject, |word| word.value);
-            approval.finish();
+            approval.finish_strictly();
         }
         if let Some(mut escalation) = fields.map("escalation") {
             escalation.channel();
             policy.on_low_confidence = escalation.boolean("on_low_confidence").is_none_or(|flag| flag.value);
             policy.on_manual_ready = escalation.boolean("on_manual_ready").is_none_or(|flag| flag.value);
-            escalation.finish();
+            escalation.finish_strictly();
         }
-        fields.finish();
+        fields.finish_strictly();
         policy
     }
 

@@ -102,6 +102,18 @@ fn every_case_finds_what_it_expects() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// A misplaced `overrides` loosened approvals.
+#[test]
+fn misplaced_keys_are_sent_home() {
+    let package = package_of(&cases()["misplaced-keys"]);
+    let found = load_in(package.path()).diagnostics;
+    let help = |line: usize| {
+        &found.iter().find(|one| one.code == Code::UnknownKey && one.at.unwrap().line == line).unwrap().help
+    };
+    assert_eq!(help(8), "it belongs into `policy.approval`");
+    assert!(help(5).contains("`requires`") && help(10).contains("`delivery` of a process"));
+}
+
 /// The bytes of these are made here, for a text file cannot hold them.
 const MADE_HERE: [&str; 2] = ["too-large", "not-utf8"];
 
