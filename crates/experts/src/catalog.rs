@@ -179,12 +179,7 @@ impl Catalog {
         let why = match loaded {
             Ok(loaded) => match loaded.package {
                 Some(package) => {
-                    let snapshot = new(Arc::new(package));
-                    tracing::info!(
-                        target: "respool::expert", expert = snapshot.name(), version = snapshot.package.manifest.version.value,
-                        "the expert is in service"
-                    );
-                    return Some(snapshot);
+                    return Some(new(Arc::new(package)));
                 }
                 None => first_error(&loaded.diagnostics),
             },
@@ -214,6 +209,15 @@ impl Catalog {
         }
         has_unloaded |= folders.values().any(|folder| folder.snapshot.is_none());
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        for (name, snapshot) in &experts {
+            let before = current.experts.get(name);
+            if before.is_none_or(|before| !Arc::ptr_eq(&before.package, &snapshot.package)) {
+                tracing::info!(
+                    target: "respool::expert", expert = name, version = snapshot.package.manifest.version.value,
+                    folder = %snapshot.directory.display(), "the expert is in service"
+                );
+            }
+        }
         *current = Arc::new(Current { generation: current.generation + 1, experts, has_unloaded });
     }
 
