@@ -261,9 +261,10 @@ impl Agents {
     /// # Errors
     /// When the store or the run cannot be read, so that it is not known which calls the run made.
     pub async fn read_facts(&self, id: &str) -> Result<Option<RunFacts>, FactsError> {
-        let Some(store) = self.store() else { return Ok(None) };
-        let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
-        RunFacts::from_stored(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
+        match self.store() {
+            Some(store) => read_facts(store, id).await,
+            None => Ok(None),
+        }
     }
 
     /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of
@@ -272,18 +273,10 @@ impl Agents {
     /// # Errors
     /// When the store or one of the runs cannot be read. The caller must not repeat the work then.
     pub async fn facts_of(&self, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
-        let Some(store) = self.store() else { return Ok(Vec::new()) };
-        let mut all = Vec::new();
-        for id in store.runs_of_work(fingerprint).await.map_err(FactsError::Store)? {
-            let Some(mut facts) = self.read_facts(&id).await? else { continue };
-            // The last first: what is put in moves what follows.
-            for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
-                let of_child = self.read_facts(&child).await?;
-                facts.insert_calls(before, of_child.map(|facts| facts.calls).unwrap_or_default());
-            }
-            all.push(facts);
+        match self.store() {
+            Some(store) => facts_of_work(store, fingerprint).await,
+            None => Ok(Vec::new()),
         }
-        Ok(all)
     }
 
     /// Returns the snapshots of the runs that may go on; `None` when they are not known.
@@ -470,6 +463,29 @@ pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Res
 pub async fn approval_details(store: &Store, row: &ApprovalRow) -> Result<Value, StoreError> {
     let run = store.run(&row.run).await?;
     Ok(super::report::approval_with_outcomes(row, run.as_ref()))
+}
+
+async fn read_facts(store: &Store, id: &str) -> Result<Option<RunFacts>, FactsError> {
+    let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
+    RunFacts::from_stored(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
+}
+
+/// The runs that a fingerprint stands for, as [`Agents::facts_of`] returns them.
+///
+/// # Errors
+/// When the store or one of the runs cannot be read.
+pub async fn facts_of_work(store: &Store, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
+    let mut all = Vec::new();
+    for id in store.runs_of_work(fingerprint).await.map_err(FactsError::Store)? {
+        let Some(mut facts) = read_facts(store, &id).await? else { continue };
+        // The last first: what is put in moves what follows.
+        for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
+            let of_child = read_facts(store, &child).await?;
+            facts.insert_calls(before, of_child.map(|facts| facts.calls).unwrap_or_default());
+        }
+        all.push(facts);
+    }
+    Ok(all)
 }
 
 /// Records a decision about a request; a process that serves the run's agent lets it go on.

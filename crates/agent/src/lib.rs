@@ -47,7 +47,8 @@ mod weights;
 pub use active::RunOptions;
 pub use activity::{Activity, Observer};
 pub use agents::{
-    Agents, DecideError, OPERATOR_KEY, OperatorError, approval_details, operator_name, record_decision,
+    Agents, DecideError, OPERATOR_KEY, OperatorError, approval_details, facts_of_work, operator_name,
+    record_decision,
 };
 pub use approval::{ApprovalRequest, ApprovalRules, Decision, OnRejection, OnTimeout, Requester, Tier};
 pub use budget::Tokens;

@@ -4,12 +4,13 @@
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use crate::agent::CallOutcome;
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::say;
+use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Loaded;
-use crate::expert::{Invocation, message_json};
+use crate::expert::{Invocation, message_json, settled_operations};
 use crate::openexperts::visible;
 use crate::store::{EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
@@ -33,7 +34,8 @@ pub(in crate::cli) enum DeadLettersCommand {
         /// The dead letter, as `list` shows it
         id: String,
     },
-    /// Execute a dead letter again, at the end of its lane; earlier successful operations are not repeated.
+    /// Execute a dead letter again, at the end of its lane. Operations that succeeded before, or of which this
+    /// is not known, are not called again; to call them, send a new event.
     #[command(after_help = "Example:\n  respool expert dead-letters replay LETTER")]
     Replay {
         /// The dead letter, as `list` shows it
@@ -184,11 +186,21 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
             Ok(())
         }
         DeadLettersCommand::Replay { id } => {
+            let row = store.entry(&id).await?.ok_or_else(|| no_letter(&id))?;
+            let settled = match Invocation::read(&row.payload) {
+                Ok(invocation) => settled_operations(&store, &invocation).await,
+                Err(_) => Ok(Vec::new()),
+            };
             let new = format!("inv-{:032x}", rand::random::<u128>());
             if !store.replay(&id, &new).await? {
                 return Err(no_letter(&id));
             }
             say(&format!("{id} is queued again as {new}"));
+            match settled {
+                Ok(settled) => say_piece(&describe_settled(&settled)),
+                // The worker reads the same runs, and says more when it ends the invocation.
+                Err(error) => say_on_stderr(&format!("warning: {error}")),
+            }
             Ok(())
         }
         DeadLettersCommand::Remove { id } => {
@@ -199,6 +211,23 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
             Ok(())
         }
     })
+}
+
+/// Names the calls that a replay does not make again.
+fn describe_settled(settled: &[(String, CallOutcome)]) -> String {
+    let line = |(operation, outcome): &(String, CallOutcome)| {
+        let why = match outcome {
+            CallOutcome::Ok => "it succeeded before",
+            CallOutcome::HandedOver => "its draft was handed over before",
+            _ => "it is not known whether it took effect: look whether it did",
+        };
+        format!("  {} is not called again: {why}\n", visible(operation))
+    };
+    let mut lines: String = settled.iter().map(line).collect();
+    if !settled.is_empty() {
+        lines.push_str("  To call it again with the same inputs, send a new event.\n");
+    }
+    lines
 }
 
 fn no_letter(id: &str) -> Failure {
@@ -253,6 +282,13 @@ async fn list_messages(
     Ok(())
 }
 
+/// Lists the operations of which a message says that their outcome is unknown.
+fn unknown_operations(row: &MessageRow) -> Vec<String> {
+    let message = message_json(row);
+    let unknown = message["body"]["unknown_outcomes"].as_array().into_iter().flatten();
+    unknown.filter_map(|one| one["operation"].as_str().map(visible)).collect()
+}
+
 fn message_line(row: &MessageRow) -> String {
     let state = match (row.delivered, &row.note) {
         (Some(_), _) => "delivered".to_owned(),
@@ -260,7 +296,13 @@ fn message_line(row: &MessageRow) -> String {
         (None, None) => "waits".to_owned(),
     };
     let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
-    format!("{id}  {}  {kind:<10}  {expert}  {state}", clock::format_time(row.created))
+    let unknown = unknown_operations(row);
+    let unknown = if unknown.is_empty() {
+        String::new()
+    } else {
+        format!("  unknown whether it took effect: {}", unknown.join(", "))
+    };
+    format!("{id}  {}  {kind:<10}  {expert}  {state}{unknown}", clock::format_time(row.created))
 }
 
 #[cfg(test)]
@@ -268,7 +310,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{Append, ClaimRequest, EntryLease, NewEntry, NewRun, Queue as _, Status, StoreConfig};
+    use crate::store::{Append, ClaimRequest, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status, StoreConfig};
 
     /// An entry that is claimed and whose run waits for a person.
     async fn asking(store: &Store, id: &str) -> EntryLease {
@@ -291,6 +333,28 @@ mod tests {
 
     async fn run_status(store: &Store, id: &str) -> Status {
         store.run(&format!("run of {id}")).await.unwrap().unwrap().row.status
+    }
+
+    #[test]
+    fn a_replay_names_the_calls_that_it_leaves_out() {
+        assert_eq!(describe_settled(&[]), "");
+        let text = describe_settled(&[
+            ("crm.create_note".into(), CallOutcome::Unknown),
+            ("crm.tag".into(), CallOutcome::Ok),
+        ]);
+        assert!(text.contains("crm.create_note is not called again: it is not known whether it took effect"));
+        assert!(text.contains("crm.tag is not called again: it succeeded before"), "{text}");
+        assert!(text.ends_with("send a new event.\n"), "{text}");
+    }
+
+    #[test]
+    fn messages_name_unknown_outcomes() {
+        let body = json!({"result": {"unknown_outcomes": [{"operation": "crm.create_note"}]}}).to_string();
+        let message = NewMessage { kind: "result".into(), body, ..NewMessage::default() };
+        let mut row = MessageRow { message, created: 0, delivered: None, attempts: 0, note: None };
+        assert!(message_line(&row).ends_with("unknown whether it took effect: crm.create_note"));
+        row.message.body = json!({"result": {}}).to_string();
+        assert!(message_line(&row).ends_with("  waits"));
     }
 
     /// The run of a woken invocation waited for ever, and its files were never deleted.

@@ -171,7 +171,7 @@ impl Run {
             }
             // After a rejection the run ends anyway, but only once the other approved calls have been made.
             Some(EndsRun::OnFault) if ended.outcome.is_fault() && later.rejection.is_none() => {
-                self.abort(tool_failure(call, ended));
+                self.abort(tool_failure(call, ended, self.is_once(&call.name)));
             }
             _ => self.next_call(later),
         }
@@ -269,13 +269,22 @@ impl Run {
     }
 }
 
-/// The failure of a run whose tool's server failed.
-fn tool_failure(call: &RequestedCall, ended: &ToolEnd) -> ModelFailure {
+/// The failure of a run whose tool's server failed. `is_once`: the call may have changed something, and is
+/// not made again.
+fn tool_failure(call: &RequestedCall, ended: &ToolEnd, is_once: bool) -> ModelFailure {
+    let (name, why) = (&call.name, &ended.text);
+    let text = if ended.outcome == CallOutcome::Unreachable {
+        format!("`{name}` could not be called: {why}")
+    } else if is_once {
+        format!("`{name}` was called, and it is not known whether it took effect, so it is not called again: {why}")
+    } else {
+        format!("`{name}` failed: {why}")
+    };
     ModelFailure {
         kind: FailureKind::Final,
         status: 502,
         code: ErrorCode::ToolUnavailable.to_string(),
-        text: format!("`{}` could not be called: {}", call.name, ended.text),
+        text,
         wait: None,
     }
 }

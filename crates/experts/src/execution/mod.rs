@@ -13,6 +13,7 @@ mod conclusion;
 mod dry_run;
 mod lateness;
 mod scratchpad;
+mod settled;
 mod task;
 mod verdict;
 mod worker;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 pub use dry_run::DryRun;
 use lateness::Deadlines;
+pub use settled::settled_operations;
 pub use worker::{Worker, WorkerScope};
 
 use super::resume::Interrupted;
