@@ -8,7 +8,8 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use respool::agent::{Decision, report};
-use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json};
+use respool::agent::CallOutcome;
+use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json, settled_operations};
 use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Store, StoreConfig};
 use serde_json::{Value, json};
 
@@ -467,6 +468,11 @@ async fn a_replay_hands_nothing_over_again() {
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
     assert_eq!(until(store, "i1", is_over).await.state, EntryState::DeadLetter);
+    let stored = Invocation::read(&store.entry("i1").await.unwrap().unwrap().payload).unwrap();
+    let settled = settled_operations(store, &stored).await.unwrap();
+    let expected =
+        [("crm.create_note".to_owned(), CallOutcome::Ok), ("email.send".to_owned(), CallOutcome::HandedOver)];
+    assert_eq!(settled, expected);
     assert!(store.replay("i1", "i2").await.unwrap());
     assert_eq!(until(store, "i2", is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["create_note"]);
@@ -503,7 +509,7 @@ async fn the_last_attempt_informs_the_person() {
     assert_eq!((&body["recommended_by"], &body["contact"]), (&json!("agent"), &json!("sarah@acme.example")));
     assert_eq!(body["payload"], mail());
     let asked = fake.requests().last().unwrap().json();
-    assert!(task(&asked).contains("could not be called"), "it is told what failed: {asked}");
+    assert!(task(&asked).contains("`crm__get_deal` failed"), "it is told what failed: {asked}");
     respool.killed().await;
 }
 
@@ -1111,7 +1117,16 @@ async fn the_first_approval_takes_one_key() {
     enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
     until(store, "i1", |row| row.state == EntryState::Held).await;
     let waiting = exchange(served.address, &with(key)).await.json();
-    let path = format!("/v1/approvals/{}", waiting["data"][0]["id"].as_str().unwrap());
+    let id = waiting["data"][0]["id"].as_str().unwrap();
+    let listed = respool(&desk, &["approvals", "list"]);
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    assert!(listed.contains("for i1: {\"deal_id\":\"d-1\""), "{listed}");
+    let shown: Value = serde_json::from_slice(&respool(&desk, &["approvals", "show", id]).stdout).unwrap();
+    assert_eq!((&shown["event"]["invocation"], &shown["event"]["process"]), (&json!("i1"), &json!("move-deal")));
+    assert_eq!(shown["event"]["payload"]["stage"], "4");
+    let path = format!("/v1/approvals/{id}");
+    let asked = exchange(served.address, &Request::get(&path).header("authorization", &format!("Bearer {key}")));
+    assert_eq!(asked.await.json()["event"], shown["event"]);
     let approve = Request::post(&path, r#"{"approve": true}"#);
     let approve = approve.header("authorization", &format!("Bearer {key}"));
     assert_eq!(exchange(served.address, &approve).await.status, 200);

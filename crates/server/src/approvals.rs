@@ -61,7 +61,11 @@ pub(super) async fn get_approval(
         requester?;
         let store = app.agents.store().ok_or_else(|| unknown_approval(&id))?;
         let row = store.approval(&id).await.map_err(store_failed)?.ok_or_else(|| unknown_approval(&id))?;
-        approval_details(store, &row).await.map_err(store_failed)
+        let mut details = approval_details(store, &row).await.map_err(store_failed)?;
+        if let Some(event) = experts::event_of_run(store, &row.run).await.map_err(store_failed)? {
+            details["event"] = event;
+        }
+        Ok(details)
     };
     finish_response(found.await, &record)
 }

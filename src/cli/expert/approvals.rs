@@ -16,11 +16,14 @@ use crate::cli::listing::ListArgs;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say};
 use crate::config::Loaded;
+use crate::expert::event_of_run;
 use crate::openexperts::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
 
 /// The most requests that are read.
 const MOST: usize = 10_000;
+/// The most characters of an event in the list.
+const LONGEST_EVENT: usize = 300;
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum ApprovalsCommand {
@@ -120,16 +123,40 @@ async fn list_approvals(store: &Store, expert: Option<&str>, arguments: &ListArg
     if arguments.json {
         let mut all = Vec::new();
         for row in &rows {
-            all.push(approval_details(store, row).await?);
+            all.push(details_with_event(store, row).await?);
         }
         say(&format!("{:#}", Value::from(all)));
     } else {
-        rows.iter().for_each(say_approval);
+        for row in &rows {
+            say_approval(row, event_of_run(store, &row.run).await?.as_ref());
+        }
     }
     Ok(())
 }
 
-fn say_approval(row: &ApprovalRow) {
+/// Returns the details of a request, with the event that its run is for.
+async fn details_with_event(store: &Store, row: &ApprovalRow) -> Result<Value, Failure> {
+    let mut details = approval_details(store, row).await?;
+    if let Some(event) = event_of_run(store, &row.run).await? {
+        details["event"] = event;
+    }
+    Ok(details)
+}
+
+/// Returns the event of a request in one line.
+fn event_line(event: &Value) -> String {
+    let inputs = if event["mapped_inputs"].as_object().is_some_and(|inputs| !inputs.is_empty()) {
+        &event["mapped_inputs"]
+    } else {
+        &event["payload"]
+    };
+    let (invocation, inputs) = (event["invocation"].as_str().unwrap_or_default(), inputs.to_string());
+    let more = if inputs.chars().count() > LONGEST_EVENT { " … (`approvals show` prints all)" } else { "" };
+    let inputs: String = inputs.chars().take(LONGEST_EVENT).collect();
+    format!("    for {invocation}: {inputs}{more}")
+}
+
+fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
     let expires = row.expires.map(|at| format!("  expires {}", clock::format_time(at))).unwrap_or_default();
     let requester = request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
@@ -139,6 +166,9 @@ fn say_approval(row: &ApprovalRow) {
         clock::format_time(row.requested),
         row.agent
     )));
+    if let Some(event) = event {
+        say(&flat_text(&event_line(event)));
+    }
     for call in &request.calls {
         say(&flat_text(&format!("    {} {}", call.name, call.arguments)));
     }
@@ -148,7 +178,7 @@ fn say_approval(row: &ApprovalRow) {
 }
 
 async fn show_approval(store: &Store, id: &str) -> Result<(), Failure> {
-    let shown = approval_details(store, &find_approval(store, id).await?).await?;
+    let shown = details_with_event(store, &find_approval(store, id).await?).await?;
     say(&format!("{shown:#}"));
     Ok(())
 }

@@ -14,6 +14,8 @@ use super::waterfall::Bar;
 use super::{format, layout, runs};
 use crate::app::App;
 use agent::{ApprovalRequest, Decision, RequestedCall, report};
+use experts::event_of_run;
+use serde_json::Value;
 use store::{ApprovalRow, EntryRow, EntryState};
 use wire::visible::make_visible;
 
@@ -41,7 +43,12 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
     };
     let mut items = Vec::new();
     for (row, asked) in &approvals {
-        items.push(approval_item(&viewer, row, asked, &earlier_steps(&app, &row.run).await));
+        let event = match app.agents.store() {
+            Some(store) => event_of_run(store, &row.run).await.ok().flatten(),
+            None => None,
+        };
+        let steps = earlier_steps(&app, &row.run).await;
+        items.push(approval_item(&viewer, row, asked, &Evidence { event, steps }));
     }
     let main = html! {
         h1 { "Approvals" }
@@ -86,9 +93,31 @@ async fn earlier_steps(app: &App, run: &str) -> Vec<Bar> {
     bars[bars.len().saturating_sub(STEPS)..].to_vec()
 }
 
+/// What a person sees of a run that asks.
+struct Evidence {
+    /// The event that it is for.
+    event: Option<Value>,
+    /// Its last steps.
+    steps: Vec<Bar>,
+}
+
+/// Shows the event that a run is for.
+fn event_part(event: &Value) -> Markup {
+    let text = |name: &str| make_visible(event[name].as_str().unwrap_or_default());
+    let has_inputs = event["mapped_inputs"].as_object().is_some_and(|inputs| !inputs.is_empty());
+    html! {
+        h3 { "What it is for" }
+        p { "Process " code { (text("process")) } ", invocation " code { (text("invocation")) }
+            @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } } }
+        @if has_inputs { pre { (make_visible(&format!("{:#}", event["mapped_inputs"]))) } }
+        details open[!has_inputs] { summary { "The whole event" } pre { (make_visible(&format!("{:#}", event["payload"]))) } }
+    }
+}
+
 /// Shows a request and the run's last steps. The person who decides must see what will run: these
 /// inputs are shown whatever `[log] content` is.
-fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, steps: &[Bar]) -> Markup {
+fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, evidence: &Evidence) -> Markup {
+    let Evidence { event, steps } = evidence;
     let about = format!("the calls of {}", row.agent);
     html! {
         section class="card decision" {
@@ -102,6 +131,7 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, st
                 button class="refuse" type="submit" name="approve" value="no" aria-label={ "Reject " (about) } { "Reject" }
             }
             div class="evidence" {
+                @if let Some(event) = event { (event_part(event)) }
                 h3 { "Why it asks" }
                 @if asked.reason.is_empty() { p class="dim" { "The model gave no reason." } } @else { p { (make_visible(&asked.reason)) } }
                 @if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
