@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{Advice, find_advice, start_problems};
+use super::expert_names::find_unknown_names;
 use super::assembly::{app, open_parts};
 use super::failure::Failure;
 use super::findings::Findings;
@@ -68,7 +69,9 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
             "a setting is RESPOOL__SECTION__KEY, with two underscores for each dot",
         );
     }
-    for Advice { text, todo } in find_advice(&loaded.settings) {
+    for Advice { text, todo } in
+        find_advice(&loaded.settings).into_iter().chain(find_unknown_names(&loaded.settings))
+    {
         findings.warn(&text, &todo);
     }
     unknown_routes(&loaded.settings, &mut findings);

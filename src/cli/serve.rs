@@ -10,6 +10,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::advice::{self, Advice, find_advice};
+use super::expert_names::find_unknown_names;
 use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
 use super::failure::{Failure, log_problem};
@@ -53,7 +54,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     for misspelt in &loaded.misspelt {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
-    for Advice { text, todo } in find_advice(settings) {
+    for Advice { text, todo } in find_advice(settings).into_iter().chain(find_unknown_names(settings)) {
         tracing::warn!(target: "respool::server", todo, "{text}");
     }
     let hangup =

@@ -101,6 +101,22 @@ fn a_bare_name_means_the_installed_expert() {
     assert!(validate("./lending-desk").0);
 }
 
+#[test]
+fn commands_say_what_keeps_an_expert_from_being_ready() {
+    let it = Installation::new();
+    it.edit("expert.yaml", "components:", "requires: {tools: [shelf]}\ncomponents:\n  tools: [shelf.yaml]");
+    let tool = "name: shelf\ndescription: d\noperations: [{name: read, description: d}]\n";
+    fs::write(it.path("source/shelf.yaml"), tool).unwrap();
+    assert!(it.install().contains("respool expert bind lending-desk shelf SERVER"));
+    assert!(it.done(&["list"]).contains("not ready: not bound: shelf"));
+    let refused = it.refused(&["bind", "lending-desk", "shelf", "books", "--operation", "raed=look"]);
+    assert!(refused.contains("has no operation \"raed\": did you mean \"read\"? it has read"), "{refused}");
+    assert!(it.refused(&["bind", "lending-desk", "shel", "books"]).contains("did you mean \"shelf\"?"));
+    let (_, bound) = it.run(&["bind", "lending-desk", "shelf", "books", "--operation", "read=look"]);
+    assert!(bound.contains("no [tools.mcp.books] in the configuration yet"), "{bound}");
+    assert!(it.done(&["show", "lending-desk"]).contains("ready: shelf → books ("));
+}
+
 /// The experts of a test: a directory for each command's configuration.
 struct Installation {
     root: tempfile::TempDir,

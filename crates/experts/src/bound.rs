@@ -201,7 +201,7 @@ impl CheckedBindings {
     }
 
     /// Stands for a file that cannot be read.
-    pub(super) fn unreadable(error: &std::io::Error) -> Self {
+    pub fn unreadable(error: &std::io::Error) -> Self {
         let text = format!("bindings.yaml cannot be read: {error}");
         let problem = BindingProblem { tool: String::new(), text, is_final: true };
         Self { problems: vec![problem], ..Self::default() }

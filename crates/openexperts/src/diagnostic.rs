@@ -252,8 +252,8 @@ pub fn visible(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
-/// Returns ` (did you mean "x"?)` if one of the candidates is close to what was written.
-pub(crate) fn suggest_nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+/// Returns `did you mean "x"? ` if one of the candidates is close to what was written, else nothing.
+pub fn suggest_nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
     let near = candidates
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(written, name), name))

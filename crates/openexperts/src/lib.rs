@@ -42,7 +42,7 @@ pub use component::{
 };
 pub use cron::CronError;
 pub use cron::schedule::{Schedule, Watch};
-pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, visible};
+pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, suggest_nearest, visible};
 pub use duration::Length;
 pub use fields::Listing;
 pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};

@@ -6,7 +6,7 @@ use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr};
 use crate::config::Loaded;
 use crate::expert::Library;
-use crate::openexperts::{Binding, BindingType, Bindings, Package, visible};
+use crate::openexperts::{Binding, BindingType, Bindings, Package, suggest_nearest, visible};
 
 /// The binding that the command line asks for.
 pub(super) struct BindingRequest {
@@ -27,6 +27,7 @@ pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &BindingRequest) ->
         format!("the package of {name} does not load; `respool expert validate {name}` says why")
     })?;
     is_required(package, name, &wanted.tool)?;
+    have_operations(package, wanted)?;
     let (text, path) =
         library.bindings_of(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let (mut bindings, findings) = Bindings::from_text(&text);
@@ -41,9 +42,11 @@ pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &BindingRequest) ->
     } else {
         let binding = new_binding(wanted, bindings.tools.get(&wanted.tool))?;
         if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
+            let servers = config.settings.tools.mcp.keys().map(String::as_str);
             say_on_stderr(&format!(
-                "warning: there is no [tools.mcp.{}] in the configuration yet",
-                visible(&binding.server)
+                "warning: there is no [tools.mcp.{}] in the configuration yet; {}the expert is not ready until there is one",
+                visible(&binding.server),
+                suggest_nearest(&binding.server, servers)
             ));
         }
         bindings.tools.insert(wanted.tool.clone(), binding);
@@ -76,12 +79,32 @@ fn is_required(package: &Package, name: &str, tool: &str) -> Result<(), Failure>
     if known.contains(&tool) {
         return Ok(());
     }
+    let near = suggest_nearest(tool, known.iter().copied());
     let known = if known.is_empty() {
         "it requires none".to_owned()
     } else {
         format!("it requires {}", known.join(", "))
     };
-    Err(Failure::Failed(format!("{name} requires no tool {tool:?}: {known}")))
+    Err(Failure::Failed(format!("{name} requires no tool {tool:?}: {near}{known}")))
+}
+
+/// Refuses names for operations that the package's tool does not have. A tool without a file may have any.
+fn have_operations(package: &Package, wanted: &BindingRequest) -> Result<(), Failure> {
+    let Some(tool) = package.offered_tools().find(|tool| tool.name.value == wanted.tool) else {
+        return Ok(());
+    };
+    let known: Vec<&str> = tool.operations.items.iter().map(|one| one.name.as_str()).collect();
+    let set = wanted.operations.iter().filter_map(|text| text.split_once('='));
+    let Some((unknown, _)) = set.filter(|(_, own)| !own.is_empty()).find(|(name, _)| !known.contains(name))
+    else {
+        return Ok(());
+    };
+    let near = suggest_nearest(unknown, known.iter().copied());
+    Err(Failure::Failed(format!(
+        "the package's tool {:?} has no operation {unknown:?}: {near}it has {}",
+        wanted.tool,
+        known.join(", ")
+    )))
 }
 
 /// Returns the binding that was asked for. Earlier names of operations stay while the tool is bound to the

@@ -1,6 +1,7 @@
 //! `respool expert install, list, show`.
 
-use crate::cli::say::{say, say_on_stderr, say_piece};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -9,8 +10,11 @@ use super::output::OutputFormat;
 use super::package::fetch_package;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
+use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Settings;
-use crate::expert::{ExpertsConfig, HookSecrets, Installed, Library, SecretPlace, Source, prepare_state};
+use crate::expert::{
+    CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace, Source, prepare_state,
+};
 use crate::openexperts::{
     BINDINGS, LEARNS_ALONE, Package, Tier, Trigger, TriggerKind, learns_alone, resolved, visible,
 };
@@ -37,7 +41,36 @@ pub(super) fn install_package(settings: &Settings, source: &str) -> Result<(), F
     if let Some(warning) = approval_warning(settings, &package) {
         say_on_stderr(&format!("warning: {warning}"));
     }
+    say_piece(&describe_next(experts, &package, &bindings_of(&library, name, &package)));
     Ok(())
+}
+
+/// Returns an installed package's bindings; one whose file cannot be read has a problem.
+fn bindings_of(library: &Library, folder: &str, package: &Package) -> CheckedBindings {
+    match library.bindings_of(folder) {
+        Ok((text, _)) => CheckedBindings::from_text(&text, package),
+        Err(error) => CheckedBindings::unreadable(&error),
+    }
+}
+
+/// Says how an installed package is put to work.
+fn describe_next(experts: &ExpertsConfig, package: &Package, checked: &CheckedBindings) -> String {
+    let name = &package.manifest.name.value;
+    let mut next = String::from("Next:\n");
+    if experts.model.is_none() {
+        next.push_str("  set `model` in [experts] of respool.toml to a model that an upstream serves\n");
+    }
+    let tools = package.manifest.tools.items.iter().map(|tool| tool.value.as_str());
+    let unbound: Vec<&str> = tools.filter(|tool| !checked.bindings.tools.contains_key(*tool)).collect();
+    for tool in &unbound {
+        let _ = writeln!(next, "  respool expert bind {name} {tool} SERVER   # [tools.mcp.SERVER]; or --type local, --type gateway");
+    }
+    if unbound.is_empty() {
+        let _ = writeln!(next, "  respool serve   # runs its triggers, and serves it as the model expert/{name}");
+    } else {
+        let _ = writeln!(next, "  respool expert validate {name}   # is it ready?");
+    }
+    next
 }
 
 /// Says where the bindings of a removed expert of this name are. Its package may have been by another author.
@@ -72,8 +105,11 @@ pub(super) fn list_experts(experts: &ExpertsConfig, format: OutputFormat) -> Res
     let installed =
         library.list().map_err(|error| format!("{} cannot be read: {error}", library.dir().display()))?;
     match format {
-        OutputFormat::Json => say(&format!("{:#}", Value::Array(installed.iter().map(as_json).collect()))),
-        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(one))),
+        OutputFormat::Json => {
+            let all = installed.iter().map(|one| as_json(one, &library));
+            say(&format!("{:#}", Value::Array(all.collect())));
+        }
+        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(one, &library))),
     }
     if format == OutputFormat::Text {
         say_on_stderr(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
@@ -85,14 +121,15 @@ fn folder_note(installed: &Installed) -> String {
     visible(&installed.folder())
 }
 
-fn expert_line(installed: &Installed) -> String {
+fn expert_line(installed: &Installed, library: &Library) -> String {
     let conflict = installed.name_conflict.as_deref().map(visible);
     match &installed.loaded.package {
         Some(package) => {
             let manifest = &package.manifest;
             let (name, version) = (&manifest.name.value, visible(&manifest.version.value));
             let conflict = conflict.map(|conflict| format!("\n    {conflict}")).unwrap_or_default();
-            format!("{name}  {version}  {}{conflict}", one_line(&manifest.description.value))
+            let ready = describe_readiness(&bindings_of(library, &installed.folder(), package), package);
+            format!("{name}  {version}  {}{conflict}\n    {ready}", one_line(&manifest.description.value))
         }
         None => match conflict {
             Some(conflict) => format!("{}  is not used: {conflict}", folder_note(installed)),
@@ -101,11 +138,24 @@ fn expert_line(installed: &Installed) -> String {
     }
 }
 
+/// Says whether the tools of a package are bound, and to what. The servers are not asked.
+fn describe_readiness(checked: &CheckedBindings, package: &Package) -> String {
+    let entry = RegistryEntry::from_bindings(package, checked);
+    if let Some(why) = entry.not_ready {
+        return format!("not ready: {}", one_line(&why));
+    }
+    let bound: Vec<String> = entry.bound.iter().map(|(tool, target)| format!("{tool} → {target}")).collect();
+    if bound.is_empty() { "ready".to_owned() } else { one_line(&format!("ready: {}", bound.join(", "))) }
+}
+
 fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-fn as_json(installed: &Installed) -> Value {
+fn as_json(installed: &Installed, library: &Library) -> Value {
+    let package = installed.loaded.package.as_ref();
+    let checked = package.map(|package| bindings_of(library, &installed.folder(), package));
+    let entry = package.zip(checked.as_ref()).map(|(package, checked)| RegistryEntry::from_bindings(package, checked));
     let manifest = installed.loaded.package.as_ref().map(|package| &package.manifest);
     json!({
         "name": manifest.map_or_else(|| folder_note(installed), |manifest| manifest.name.value.clone()),
@@ -116,19 +166,22 @@ fn as_json(installed: &Installed) -> Value {
         "description": manifest.map(|manifest| &manifest.description.value),
         "source": installed.record.as_ref().map(|record| &record.source),
         "digest": installed.record.as_ref().map(|record| &record.digest),
+        "not_ready": entry.as_ref().and_then(|entry| entry.not_ready.clone()),
+        "bound": entry.map(|entry| entry.bound.into_iter().collect::<BTreeMap<_, _>>()),
     })
 }
 
 pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result<(), Failure> {
     let experts = &settings.experts;
-    let installed = Library::new(&experts.dir).get(name)?;
+    let library = Library::new(&experts.dir);
+    let installed = library.get(name)?;
     let Some(package) = &installed.loaded.package else {
         return Err(Failure::Failed(format!(
             "{name} does not load; `respool expert validate {name}` says why"
         )));
     };
     if json {
-        let mut shown = as_json(&installed);
+        let mut shown = as_json(&installed, &library);
         shown["state"] = experts.state_of(name).display().to_string().into();
         shown["package"] = resolved(package);
         shown["hooks"] = list_hooks(settings, package).iter().map(Hook::as_json).collect();
@@ -142,6 +195,8 @@ pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result
     if let Some(record) = &installed.record {
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
+    let readiness = describe_readiness(&bindings_of(&library, &installed.folder(), package), package);
+    say(&format!("{readiness} (`respool expert validate {name}` also asks the servers of its tools)"));
     say_piece(&describe_abilities(package));
     list_hooks(settings, package).iter().for_each(|hook| say(&hook.describe()));
     Ok(())

@@ -1,0 +1,87 @@
+//! Finds names in the settings of experts that no installed package has: `serve` logs them, `check` prints
+//! them.
+
+use super::advice::Advice;
+use crate::config::Settings;
+use crate::expert::{ExpertConfig, Library};
+use crate::openexperts::{Package, TriggerKind, suggest_nearest, visible};
+
+/// Lists sections of experts that are not installed, and secrets of hooks that their packages do not have.
+pub(super) fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
+    let experts = &settings.experts;
+    let mut found = Vec::new();
+    if experts.by_name.is_empty() {
+        return found;
+    }
+    // A directory that cannot be read is reported elsewhere.
+    let Ok(installed) = Library::new(&experts.dir).list() else { return found };
+    for (name, expert) in &experts.by_name {
+        match installed.iter().find(|one| one.owner() == *name) {
+            Some(one) => found
+                .extend(one.loaded.package.iter().flat_map(|package| unknown_hooks(name, expert, package))),
+            None => {
+                let names: Vec<String> = installed.iter().map(|one| one.owner()).collect();
+                let near = suggest_nearest(name, names.iter().map(String::as_str));
+                found.push(Advice {
+                    text: format!("[experts.{name:?}] is about an expert that is not installed"),
+                    todo: format!("{near}`respool expert list` shows the installed experts; remove the section if you do not need it"),
+                });
+            }
+        }
+    }
+    found
+}
+
+fn unknown_hooks(name: &str, expert: &ExpertConfig, package: &Package) -> Vec<Advice> {
+    let has_hook = |kind| matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel));
+    let triggers = package.manifest.triggers.items.iter().filter(|trigger| has_hook(trigger.kind));
+    let hooks: Vec<&str> = triggers.map(|trigger| trigger.name.value.as_str()).collect();
+    let unknown = expert.hook_secret_env.keys().filter(|trigger| !hooks.contains(&trigger.as_str()));
+    let advice = |trigger: &String| {
+        let near = suggest_nearest(trigger, hooks.iter().copied());
+        let hooks = if hooks.is_empty() { "it has no hooks".to_owned() } else { format!("its hooks: {}", hooks.join(", ")) };
+        Advice {
+            text: format!(
+                "[experts.{name:?}] hook_secret_env names {trigger:?}, which is not a webhook or channel trigger of the package"
+            ),
+            todo: visible(&format!("{near}{hooks}")),
+        }
+    };
+    unknown.map(advice).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::config::{Environment, FileText, Flags, resolve};
+
+    #[test]
+    fn unknown_experts_and_hooks_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let package = dir.path().join("desk");
+        fs::create_dir(&package).unwrap();
+        let manifest = "spec: '1.0'\nname: desk\nversion: 1.0.0\ndescription: d\n\
+            triggers: [{name: order, type: webhook, process: p}]\n\
+            components: {orchestrator: o.md, persona: [o.md], functions: [f.md], processes: [p.md]}\n";
+        fs::write(package.join("expert.yaml"), manifest).unwrap();
+        fs::write(package.join("o.md"), "Text.\n").unwrap();
+        for name in ["f", "p"] {
+            let text = format!("---\nname: {name}\ndescription: d\n---\n- [ ] Text.\n");
+            fs::write(package.join(format!("{name}.md")), text).unwrap();
+        }
+        let check = |sections: &str| {
+            let text = format!("[experts]\ndir = {:?}\n{sections}", dir.path());
+            let file = FileText { path: "f".as_ref(), text: &text };
+            let environment = Environment::from([("V".to_owned(), "0123456789abcdef".to_owned())]);
+            let loaded = resolve(Some(file), &environment, &Flags::default()).unwrap();
+            find_unknown_names(&loaded.settings).into_iter().map(|one| (one.text, one.todo)).collect::<Vec<_>>()
+        };
+        assert_eq!(check("[experts.desk.hook_secret_env]\norder = 'V'\n"), []);
+        let found = check("[experts.dsk]\nmodel = 'm'\n[experts.desk.hook_secret_env]\nordre = 'V'\n");
+        let [(hook, its_hooks), (expert, near)] = &found[..] else { panic!("{found:?}") };
+        assert!(hook.contains("\"ordre\"") && its_hooks == "did you mean \"order\"? its hooks: order", "{found:?}");
+        assert!(expert.contains("[experts.\"dsk\"]") && near.starts_with("did you mean \"desk\"?"), "{found:?}");
+    }
+}
