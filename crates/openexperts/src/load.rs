@@ -229,6 +229,11 @@ impl Reader {
                 format!("{} is the folder of the package itself", written.value),
                 "name a file, not a folder",
             ),
+            Unreadable::Missing if path == MANIFEST => (
+                Code::MissingFile,
+                format!("this is no package: it has no {MANIFEST}"),
+                "name the folder that has it, or write a package to begin with: `respool expert new NAME`",
+            ),
             Unreadable::Missing => {
                 (Code::MissingFile, format!("there is no file {path}"), "make it, or correct the path")
             }

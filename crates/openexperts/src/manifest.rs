@@ -375,12 +375,9 @@ impl Trigger {
         if let Some(zone) = self.clock.zone.as_ref().filter(|zone| !cron::is_zone(&zone.value)) {
             let message =
                 format!("`tz` is \"{}\", which is not a time zone of the IANA database", zone.value);
-            fields.report.add(
-                Code::BadTimezone,
-                zone.at,
-                message,
-                "write a zone such as Europe/Vienna, or UTC",
-            );
+            let near = cron::nearest_zone(&zone.value).map(|near| format!("did you mean {near}? "));
+            let help = format!("{}write a zone such as Europe/Vienna, or UTC", near.unwrap_or_default());
+            fields.report.add(Code::BadTimezone, zone.at, message, help);
         }
     }
 }
