@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::advice::{Advice, find_advice, start_problems};
-use super::expert_names::find_unknown_names;
 use super::assembly::{app, open_parts};
+use super::expert_names::find_unknown_names;
 use super::failure::Failure;
 use super::findings::Findings;
 use super::options::misspelt_note;

@@ -48,8 +48,7 @@ pub(super) enum ExpertCommand {
     /// not load.
     #[command(after_help = "Example:\n  respool expert validate ./support-desk --json")]
     Validate {
-        /// The name of an installed expert, or the directory of a package (write ./NAME if an installed expert
-        /// has this name)
+        /// The name of an installed expert, or the directory of a package: ./NAME
         package: String,
         #[command(flatten)]
         output: Output,

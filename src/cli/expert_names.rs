@@ -3,7 +3,7 @@
 
 use super::advice::Advice;
 use crate::config::Settings;
-use crate::expert::{ExpertConfig, Library};
+use crate::expert::{ExpertConfig, Installed, Library};
 use crate::openexperts::{Package, TriggerKind, suggest_nearest, visible};
 
 /// Lists sections of experts that are not installed, and secrets of hooks that their packages do not have.
@@ -16,18 +16,19 @@ pub(super) fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
     // A directory that cannot be read is reported elsewhere.
     let Ok(installed) = Library::new(&experts.dir).list() else { return found };
     for (name, expert) in &experts.by_name {
-        match installed.iter().find(|one| one.owner() == *name) {
-            Some(one) => found
-                .extend(one.loaded.package.iter().flat_map(|package| unknown_hooks(name, expert, package))),
-            None => {
-                let names: Vec<String> = installed.iter().map(|one| one.owner()).collect();
-                let near = suggest_nearest(name, names.iter().map(String::as_str));
-                found.push(Advice {
-                    text: format!("[experts.{name:?}] is about an expert that is not installed"),
-                    todo: format!("{near}`respool expert list` shows the installed experts; remove the section if you do not need it"),
-                });
-            }
+        if let Some(one) = installed.iter().find(|one| one.owner() == *name) {
+            let packages = one.loaded.package.iter();
+            found.extend(packages.flat_map(|package| unknown_hooks(name, expert, package)));
+            continue;
         }
+        let names: Vec<String> = installed.iter().map(Installed::owner).collect();
+        let near = suggest_nearest(name, names.iter().map(String::as_str));
+        found.push(Advice {
+            text: format!("[experts.{name:?}] is about an expert that is not installed"),
+            todo: format!(
+                "{near}`respool expert list` shows the installed experts; remove the section if you do not need it"
+            ),
+        });
     }
     found
 }
@@ -39,7 +40,11 @@ fn unknown_hooks(name: &str, expert: &ExpertConfig, package: &Package) -> Vec<Ad
     let unknown = expert.hook_secret_env.keys().filter(|trigger| !hooks.contains(&trigger.as_str()));
     let advice = |trigger: &String| {
         let near = suggest_nearest(trigger, hooks.iter().copied());
-        let hooks = if hooks.is_empty() { "it has no hooks".to_owned() } else { format!("its hooks: {}", hooks.join(", ")) };
+        let hooks = if hooks.is_empty() {
+            "it has no hooks".to_owned()
+        } else {
+            format!("its hooks: {}", hooks.join(", "))
+        };
         Advice {
             text: format!(
                 "[experts.{name:?}] hook_secret_env names {trigger:?}, which is not a webhook or channel trigger of the package"
@@ -76,12 +81,21 @@ mod tests {
             let file = FileText { path: "f".as_ref(), text: &text };
             let environment = Environment::from([("V".to_owned(), "0123456789abcdef".to_owned())]);
             let loaded = resolve(Some(file), &environment, &Flags::default()).unwrap();
-            find_unknown_names(&loaded.settings).into_iter().map(|one| (one.text, one.todo)).collect::<Vec<_>>()
+            find_unknown_names(&loaded.settings)
+                .into_iter()
+                .map(|one| (one.text, one.todo))
+                .collect::<Vec<_>>()
         };
         assert_eq!(check("[experts.desk.hook_secret_env]\norder = 'V'\n"), []);
         let found = check("[experts.dsk]\nmodel = 'm'\n[experts.desk.hook_secret_env]\nordre = 'V'\n");
         let [(hook, its_hooks), (expert, near)] = &found[..] else { panic!("{found:?}") };
-        assert!(hook.contains("\"ordre\"") && its_hooks == "did you mean \"order\"? its hooks: order", "{found:?}");
-        assert!(expert.contains("[experts.\"dsk\"]") && near.starts_with("did you mean \"desk\"?"), "{found:?}");
+        assert!(
+            hook.contains("\"ordre\"") && its_hooks == "did you mean \"order\"? its hooks: order",
+            "{found:?}"
+        );
+        assert!(
+            expert.contains("[experts.\"dsk\"]") && near.starts_with("did you mean \"desk\"?"),
+            "{found:?}"
+        );
     }
 }

@@ -10,9 +10,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use super::advice::{self, Advice, find_advice};
-use super::expert_names::find_unknown_names;
 use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
+use super::expert_names::find_unknown_names;
 use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
 use super::reload::{Reloading, Stamp};

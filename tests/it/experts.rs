@@ -97,7 +97,10 @@ fn a_bare_name_means_the_installed_expert() {
     assert!(validate("lending-desk").0, "only the folder has this name");
     it.done(&["install", it.path("lending-desk").to_str().unwrap()]);
     let (is_ready, text) = validate("lending-desk");
-    assert!(!is_ready && text.contains("not ready: shelf") && text.contains("./lending-desk was not read"), "{text}");
+    assert!(
+        !is_ready && text.contains("not ready: shelf") && text.contains("./lending-desk was not read"),
+        "{text}"
+    );
     assert!(validate("./lending-desk").0);
 }
 

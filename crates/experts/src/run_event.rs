@@ -1,12 +1,12 @@
-//! What a run is for: its invocation and its event, for the person who decides about its calls.
+//! The invocation and the event of a run, for the person who decides about its calls.
 
 use serde_json::{Value, json};
 
 use super::invocation::Invocation;
 use super::trigger::event_facts;
-use store::{Queue as _, Store, StoreError};
+use store::{Store, StoreError};
 
-/// Returns what a run of an invocation is for: the invocation's id, its process, its trigger and its event.
+/// Returns the event that a run of an invocation is for, with the invocation's id, its process and trigger.
 /// `None` for other runs.
 ///
 /// # Errors

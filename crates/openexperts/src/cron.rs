@@ -20,7 +20,9 @@ pub enum CronError {
     #[error("it needs 5 or 6 fields, and has {0}")]
     FieldCount(usize),
     /// A field cannot be read.
-    #[error("the {name} is {written:?}, but it must be {range}, `*`, or a list (1,5), range (1-5) or step (*/5) of these")]
+    #[error(
+        "the {name} is {written:?}, but it must be {range}, `*`, or a list (1,5), range (1-5) or step (*/5) of these"
+    )]
     Field {
         /// The field.
         name: &'static str,
@@ -57,7 +59,7 @@ fn parse_expression(expr: &str) -> Result<Cron, CronError> {
     let fields: Vec<&str> = expr.split_whitespace().collect();
     if let Some(first) = fields.first().filter(|first| first.starts_with('@')) {
         let same = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(first));
-        return Err(CronError::Nickname(same.map_or("0 8 * * 1-5", |(_, fields)| fields)));
+        return Err(CronError::Nickname(same.map_or("0 8 * * 1-5", |&(_, fields)| fields)));
     }
     if !(5..=6).contains(&fields.len()) {
         return Err(CronError::FieldCount(fields.len()));
@@ -72,7 +74,7 @@ fn parse(expr: &str) -> Option<Cron> {
 /// Returns the first field that cannot be read by itself.
 fn find_fault(fields: &[&str]) -> CronError {
     let names = &FIELDS[FIELDS.len() - fields.len()..];
-    for (index, (name, range)) in names.iter().enumerate() {
+    for (index, &(name, range)) in names.iter().enumerate() {
         let mut alone = vec!["*"; fields.len()];
         alone[index] = fields[index];
         if parse(&alone.join(" ")).is_none() {
@@ -114,8 +116,7 @@ pub(crate) fn nearest_zone(written: &str) -> Option<&'static str> {
     let written = written.to_lowercase().replace(' ', "_");
     let is_near = |zone: &&str| {
         let zone = zone.to_lowercase();
-        zone.rsplit('/').next() == Some(written.as_str())
-            || strsim::damerau_levenshtein(&zone, &written) <= 1
+        zone.rsplit('/').next() == Some(written.as_str()) || strsim::damerau_levenshtein(&zone, &written) <= 1
     };
     chrono_tz::TZ_VARIANTS.iter().map(|zone| zone.name()).find(is_near).filter(|_| written.len() > 3)
 }

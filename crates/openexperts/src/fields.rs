@@ -123,12 +123,12 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
     fn unknown_keys(&self) -> Vec<(&'n Spanned<String>, String)> {
         let keys = self.entries.iter().map(|entry| &entry.key);
         let unknown = keys.filter(|key| self.used.iter().all(|used| *used != key.value));
-        let help = |key: &str| match HOMES.iter().find(|(known, _)| *known == key) {
-            Some((_, home)) => format!("it belongs into {home}"),
-            None => {
-                let near = suggest_nearest(key, self.used.iter().copied());
-                format!("{near}keys here: {}", self.used.join(", "))
+        let help = |key: &str| {
+            if let Some((_, home)) = HOMES.iter().find(|(known, _)| *known == key) {
+                return format!("it belongs into {home}");
             }
+            let near = suggest_nearest(key, self.used.iter().copied());
+            format!("{near}keys here: {}", self.used.join(", "))
         };
         unknown.map(|key| (key, help(&key.value))).collect()
     }

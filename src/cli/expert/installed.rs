@@ -13,7 +13,8 @@ use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Settings;
 use crate::expert::{
-    CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace, Source, prepare_state,
+    CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace, Source,
+    prepare_state,
 };
 use crate::openexperts::{
     BINDINGS, LEARNS_ALONE, Package, Tier, Trigger, TriggerKind, learns_alone, resolved, visible,
@@ -63,10 +64,14 @@ fn describe_next(experts: &ExpertsConfig, package: &Package, checked: &CheckedBi
     let tools = package.manifest.tools.items.iter().map(|tool| tool.value.as_str());
     let unbound: Vec<&str> = tools.filter(|tool| !checked.bindings.tools.contains_key(*tool)).collect();
     for tool in &unbound {
-        let _ = writeln!(next, "  respool expert bind {name} {tool} SERVER   # [tools.mcp.SERVER]; or --type local, --type gateway");
+        let _ = writeln!(
+            next,
+            "  respool expert bind {name} {tool} SERVER   # [tools.mcp.SERVER]; or --type local, --type gateway"
+        );
     }
     if unbound.is_empty() {
-        let _ = writeln!(next, "  respool serve   # runs its triggers, and serves it as the model expert/{name}");
+        let _ =
+            writeln!(next, "  respool serve   # runs its triggers, and serves it as the model expert/{name}");
     } else {
         let _ = writeln!(next, "  respool expert validate {name}   # is it ready?");
     }
@@ -155,7 +160,9 @@ fn one_line(text: &str) -> String {
 fn as_json(installed: &Installed, library: &Library) -> Value {
     let package = installed.loaded.package.as_ref();
     let checked = package.map(|package| bindings_of(library, &installed.folder(), package));
-    let entry = package.zip(checked.as_ref()).map(|(package, checked)| RegistryEntry::from_bindings(package, checked));
+    let entry = package
+        .zip(checked.as_ref())
+        .map(|(package, checked)| RegistryEntry::from_bindings(package, checked));
     let manifest = installed.loaded.package.as_ref().map(|package| &package.manifest);
     json!({
         "name": manifest.map_or_else(|| folder_note(installed), |manifest| manifest.name.value.clone()),

@@ -34,8 +34,7 @@ pub(in crate::cli) enum DeadLettersCommand {
         /// The dead letter, as `list` shows it
         id: String,
     },
-    /// Execute a dead letter again, at the end of its lane. Operations that succeeded before, or of which this
-    /// is not known, are not called again; to call them, send a new event.
+    /// Execute a dead letter again, at the end of its lane, without the operations that may have succeeded.
     #[command(after_help = "Example:\n  respool expert dead-letters replay LETTER")]
     Replay {
         /// The dead letter, as `list` shows it
@@ -310,7 +309,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{Append, ClaimRequest, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status, StoreConfig};
+    use crate::store::{
+        Append, ClaimRequest, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status, StoreConfig,
+    };
 
     /// An entry that is claimed and whose run waits for a person.
     async fn asking(store: &Store, id: &str) -> EntryLease {

@@ -276,7 +276,9 @@ fn tool_failure(call: &RequestedCall, ended: &ToolEnd, is_once: bool) -> ModelFa
     let text = if ended.outcome == CallOutcome::Unreachable {
         format!("`{name}` could not be called: {why}")
     } else if is_once {
-        format!("`{name}` was called, and it is not known whether it took effect, so it is not called again: {why}")
+        format!(
+            "`{name}` was called, and it is not known whether it took effect, so it is not called again: {why}"
+        )
     } else {
         format!("`{name}` failed: {why}")
     };

@@ -26,7 +26,7 @@ impl Run {
         call.name == other.name && self.is_once(&call.name) && inputs(call) == inputs(other)
     }
 
-    fn is_once(&self, tool: &str) -> bool {
+    pub(super) fn is_once(&self, tool: &str) -> bool {
         let is_proposal = self.setup.approvals.proposals.contains(tool);
         self.setup.calls_once && (is_proposal || self.find_offered(tool).is_some_and(happens_once))
     }

@@ -93,7 +93,7 @@ async fn earlier_steps(app: &App, run: &str) -> Vec<Bar> {
     bars[bars.len().saturating_sub(STEPS)..].to_vec()
 }
 
-/// What a person sees of a run that asks.
+/// The facts that a person needs about a run that asks.
 struct Evidence {
     /// The event that it is for.
     event: Option<Value>,
