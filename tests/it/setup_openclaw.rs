@@ -29,7 +29,7 @@ fn stand_in(folder: &Path, version: &str) -> String {
 
 fn setup(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
     // Nothing listens there: whether respool runs is not what is tested.
-    let arguments = [&["setup", "openclaw", "--url", "http://127.0.0.1:9"], arguments].concat();
+    let arguments = [&["setup", "openclaw", "--url", "http://127.0.0.1:9", "--yes"], arguments].concat();
     let output = program(home, &arguments).env("PATH", path).output().unwrap();
     (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
@@ -49,6 +49,11 @@ async fn setup_changes_and_restores_openclaw_json() {
 
         let (code, said) = setup(home, &path, &[&ask[..], &["--dry-run"]].concat());
         assert!(code == 0 && said.contains('+') && said.contains("accepts the new file") && !file.exists(), "{said}");
+        assert!(said.ends_with("Nothing was written.\n"), "{said}");
+        let unasked = program(home, &["setup", "openclaw", "--url", "http://127.0.0.1:9", "--upstream", &upstream]);
+        let output = { unasked }.env("PATH", &path).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && said.contains("add --yes") && !file.exists(), "{said}");
         let (code, said) = setup(home, &path, &ask);
         assert!(code == 0 && said.contains("respool is not running at http://127.0.0.1:9 yet"), "{said}");
         assert!(said.contains("llama.cpp works on 4 requests at a time: set `max_concurrency = 4`"), "{said}");
@@ -107,7 +112,7 @@ async fn what_openclaw_refuses_is_not_written() {
 
 /// A setup with a configuration, a respool that runs at `url`, and variables.
 fn setup_at(home: &Path, url: &str, arguments: &[&str], variables: &[(&str, &str)]) -> (i32, String) {
-    let arguments = [&["setup", "openclaw", "--url", url], arguments].concat();
+    let arguments = [&["setup", "openclaw", "--yes", "--url", url], arguments].concat();
     let mut program = program(home, &arguments);
     let output = program.envs(variables.iter().copied()).output().unwrap();
     (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())

@@ -45,7 +45,7 @@ JSON
             mkdir -p "$state/agents/main/agent"; echo '{"providers":{}}' > "$state/agents/main/agent/models.json"
         fi
         cp "$state/openclaw.json" "$work/before" 2>/dev/null || : > "$work/before"
-        run() { HOME=$work/home OPENCLAW_STATE_DIR=$state PATH=$work/$version/bin:$PATH "$respool" setup openclaw --url $url --upstream "$upstream" --model slow-model "$@"; }
+        run() { HOME=$work/home OPENCLAW_STATE_DIR=$state PATH=$work/$version/bin:$PATH "$respool" setup openclaw --yes --url $url --upstream "$upstream" --model slow-model "$@"; }
         run > "$work/said" 2>&1 || fail "$version, $config: $(cat "$work/said")"
         grep -q 'It works.' "$work/said" || fail "$version, $config: $(cat "$work/said")"
         if [ $version = 2026.9.6 ]; then

@@ -18,12 +18,15 @@ const AFTER: &str = "after-respool";
 /// Suffix of the copy with later changes that could not be kept.
 const UNDONE: &str = "before-undo";
 
+/// The last line of a dry run.
+pub(super) const NOTHING_WRITTEN: &str = "Nothing was written.";
+
 /// Whether a change is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writing {
     /// Only shown.
     No,
-    /// After the person at the terminal has agreed; without a terminal at once, since it can be undone.
+    /// After the person at the terminal has agreed.
     Ask,
     /// At once.
     Yes,
@@ -41,14 +44,16 @@ impl Writing {
     /// Returns true if the change that was shown may be written.
     ///
     /// # Errors
-    /// When the person said no.
+    /// When the person said no, or there is no terminal to ask at.
     pub(super) fn is_agreed(self) -> Result<bool, Failure> {
         match self {
             Self::No => Ok(false),
-            Self::Ask if io::stdin().is_terminal() && !confirm("Write this change?") => {
-                Err("nothing was written".to_owned().into())
+            Self::Yes => Ok(true),
+            Self::Ask if confirm("Write this change?") => Ok(true),
+            Self::Ask if io::stdin().is_terminal() => Err("nothing was written".into()),
+            Self::Ask => {
+                Err("nothing was written, because there is no terminal to ask at: add --yes to write it".into())
             }
-            Self::Ask | Self::Yes => Ok(true),
         }
     }
 }
@@ -72,6 +77,7 @@ pub(super) fn edit_file(
     }
     say::say_piece(&diff_text(present.as_deref().unwrap_or_default(), &text, file));
     if !writing.is_agreed()? {
+        say::say(NOTHING_WRITTEN);
         return Ok(());
     }
     write_settings(client, file, present.as_deref().unwrap_or_default(), &text)?;

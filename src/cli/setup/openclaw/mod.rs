@@ -17,7 +17,7 @@ use crate::http_client::{client_for, root_cause};
 use self::edit::{Edited, Model, RespoolProvider, edit_config};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
-use super::files::{Writing, diff_text, undo_change, write_settings};
+use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings};
 use super::respool::{AskError, LIST_WITHIN, Respool};
 use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
@@ -95,12 +95,12 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     if let Some(url) = upstream {
         suggest_concurrency(&base_url(url)).await;
     }
-    if !arguments.dry_run {
-        if is_running {
-            try_turn(&respool, &edited).await?;
-        } else {
-            suggest_start(&respool, upstream);
-        }
+    if arguments.dry_run {
+        say(NOTHING_WRITTEN);
+    } else if is_running {
+        try_turn(&respool, &edited).await?;
+    } else {
+        suggest_start(&respool, upstream);
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ fn validate_change(
 ) -> Result<(), Failure> {
     let Some(openclaw) = installed else {
         say(
-            "`openclaw` is not on the PATH, so the new file was not validated, and respool wrote only settings that every version knows.",
+            "`openclaw` is not on the PATH, so the new file is not validated, and has only settings that every version knows.",
         );
         return Ok(());
     };
@@ -232,7 +232,7 @@ fn forget_copies(places: &Places) -> Result<(), Failure> {
 fn explain_change(edited: &Edited, installed: Option<&OpenClaw>) {
     if let Some(replaced) = &edited.replaced {
         say(&format!(
-            "The primary model was {replaced} and is now {}. You can still choose another with `/model` in a chat.",
+            "The primary model changes from {replaced} to {}. You can still choose another with `/model` in a chat.",
             edited.primary
         ));
     }
