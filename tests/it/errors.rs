@@ -48,7 +48,7 @@ fn said(status: u16, message: &str) -> Script {
 #[tokio::test]
 async fn upstream_errors_keep_their_status() {
     check(said(400, "temperature must be non-negative"), 400, Value::Null).await;
-    check(said(404, "The model `x` does not exist."), 404, json!("not_found")).await;
+    check(said(404, "The model `x` does not exist."), 404, json!("model_not_found")).await;
     check(said(429, "slow down"), 429, json!("rate_limit_exceeded")).await;
     check(said(500, "EngineCore encountered an issue."), 500, json!("upstream_error")).await;
     check(Script::whole(500, "text/html", "<html><title>Oops</title></html>"), 500, json!("upstream_error"))

@@ -234,9 +234,8 @@ impl Relay {
     /// Several upstreams are configured, and none serves the model. A single one is asked, and says so
     /// itself.
     fn unknown_model(&self, model: &str) -> ApiError {
-        let mut served = self.fleet.known_models();
-        served.extend(self.config.aliases().map(str::to_owned));
-        let message = format!("The model `{model}` does not exist. Available models: {}", served.join(", "));
+        let known = self.known_models().join(", ");
+        let message = format!("The model `{model}` does not exist. Available models: {known}");
         ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
     }
 

@@ -74,6 +74,13 @@ impl Relay {
         self.fleet.iter()
     }
 
+    /// Returns the models that the upstreams are known to serve, and the aliases.
+    pub fn known_models(&self) -> Vec<String> {
+        let mut models = self.fleet.known_models();
+        models.extend(self.config.aliases().map(str::to_owned));
+        models
+    }
+
     /// Returns the names that stand for other models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))

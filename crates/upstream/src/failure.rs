@@ -112,6 +112,13 @@ static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
     )
 });
 
+/// The beginnings of texts that mean: there is no such model. Sources: vLLM, OpenAI, Ollama, llama.cpp.
+static MODEL_MISSING: LazyLock<Regex> = LazyLock::new(|| {
+    compile_pattern(
+        r#"(?i)^(?:the )?model [`'"][^`'"]*[`'"] (?:does not exist|(?:is |was )?not found)"#,
+    )
+});
+
 /// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
 static PYDANTIC: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(r#"'loc': (\([^)]*\)|'[^']*'), 'msg': ("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"#)
@@ -127,6 +134,20 @@ struct ErrorBody {
     code: Option<u16>,
     /// Named as such in `code` (OpenAI) or `type` (llama.cpp).
     is_overflow: bool,
+    /// Named as such in `code`.
+    is_model_missing: bool,
+}
+
+impl ErrorBody {
+    /// Returns the code of a 404: a wrong model, or a wrong path.
+    fn not_found_code(&self) -> ErrorCode {
+        let names_model = self.is_model_missing || self.param.as_deref() == Some("model");
+        if names_model || MODEL_MISSING.is_match(&self.message) {
+            ErrorCode::ModelNotFound
+        } else {
+            ErrorCode::NotFound
+        }
+    }
 }
 
 impl Failure {
@@ -152,7 +173,7 @@ impl UpstreamError {
         let said = read_error_body(body);
         let message = readable_text(&said.message);
         let internal = format!("HTTP {status}");
-        let (tier, mut error) = judge_failure(name, status, &message, said.is_overflow);
+        let (tier, mut error) = judge_failure(name, status, &message, &said);
         error.param.clone_from(&said.param);
         let loggable = loggable_text(&message);
         Self {
@@ -292,9 +313,9 @@ impl UpstreamError {
 }
 
 /// Chooses the status and code that leave.
-fn judge_failure(name: &str, status: u16, message: &str, is_overflow: bool) -> (Tier, ApiError) {
+fn judge_failure(name: &str, status: u16, message: &str, said: &ErrorBody) -> (Tier, ApiError) {
     let lower = message.to_lowercase();
-    if is_overflow || OVERFLOW.is_match(message) {
+    if said.is_overflow || OVERFLOW.is_match(message) {
         return (
             Tier::ContextOverflow,
             ApiError::new(400, ErrorCode::ContextLengthExceeded, overflow_text(message)),
@@ -309,7 +330,7 @@ fn judge_failure(name: &str, status: u16, message: &str, is_overflow: bool) -> (
     }
     match status {
         401..=403 => (Tier::Rejected, refused_credentials(name)),
-        404 => (Tier::Rejected, ApiError::new(404, ErrorCode::NotFound, message)),
+        404 => (Tier::Rejected, ApiError::new(404, said.not_found_code(), message)),
         429 => (Tier::Rejected, ApiError::new(429, ErrorCode::RateLimitExceeded, message)),
         400..500 => (Tier::Rejected, ApiError::new(status, None, with_hint(message))),
         502..=504 => {
@@ -398,9 +419,11 @@ fn read_error_body(body: &str) -> ErrorBody {
         .or_else(|| object.get("detail").and_then(detail_list))
         .unwrap_or_else(|| trimmed.to_owned());
     let code = fields.number("code").and_then(|code| u16::try_from(code).ok());
-    let is_overflow = fields.string("code").as_deref() == Some("context_length_exceeded")
+    let named = fields.string("code");
+    let is_model_missing = named.as_deref() == Some(ErrorCode::ModelNotFound.as_str());
+    let is_overflow = named.as_deref() == Some(ErrorCode::ContextLengthExceeded.as_str())
         || fields.string("type").as_deref() == Some("exceed_context_size_error");
-    ErrorBody { message, param: fields.string("param"), code, is_overflow }
+    ErrorBody { message, param: fields.string("param"), code, is_overflow, is_model_missing }
 }
 
 /// Reads `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
@@ -500,6 +523,28 @@ mod tests {
             let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
             assert_eq!(error.status, 422);
             assert!(translate::is_harmless_for_openclaw(&error.message), "{}", error.message);
+        }
+    }
+
+    #[test]
+    fn a_missing_model_is_told_from_a_missing_path() {
+        let check = |body: &str, expected: ErrorCode| {
+            assert_eq!(UpstreamError::from_answer("box", 404, body).error.code, Some(expected), "{body}");
+        };
+        for body in [
+            r#"{"error":{"message":"The model `nope` does not exist.","type":"NotFoundError","param":null,"code":404}}"#,
+            r#"{"error":{"message":"model 'nope' not found, try pulling it first"}}"#,
+            r#"{"error":{"message":"No.","code":"model_not_found"}}"#,
+            r#"{"error":{"message":"No.","param":"model"}}"#,
+        ] {
+            check(body, ErrorCode::ModelNotFound);
+        }
+        for body in [
+            r#"{"detail":"Not Found"}"#,
+            r#"{"error":{"message":"The response of the model `a` does not exist."}}"#,
+            "",
+        ] {
+            check(body, ErrorCode::NotFound);
         }
     }
 

@@ -16,7 +16,16 @@ pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'stat
         )
         .into();
     }
-    remedy(code).into()
+    let known = if is_model_missing { app.relay.known_models() } else { Vec::new() };
+    if known.is_empty() {
+        return remedy(code).into();
+    }
+    let known: Vec<String> = known.iter().map(|model| format!("`{model}`")).collect();
+    format!(
+        "The server has: {}. Correct the client's `model`, or name an alias in `[models]`.",
+        known.join(", ")
+    )
+    .into()
 }
 
 /// Returns the code's meaning and remedy, in a sentence or two.
@@ -47,7 +56,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "The model server was too slow. Check its load and its GPU; if such times are normal, raise `timeout` of the upstream."
         }
         Some(Code::NotFound) => {
-            "The client asked for a path that does not exist here. Correct its base URL, which ends in `/v1`."
+            "The client asked for a path that does not exist. Its base URL ends in `/v1` once; if it is right, check the `url` of the upstream."
         }
         Some(Code::NoUpstream | Code::ModelNotFound) => {
             "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the available names: correct the \
