@@ -182,6 +182,15 @@ async fn administrative_routes_are_not_passed_on() {
         let reply = exchange(respool.address, &Request::post(path, "{}")).await;
         assert_eq!((reply.status, &reply.error()["code"]), (403, &json!("administrative_route")), "{path}");
     }
+    for (path, hint) in [
+        ("/v1/v1/chat/completions", "the base URL ends in /v1 once: use `/v1/chat/completions`"),
+        ("/v1/chat/completion", "did you mean `/v1/chat/completions`"),
+        ("/v1", "is a base URL"),
+    ] {
+        let reply = exchange(respool.address, &Request::post(path, "{}")).await;
+        assert_eq!((reply.status, &reply.error()["code"]), (404, &json!("not_found")), "{path}");
+        assert!(reply.error()["message"].as_str().unwrap().contains(hint), "{path}");
+    }
     let reply = exchange(respool.address, &Request::post("/x/../update_weights", "{}")).await;
     assert_eq!((reply.status, &reply.error()["code"]), (400, &json!("bad_path")));
     let reply = exchange(respool.address, &Request::post("/a_route_of_next_year", "{}")).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, Method, Request, header};
 use tokio_util::sync::CancellationToken;
 
-use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients};
+use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients, likely_path};
 use super::config::ServerConfig;
 use super::key_digest::digest_key;
 use super::key_file::KeyList;
@@ -73,6 +73,9 @@ impl AccessSettings {
         has_operators: bool,
     ) -> Result<(), ApiError> {
         if !self.config.allow_admin_routes {
+            if let Some(error) = misspelt_path(path) {
+                return Err(error);
+            }
             let path = path.escape_default();
             let what = format!(
                 "respool does not pass `{path}` on, because it is no route for inference or information that respool knows, and may change \
@@ -87,6 +90,20 @@ impl AccessSettings {
         }
         Ok(())
     }
+}
+
+/// Returns the error of a path that is a slip of the client's.
+fn misspelt_path(path: &str) -> Option<ApiError> {
+    let shown = path.escape_default();
+    let what = if matches!(path, "/v1" | "/v1/") {
+        format!("`{shown}` is a base URL: the client adds the rest of the path, such as `/chat/completions`")
+    } else {
+        let likely = likely_path(path)?;
+        let hint =
+            if path.starts_with("/v1/v1/") { "the base URL ends in /v1 once: use" } else { "did you mean" };
+        format!("there is no path `{shown}`: {hint} `{}`", likely.escape_default())
+    };
+    Some(ApiError::new(404, ErrorCode::NotFound, what))
 }
 
 /// The reason why a login on the page is refused.

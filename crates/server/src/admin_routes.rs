@@ -103,12 +103,32 @@ const INFORMATION: &[&str] = &[
     "version",
 ];
 
+/// The most letters that a slip changes.
+const SLIP: usize = 2;
+/// A route that is shorter is no correction of another path.
+const LEAST_LENGTH: usize = 8;
+
 /// Returns true for a route that every client may use. The path is compared as it is written: another
 /// spelling is unknown.
 pub(super) fn is_for_clients(method: &Method, path: &str) -> bool {
     let is_read = matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     let lists = [(INFERENCE, true), (INFORMATION, is_read)];
     lists.into_iter().filter(|(_, may)| *may).any(|(list, _)| list.iter().any(|route| is_route(route, path)))
+}
+
+/// Returns the known path that a client most likely meant by an unknown one.
+pub(super) fn likely_path(path: &str) -> Option<String> {
+    if path.starts_with("/v1/v1/") {
+        return path.strip_prefix("/v1").map(str::to_owned);
+    }
+    let base = if path.starts_with("/v1/") { "/v1/" } else { "/" };
+    let known = INFERENCE.iter().filter(|route| route.len() >= LEAST_LENGTH && !route.ends_with('*'));
+    let known = known
+        .map(|route| if route.starts_with('/') { (*route).to_owned() } else { format!("{base}{route}") });
+    // A long path is not compared.
+    let known = known.filter(|known| known.len().abs_diff(path.len()) <= SLIP);
+    let near = known.map(|known| (strsim::damerau_levenshtein(&known, path), known));
+    near.min().filter(|(letters, _)| *letters <= SLIP).map(|(_, known)| known)
 }
 
 /// Returns true for a path of the route as the owner wrote it: the same path, or one below it where the
@@ -225,6 +245,24 @@ mod tests {
             "",
         ] {
             check(&Method::POST, path, false);
+        }
+    }
+
+    #[test]
+    fn slips_are_corrected() {
+        for (path, expected) in [
+            ("/v1/v1/chat/completions", Some("/v1/chat/completions")),
+            ("/v1/chat/completion", Some("/v1/chat/completions")),
+            ("/v1/message", Some("/v1/messages")),
+            ("/chat/completions/", Some("/chat/completions")),
+            ("/v1", None),
+            ("/nope", None),
+            ("/sleep", None),
+            ("/v1/files", None),
+            ("/api/pull", None),
+            ("/v1/load_lora_adapter", None),
+        ] {
+            assert_eq!(likely_path(path).as_deref(), expected, "{path}");
         }
     }
 

@@ -73,7 +73,7 @@ fn login_markup(app: &App, why: &str) -> Markup {
                     button type="submit" { "Log in" }
                 }
             } @else {
-                p class="problem" { "No operator key is configured. Name an environment variable that holds one in " code { "operator_keys_env" } " of respool.toml, then restart respool." }
+                p class="problem" { "No operator key is configured. Start respool with one in the environment variable " code { "RESPOOL_OPERATOR_KEY" } ", or name another variable in " code { "operator_keys_env" } " of respool.toml." }
             }
         }
     };

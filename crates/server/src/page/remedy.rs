@@ -80,6 +80,12 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(Code::ForeignOrigin | Code::UntrustedHost) => {
             "A web page of another site asked. If the name is yours, add it to `trusted_hosts`."
         }
+        Some(Code::AdministrativeRoute) => {
+            "The client asked for a path that respool does not pass on. Correct its base URL, or add the path to `pass_routes`."
+        }
+        Some(code) if code.is_request_fault() => {
+            "The client sent something that cannot be answered: the message says what. Correct it in the client."
+        }
         _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
         _ => "Run `respool check`: it tests the upstreams and says how to fix each problem.",
     }
@@ -93,6 +99,9 @@ mod tests {
     fn every_code_has_something_to_do() {
         for code in ErrorCode::ALL {
             assert!(remedy(code.as_str()).ends_with('.'), "{code}");
+        }
+        for code in ["missing_required_parameter", "not_found", "administrative_route"] {
+            assert!(!remedy(code).contains("respool check"), "{code}");
         }
         assert_ne!(remedy("context_length_exceeded"), remedy("queue_full"));
     }
