@@ -109,6 +109,8 @@ fn find_exchange(captures: &Captures, name: &str) -> Result<Exchange, Failure> {
 fn check_exchange(exchange: &Exchange) -> Result<(), Failure> {
     let why = if exchange.is_cut {
         "it was larger than `capture.max_exchange` and is cut: raise it and keep another one"
+    } else if exchange.client_request.is_empty() && exchange.attempts.is_empty() {
+        "it is not a request for a turn"
     } else if exchange.client_request.is_empty() {
         "it has no request of a client: respool made this request for an agent"
     } else if exchange.attempts.is_empty() {

@@ -224,6 +224,10 @@ impl Drop for Collector {
             });
         }
         let Some(captures) = &self.captures else { return };
+        // It asked no model for a turn, or was refused before its body was read.
+        if parts.client_request.is_empty() && parts.attempts.is_empty() {
+            return;
+        }
         captures.keep(Exchange {
             form: FORM,
             respool: env!("CARGO_PKG_VERSION").to_owned(),

@@ -333,6 +333,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let captures = Captures::new(dir.path(), CaptureConfig { max_exchange: Size(60), ..config() });
         let start = Arc::new(RequestStart::new("r1".into(), "POST /v1/chat/completions", "chat"));
+        let listing = Arc::new(RequestStart::new("r0".into(), "GET /v1/models", "models"));
+        Collector::new(&listing, Some(Arc::clone(&captures)), false)
+            .take_client_head(200, "application/json");
         let collector = Collector::new(&start, Some(Arc::clone(&captures)), false);
         collector.take_client_request(b"my key is sk-abcdefghijklmnopqrstuvwx");
         collector.begin_attempt("box", || b"sent".to_vec());
@@ -341,6 +344,7 @@ mod tests {
         collector.take_reply_piece(&[b'x'; 100]);
         drop(collector);
         let kept = look_blocking(Duration::from_mins(1), || captures.find("r1", None)).unwrap();
+        assert_eq!(captures.find("r0", None), None, "it is no turn");
         assert_eq!((&*kept.client_request, kept.is_cut), ("my key is [redacted]", true));
         let attempt = &kept.attempts[0];
         assert_eq!((&*attempt.upstream, &*attempt.sent, attempt.reply.status), ("box", "sent", 200));
