@@ -12,10 +12,12 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use wire::visible::{cut_line, make_visible, one_line};
+use wire::visible::{char_width, cut_line, make_visible, one_line};
 
 /// The target of the line that each request writes.
 const REQUEST: &str = "respool::request";
+/// The target of alerts, whose sentences say what their fields do.
+const ALERTS: &str = "respool::alerts";
 /// The assumed width of a terminal whose width is unknown.
 const USUAL_WIDTH: usize = 100;
 /// The least width for a request's line; on a narrower terminal it wraps.
@@ -48,7 +50,7 @@ where
         let line = if metadata.target() == REQUEST && *metadata.level() == Level::INFO {
             self.request_line(&fields, terminal_width())
         } else {
-            self.event_line(&fields, *metadata.level())
+            self.event_line(&fields, *metadata.level(), metadata.target())
         };
         let time = clock::format_time(clock::now());
         let time = time.get(11..19).unwrap_or_default();
@@ -66,7 +68,7 @@ impl TerminalLines {
     }
 
     /// Writes the outcome, the model and the other facts of a request, in at most `width` columns with the
-    /// time.
+    /// time. An error that does not fit follows whole on a line of its own.
     fn request_line(&self, fields: &Fields, width: usize) -> String {
         let (word, colour) = match fields.get("outcome") {
             "ok" => ("ok", GREEN),
@@ -76,11 +78,17 @@ impl TerminalLines {
             other => (other, YELLOW),
         };
         let room = width.saturating_sub("hh:mm:ss ".len() + 12);
-        let about = cut_line(&request_parts(fields).join("  "), room);
-        format!("{}{about}", self.colour_text(colour, &format!("{word:<12}")))
+        let word = self.colour_text(colour, &format!("{word:<12}"));
+        let about = request_parts(fields, true).join("  ");
+        let error = fields.get("error");
+        if error.is_empty() || text_width(&about) <= room {
+            return format!("{word}{}", cut_line(&about, room));
+        }
+        let about = cut_line(&request_parts(fields, false).join("  "), room);
+        format!("{word}{about}\n         {}", one_line(error, usize::MAX))
     }
 
-    fn event_line(&self, fields: &Fields, level: Level) -> String {
+    fn event_line(&self, fields: &Fields, level: Level, target: &str) -> String {
         let mut line = match level {
             Level::ERROR => self.colour_text(RED, "error "),
             Level::WARN => self.colour_text(YELLOW, "warning "),
@@ -90,7 +98,7 @@ impl TerminalLines {
         if let Some(todo) = fields.find("todo") {
             let _ = write!(line, " → {}", make_visible(todo));
         }
-        let others = fields.others.iter().filter(|(name, _)| *name != "todo");
+        let others = fields.others.iter().filter(|(name, _)| *name != "todo" && target != ALERTS);
         let others: Vec<String> =
             others.map(|(name, value)| format!("{name}={}", one_line(value, usize::MAX))).collect();
         if !others.is_empty() {
@@ -100,17 +108,22 @@ impl TerminalLines {
     }
 }
 
+fn text_width(text: &str) -> usize {
+    text.chars().map(char_width).sum()
+}
+
 /// Lists the facts that follow the outcome in a request's line, the most important first.
-fn request_parts(fields: &Fields) -> Vec<String> {
+fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
     let filled = |name: &str| fields.find(name).filter(|value| !value.is_empty());
     let text = |name: &str| filled(name).map(|value| one_line(value, usize::MAX));
     let model = text("model").or_else(|| text("request"));
     let took = fields.number("total_ms").map(|millis| format_duration(millis / 1_000.0));
     let tokens = fields.find("prompt_tokens").zip(fields.find("completion_tokens"));
     let tokens = tokens.map(|(prompt, completion)| format!("{prompt} → {completion} tokens"));
+    let read = if filled("dialect").is_some() { " (read from text)" } else { "" };
     let calls = fields.find("calls").map(|count| match count {
-        "1" => "1 call".to_owned(),
-        count => format!("{count} calls"),
+        "1" => format!("1 call{read}"),
+        count => format!("{count} calls{read}"),
     });
     let named =
         |name: &str, words: &str| text(name).map(|value| format!("{words} {}", value.replace(',', ", ")));
@@ -118,11 +131,12 @@ fn request_parts(fields: &Fields) -> Vec<String> {
     let is_failed = fields.get("outcome") == "error";
     let status =
         filled("status").filter(|status| is_failed && *status != "0").map(|status| format!("HTTP {status}"));
+    let status = status.filter(|status| !fields.get("error").contains(status.as_str()));
     let parts = [
         model,
         took,
         status,
-        text("error"),
+        text("error").filter(|_| with_error),
         tokens,
         calls,
         named("repairs", "repaired:"),
@@ -192,7 +206,6 @@ impl Visit for Fields {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::visible::char_width;
 
     const PLAIN: TerminalLines = TerminalLines { has_colours: false };
 
@@ -234,6 +247,16 @@ mod tests {
         ]);
         let line = PLAIN.request_line(&failed, 200);
         assert_eq!(line, "error       GET /v1/models  1m 1s  HTTP 502  no\\u{1b}[2J answer from it");
+        let narrow = PLAIN.request_line(&failed, 50);
+        assert_eq!(
+            narrow,
+            "error       GET /v1/models  1m 1s  HTTP 502\n         no\\u{1b}[2J answer from it"
+        );
+        let twice =
+            fields(&[("model", "m"), ("status", "404"), ("outcome", "error"), ("error", "no (HTTP 404)")]);
+        assert_eq!(PLAIN.request_line(&twice, 200), "error       m  no (HTTP 404)");
+        let read = fields(&[("model", "m"), ("outcome", "ok"), ("calls", "1"), ("dialect", "hermes")]);
+        assert_eq!(PLAIN.request_line(&read, 200), "ok          m  1 call (read from text)");
         let own = fields(&[("model", "m"), ("status", "0"), ("outcome", "error")]);
         assert_eq!(PLAIN.request_line(&own, 200), "error       m");
     }
@@ -242,8 +265,12 @@ mod tests {
     fn other_events_keep_their_values() {
         let event =
             Fields { message: "it began".into(), ..fields(&[("listen", "a:1"), ("todo", "look\u{7}")]) };
-        assert_eq!(PLAIN.event_line(&event, Level::INFO), "it began → look\\u{7}  listen=a:1");
+        let line = |target| PLAIN.event_line(&event, Level::INFO, target);
+        assert_eq!(line("respool::server"), "it began → look\\u{7}  listen=a:1");
+        assert_eq!(line(ALERTS), "it began → look\\u{7}");
         let coloured = TerminalLines { has_colours: true };
-        assert!(coloured.event_line(&event, Level::WARN).starts_with("\u{1b}[33mwarning \u{1b}[0mit began"));
+        assert!(
+            coloured.event_line(&event, Level::WARN, "x").starts_with("\u{1b}[33mwarning \u{1b}[0mit began")
+        );
     }
 }
