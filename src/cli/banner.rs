@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::reachability::{Reachability, ask_all};
 use super::say::{flat_text, say_on_stderr};
-use crate::config::{Loaded, Settings};
+use crate::config::{Flags, Loaded, Settings};
 use crate::observe::LogFormat;
 use crate::upstream::Fleet;
 
@@ -23,29 +23,35 @@ pub(super) fn is_wanted(settings: &Settings) -> bool {
 }
 
 /// Prints the banner of a server that listens on this address.
-pub(super) async fn print_banner(loaded: &Loaded, address: SocketAddr, fleet: &Fleet) {
+pub(super) async fn print_banner(loaded: &Loaded, flags: &Flags, address: SocketAddr, fleet: &Fleet) {
     let upstreams = ask_all(fleet, ANSWER_WITHIN).await;
-    say_on_stderr(&banner_text(loaded, address, &upstreams));
+    say_on_stderr(&banner_text(loaded, flags, address, &upstreams));
 }
 
-fn banner_text(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability]) -> String {
+fn banner_text(loaded: &Loaded, flags: &Flags, address: SocketAddr, upstreams: &[Reachability]) -> String {
     let url = local_url(address);
     let needs_keys = loaded.settings.server.asks_for_keys();
     let at = if url == USUAL_URL { String::new() } else { format!(" --url {url}") };
     let with_key = if needs_keys { " --key-env NAME" } else { "" };
-    let setup = format!("respool setup openclaw{at}{with_key}");
+    let model_server = flags.upstream.as_ref().filter(|url| url.starts_with("http"));
+    let model_server = model_server.map_or_else(String::new, |url| format!(" --upstream {url}"));
+    let setup = format!("respool setup openclaw{at}{model_server}{with_key}");
     let key = if needs_keys { "one of respool's client keys" } else { "any text" };
+    let server = &loaded.settings.server;
+    let has_operators = !server.operator_keys.is_empty() || server.client_keys_file.is_some();
+    let page = if needs_keys && !has_operators {
+        format!("{url}/ (needs an operator key: set RESPOOL_OPERATOR_KEY, docs/keys.md)")
+    } else {
+        format!("{url}/")
+    };
     let file = |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let log = file(&loaded.settings.log.file)
         .map_or("this terminal".to_owned(), |path| format!("this terminal, and {path}"));
-    let mut rows = vec![
-        ("Page", format!("{url}/")),
-        ("OpenClaw", setup),
-        ("Clients", format!("base URL {url}/v1, API key: {key}")),
-    ];
+    let mut rows =
+        vec![("Page", page), ("OpenClaw", setup), ("Clients", format!("base URL {url}/v1, API key: {key}"))];
     for (index, upstream) in upstreams.iter().enumerate() {
         let name = if index == 0 { "Upstreams" } else { "" };
-        rows.push((name, format!("{}: {}", upstream.name, models_of(upstream))));
+        rows.push((name, format!("{}: {}", upstream.name, models_of(upstream, flags))));
     }
     rows.push((
         "Settings",
@@ -58,11 +64,18 @@ fn banner_text(loaded: &Loaded, address: SocketAddr, upstreams: &[Reachability])
 }
 
 /// Lists the models of an upstream. The banner is short: `respool check` gives the cause of a problem.
-fn models_of(upstream: &Reachability) -> String {
+fn models_of(upstream: &Reachability, flags: &Flags) -> String {
     match &upstream.problem {
-        Some(_) => "cannot be used yet; `respool check` says why".to_owned(),
+        Some(_) => format!("cannot be used yet; `{}` says why", check_command(flags)),
         None => upstream.describe_models(),
     }
+}
+
+/// Returns the command that checks the configuration of a server with these flags.
+fn check_command(flags: &Flags) -> String {
+    let config = flags.config.as_ref().map(|file| format!(" --config {}", file.display()));
+    let upstream = flags.upstream.as_ref().map(|url| format!(" --upstream {url}"));
+    ["respool check".to_owned(), config.unwrap_or_default(), upstream.unwrap_or_default()].concat()
 }
 
 /// Returns the URL at which this machine reaches the server.
@@ -78,6 +91,14 @@ fn local_url(address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_check_is_of_the_same_configuration() {
+        let of_url = Flags { upstream: Some("http://gpu:8000".into()), ..Flags::default() };
+        assert_eq!(check_command(&of_url), "respool check --upstream http://gpu:8000");
+        let of_file = Flags { config: Some("a.toml".into()), ..Flags::default() };
+        assert_eq!(check_command(&of_file), "respool check --config a.toml");
+    }
 
     #[test]
     fn the_url_is_one_that_this_machine_reaches() {

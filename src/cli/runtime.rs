@@ -22,11 +22,16 @@ pub(super) fn stop_signals() -> Result<[Signal; 2], Failure> {
     Ok([handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?])
 }
 
-/// Waits for signals: the first lets requests in progress finish, the second ends them at once.
-pub(super) async fn stop_when_signalled(stop: Stop, [mut terminate, mut interrupt]: [Signal; 2]) {
+/// Waits for signals: the first lets requests in progress finish, the second ends them at once. `in_progress`
+/// says which requests these are.
+pub(super) async fn stop_when_signalled(
+    stop: Stop,
+    [mut terminate, mut interrupt]: [Signal; 2],
+    in_progress: impl Fn() -> String,
+) {
     let mut next = async || tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} };
     next().await;
-    tracing::info!(target: "respool::server", "stopping: no new requests; those in progress may finish");
+    tracing::info!(target: "respool::server", "stopping: {}", in_progress());
     stop.drain.cancel();
     next().await;
     tracing::warn!(target: "respool::server", "stopping at once");

@@ -60,8 +60,10 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let hangup =
         signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
     let listener = bind_address(&settings.server.listen).await?;
-    announce(loaded, &listener, &upstreams.fleet)?;
-    tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?));
+    announce(loaded, &flags, &listener, &upstreams.fleet)?;
+    let (in_flight, drain) = (Arc::clone(&app.usage.in_flight), settings.server.limits.drain);
+    let in_progress = move || describe_rest(in_flight.requests().len(), drain);
+    tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?, in_progress));
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the
     // process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
@@ -110,6 +112,16 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Says what a stopping server still waits for.
+fn describe_rest(requests: usize, drain: Duration) -> String {
+    let count = match requests {
+        0 => return "no requests are in progress".to_owned(),
+        1 => "1 request".to_owned(),
+        count => format!("{count} requests"),
+    };
+    format!("{count} in progress, at most {} s; Ctrl-C again stops at once", drain.as_secs())
+}
+
 /// Divides the `max_concurrency` of each upstream among the processes of a database that have the same
 /// configuration.
 async fn divide_places(store: Arc<Store>, relays: watch::Receiver<Arc<Relay>>) {
@@ -122,14 +134,19 @@ async fn divide_places(store: Arc<Store>, relays: watch::Receiver<Arc<Relay>>) {
 }
 
 /// Says where the server listens: in the log, and to a person at a terminal with a banner.
-fn announce(loaded: &Loaded, listener: &TcpListener, fleet: &Arc<Fleet>) -> Result<(), Failure> {
+fn announce(
+    loaded: &Loaded,
+    flags: &Flags,
+    listener: &TcpListener,
+    fleet: &Arc<Fleet>,
+) -> Result<(), Failure> {
     let address = listener
         .local_addr()
         .map_err(|error| format!("the address of the listener is not known: {error}"))?;
     let settings = &loaded.settings;
     if banner::is_wanted(settings) {
-        let (loaded, fleet) = (loaded.clone(), Arc::clone(fleet));
-        tokio::spawn(async move { banner::print_banner(&loaded, address, &fleet).await });
+        let (loaded, flags, fleet) = (loaded.clone(), flags.clone(), Arc::clone(fleet));
+        tokio::spawn(async move { banner::print_banner(&loaded, &flags, address, &fleet).await });
     }
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(
@@ -168,5 +185,17 @@ fn raise_descriptor_limit() {
         .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard.min(most), hard));
     if let Err(error) = raised {
         tracing::warn!(target: "respool::server", %error, "the limit of open files cannot be raised");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stopping_server_says_what_it_waits_for() {
+        let rest = |requests| describe_rest(requests, Duration::from_secs(30));
+        assert_eq!(rest(0), "no requests are in progress");
+        assert_eq!(rest(2), "2 requests in progress, at most 30 s; Ctrl-C again stops at once");
     }
 }

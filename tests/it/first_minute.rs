@@ -280,9 +280,13 @@ async fn terminals_get_a_banner() {
     let mut command = program(directory.path(), &arguments);
     let (mut terminal, mut child) = Terminal::with_program(command.env("NO_COLOR", "1"));
     terminal.wait_for("  Log        this terminal\r\n");
-    for part in
-        ["is ready. Ctrl-C stops it.", ": gpt-oss-20b\r\n", "respool setup openclaw --url http://127.0.0.1:"]
-    {
+    let upstream = format!(" --upstream {}\r\n", fake.url());
+    for part in [
+        "is ready. Ctrl-C stops it.",
+        ": gpt-oss-20b\r\n",
+        "respool setup openclaw --url http://127.0.0.1:",
+        &upstream,
+    ] {
         assert!(terminal.text.contains(part), "{part} is missing in {}", terminal.text);
     }
     let url = terminal.text.split("Page       http://").nth(1).unwrap();
@@ -383,9 +387,10 @@ async fn upstreams_are_listed_with_their_models() {
         fake.url()
     );
     tokio::task::spawn_blocking(move || {
-        let (code, said, _) = run(&["upstreams"], Some(&file), &[]);
+        let (code, said, errors) = run(&["upstreams"], Some(&file), &[]);
+        assert!(errors.contains("`respool check`"), "{errors}");
         let lines: Vec<&str> = said.lines().collect();
-        assert!(code == 0 && lines.len() == 3, "{said}");
+        assert!(code == 1 && lines.len() == 3, "{said}");
         assert!(
             lines[0].starts_with("box       ok    gpt-oss-20b") && lines[1].trim().starts_with("qwen3"),
             "{said}"
@@ -396,7 +401,7 @@ async fn upstreams_are_listed_with_their_models() {
         );
         let (code, said, _) = run(&["upstreams", "--json"], Some(&file), &[]);
         let list: serde_json::Value = serde_json::from_str(&said).unwrap();
-        assert_eq!((code, &list[0]["models"][1]["id"]), (0, &"qwen3".into()), "{said}");
+        assert_eq!((code, &list[0]["models"][1]["id"]), (1, &"qwen3".into()), "{said}");
         assert_eq!((&list[0]["ready"], &list[1]["ready"]), (&true.into(), &false.into()), "{said}");
     })
     .await

@@ -71,7 +71,7 @@ macro_rules! rules {
 rules! {
     UpstreamDown = "upstream_down", Critical,
         "The model server does not answer. Requests to it fail unless another server has the same model.",
-        "Check whether the server is running, read its log, and restart it. `respool check` tries it.";
+        "Check whether the server is running, read its log, and restart it. `respool check --upstream URL`, with its address, tries it.";
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";

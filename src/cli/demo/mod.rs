@@ -65,7 +65,9 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), Failure> {
     show_all(&stage).await?;
     if arguments.serve {
         say(&show::explain_serving(&stage.relay, &stage.server));
-        tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?));
+        tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?, || {
+            "Ctrl-C again stops at once".to_owned()
+        }));
         stop.drain.cancelled().await;
     } else {
         say(show::GOODBYE);
