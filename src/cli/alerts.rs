@@ -128,8 +128,12 @@ fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) ->
         until: now.saturating_add(clock::to_millis(span)),
     };
     let dir = &loaded.settings.store.state_dir;
+    let (until, subject) = (clock::format_time(silence.until), silence.subject.clone());
     let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
-    added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()).into())
+    added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()))?;
+    let about = if subject.is_empty() { String::new() } else { format!(" about {subject}") };
+    say(&flat_text(&format!("Silenced {}{about} until {until}.", rule.as_str())));
+    Ok(())
 }
 
 fn end_silence(loaded: &Loaded, rule: Rule, subject: Option<&str>) -> Result<(), Failure> {

@@ -61,7 +61,10 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
         );
     }
     for problem in loaded.problems(start_problems(&loaded.settings)).iter() {
-        findings.fail(&format!("`serve` would not start: {problem}"), "docs/security.md explains why");
+        findings.fail(
+            &format!("`serve` would not start: {problem}"),
+            "docs/keys.md explains keys, docs/errors.md (`request_loop`) loops",
+        );
     }
     for misspelt in &loaded.misspelt {
         findings.warn(

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::reachability::{ListedModel, Reachability, ask_all};
 use super::runtime::new_runtime;
-use super::say::{flat_text, say};
+use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
 use crate::adapt::describe_rule;
 use crate::config::Loaded;
@@ -84,7 +84,13 @@ fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Fail
                 .for_each(|line| say(&flat_text(line)));
         }
     }
-    Ok(())
+    if found.iter().all(|upstream| upstream.problem.is_none()) {
+        return Ok(());
+    }
+    say_on_stderr(
+        "An upstream cannot be used: `respool check` with the same options says how to correct it.",
+    );
+    Err(Failure::Reported)
 }
 
 /// Writes the models that are sent adapted requests, and what each rule changes and costs.

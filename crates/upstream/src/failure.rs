@@ -114,9 +114,7 @@ static OVERFLOW: LazyLock<Regex> = LazyLock::new(|| {
 
 /// The beginnings of texts that mean: there is no such model. Sources: vLLM, OpenAI, Ollama, llama.cpp.
 static MODEL_MISSING: LazyLock<Regex> = LazyLock::new(|| {
-    compile_pattern(
-        r#"(?i)^(?:the )?model [`'"][^`'"]*[`'"] (?:does not exist|(?:is |was )?not found)"#,
-    )
+    compile_pattern(r#"(?i)^(?:the )?model [`'"][^`'"]*[`'"] (?:does not exist|(?:is |was )?not found)"#)
 });
 
 /// One item of a pydantic dump: where, and what is wrong; the rest of such a text echoes the request.
@@ -392,7 +390,8 @@ fn with_hint(message: &str) -> String {
     } else {
         ""
     };
-    format!("{message}{hint}")
+    let stop = if hint.is_empty() || message.ends_with(['.', '!', '?']) { "" } else { "." };
+    format!("{message}{stop}{hint}")
 }
 
 fn from(name: &str, message: &str) -> String {
@@ -546,6 +545,17 @@ mod tests {
         ] {
             check(body, ErrorCode::NotFound);
         }
+    }
+
+    #[test]
+    fn a_hint_is_a_sentence_of_its_own() {
+        check(
+            400,
+            r#"{"error":{"message":"\"auto\" tool choice requires --tool-call-parser to be set"}}"#,
+            400,
+            Tier::Rejected,
+            "to be set. Start vLLM",
+        );
     }
 
     /// Every client but OpenClaw gets a server's own words about a request; the log does not.

@@ -52,7 +52,8 @@ impl Writing {
             Self::Ask if confirm("Write this change?") => Ok(true),
             Self::Ask if io::stdin().is_terminal() => Err("nothing was written".into()),
             Self::Ask => {
-                Err("nothing was written, because there is no terminal to ask at: add --yes to write it".into())
+                Err("nothing was written, because there is no terminal to ask at: add --yes to write it"
+                    .into())
             }
         }
     }
