@@ -25,6 +25,7 @@ use crate::relay_ports::RelayProbes;
 use crate::server::{self, Listen, Stop, build_routes};
 use crate::store::Store;
 use crate::upstream::Fleet;
+use crate::usage::Ledger;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
@@ -61,9 +62,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
     let listener = bind_address(&settings.server.listen).await?;
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
-    let (in_flight, drain) = (Arc::clone(&app.usage.in_flight), settings.server.limits.drain);
-    let in_progress = move || describe_rest(in_flight.requests().len(), drain);
-    tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?, in_progress));
+    stop_on_signals(&stop, &app.usage, settings.server.limits.drain)?;
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the
     // process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
@@ -109,6 +108,14 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         traces.flush().await;
     }
     tracing::info!(target: "respool::server", "stopped");
+    Ok(())
+}
+
+/// Stops the server at a signal; a second one stops it at once.
+fn stop_on_signals(stop: &Stop, usage: &Ledger, drain: Duration) -> Result<(), Failure> {
+    let in_flight = Arc::clone(&usage.in_flight);
+    let in_progress = move || describe_rest(in_flight.requests().len(), drain);
+    tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?, in_progress));
     Ok(())
 }
 
