@@ -242,9 +242,9 @@ async fn forbidden_models_get_the_right_advice() {
     let page = get(&respool, "/", &cookie).await.text();
     let (unknown, forbidden) = page.split_once("<strong>fast</strong>").unwrap();
     assert!(forbidden.contains("The key <code>bob</code> may not use this model."), "{page}");
-    assert!(!forbidden.contains("No upstream serves this model"), "{page}");
+    assert!(!forbidden.contains("The server has: "), "{page}");
     assert!(unknown.contains("<strong>renamed</strong>"), "the name of an unknown model is kept: {page}");
-    assert!(unknown.contains("No upstream serves this model"), "{page}");
+    assert!(unknown.contains("The server has: <code>gpt-oss-20b</code>, <code>fast</code>."), "{page}");
     assert!(get(&respool, "/ui/requests", &cookie).await.text().contains(">renamed</td>"));
 }
 

@@ -247,7 +247,7 @@ mod tests {
         ]);
         let line = PLAIN.request_line(&failed, 200);
         assert_eq!(line, "error       GET /v1/models  1m 1s  HTTP 502  no\\u{1b}[2J answer from it");
-        let narrow = PLAIN.request_line(&failed, 50);
+        let narrow = PLAIN.request_line(&failed, 55);
         assert_eq!(
             narrow,
             "error       GET /v1/models  1m 1s  HTTP 502\n         no\\u{1b}[2J answer from it"
