@@ -12,11 +12,12 @@ mod open_alert;
 mod rule;
 mod silence;
 mod sink;
+mod sink_error;
 mod watch;
 
 pub use config::{AlertsConfig, SinkConfig, SinkKind};
 pub use open_alert::OpenAlert;
 pub use rule::{Rule, Severity, UpstreamSignal};
 pub use silence::{Silence, Silences, read_open};
-pub use sink::SinkError;
+pub use sink_error::SinkError;
 pub use watch::{Alerts, Reloaded, UpstreamProbes, Watched};

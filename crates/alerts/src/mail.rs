@@ -6,7 +6,7 @@ use lettre::{AsyncSmtpTransport, AsyncTransport as _, Tokio1Executor};
 
 use super::config::SinkConfig;
 use super::message::Message;
-use super::sink::SinkError;
+use super::sink_error::SinkError;
 
 /// Sends one message by the mail server at `url`.
 pub(super) async fn send_email(

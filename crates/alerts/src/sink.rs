@@ -2,8 +2,7 @@
 //! other up. What cannot be delivered is tried again with growing pauses, a bounded number of times, and then
 //! said in the log.
 
-use std::io;
-use std::process::{ExitStatus, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,53 +14,14 @@ use tokio_util::sync::CancellationToken;
 use super::config::{SinkConfig, SinkKind};
 use super::mail::send_email;
 use super::message::Message;
+use super::sink_error::{SinkError, WITHIN};
 use http_client::{chain, client_for};
 use telemetry::metrics;
 
 /// How many messages wait for one sink.
 const MOST_WAITING: usize = 32;
-/// How long one delivery may take.
-const WITHIN: Duration = Duration::from_secs(20);
 /// The pauses between attempts, in seconds.
 const PAUSES: [u64; 5] = [1, 5, 30, 120, 300];
-
-/// The reason why a message was not delivered.
-#[derive(Debug, thiserror::Error)]
-pub enum SinkError {
-    /// A setting of the sink is missing.
-    #[error("it has no `{0}`")]
-    NoSetting(&'static str),
-    /// No client can be made for the sink's address.
-    #[error("{0}")]
-    NoClient(String),
-    /// A setting is not an e-mail address.
-    #[error("`{0}` is not an e-mail address: {1}")]
-    NotAnAddress(&'static str, String),
-    /// No answer came.
-    #[error("{0}")]
-    NoAnswer(String),
-    /// The answer's status is an error's.
-    #[error("it answered HTTP {0}")]
-    Status(u16),
-    /// The delivery took too long.
-    #[error("it took longer than {} s", WITHIN.as_secs())]
-    TooSlow,
-    /// OpenClaw's tool for messages failed.
-    #[error("OpenClaw's `message` tool failed: {0}")]
-    OpenClaw(String),
-    /// The program is not started, for this reason.
-    #[error("{0}")]
-    NotSafe(String),
-    /// The program could not be started or watched.
-    #[error("{0} cannot be started: {1}")]
-    NotStarted(String, io::Error),
-    /// The program failed.
-    #[error("{0} ended with {1}")]
-    ProgramFailed(String, ExitStatus),
-    /// The mail could not be written or sent.
-    #[error("{0}")]
-    Mail(String),
-}
 
 /// Keeps the address out of the error, because it may hold a secret.
 fn no_answer(error: reqwest::Error) -> SinkError {

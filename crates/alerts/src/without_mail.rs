@@ -2,7 +2,7 @@
 
 use super::config::SinkConfig;
 use super::message::Message;
-use super::sink::SinkError;
+use super::sink_error::SinkError;
 
 /// Sends nothing.
 pub(super) fn send_email(

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::captures::Captures;
-use super::record::RequestStart;
+use super::request_start::RequestStart;
 
 /// The form of a kept exchange; a later version of respool reads all earlier forms.
 const FORM: u32 = 1;

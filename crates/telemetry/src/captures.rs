@@ -254,7 +254,7 @@ mod tests {
 
     use super::*;
     use crate::capture::Collector;
-    use crate::record::RequestStart;
+    use crate::request_start::RequestStart;
     use testing::waiting::look_blocking;
     use wire::units::Size;
 

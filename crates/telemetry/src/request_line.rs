@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::metrics;
-use super::record::RequestStart;
+use super::request_start::RequestStart;
 use super::trace::{AttemptEnd, Attributes, RequestTrace};
 use super::usage::{EndedRequest, LiveRequest, RowFacts, UsageSink};
 use wire::turn::{Note, Turn, Usage};

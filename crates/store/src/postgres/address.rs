@@ -9,7 +9,6 @@ use postgres::{Client, Config, Error};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-use super::link::with_causes;
 use super::tls::{Check, Connector, Roots};
 use crate::error::StoreError;
 
@@ -150,6 +149,17 @@ fn system_roots() -> Result<Roots, StoreError> {
     let missing =
         || StoreError("the system has no certificates of issuers: install `ca-certificates`".to_owned());
     Roots::new(rustls_native_certs::load_native_certs().certs).ok_or_else(missing)
+}
+
+/// Formats an error with its causes, outermost first.
+pub(super) fn with_causes(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(next) = cause {
+        text = format!("{text}: {next}");
+        cause = next.source();
+    }
+    text
 }
 
 #[cfg(test)]

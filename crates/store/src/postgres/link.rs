@@ -11,7 +11,7 @@ use postgres::types::ToSql;
 use postgres::{Client, Error, Row, Statement};
 use tokio::sync::oneshot;
 
-use super::address::Address;
+use super::address::{Address, with_causes};
 use crate::error::StoreError;
 
 /// A caller waits this long. The work may still be done later, as after a lost connection.
@@ -187,16 +187,6 @@ pub(super) fn explain(error: &Error) -> StoreError {
             "look at the server's log"
         };
     StoreError(format!("PostgreSQL says: {} (SQLSTATE {}); {todo}", found.message(), code.code()))
-}
-
-pub(super) fn with_causes(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        text = format!("{text}: {next}");
-        cause = next.source();
-    }
-    text
 }
 
 /// A transaction under way. Its statements are prepared once for each connection.

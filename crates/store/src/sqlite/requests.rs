@@ -1,11 +1,10 @@
 //! Lists of recorded requests: the selected ones in an order, and single ones. Used by `usage`.
 
-use rusqlite::{Connection, params, params_from_iter};
+use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::statements::signed;
-use super::usage::{dimension_column, read_row};
 use crate::usage::{Dimension, StoredUsage};
-use crate::usage_columns::column_list;
+use crate::usage_columns::{self, column_list};
 
 /// How many of the newest rows are looked at for the values of a column.
 const RECENT: u32 = 10_000;
@@ -72,6 +71,19 @@ pub struct RequestQuery {
 
 /// The text that is searched.
 const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error))";
+
+/// The expression of a column by which rows are grouped.
+pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
+    match dimension {
+        Dimension::Day => "date(at / 1000, 'unixepoch')",
+        Dimension::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
+        other => other.as_str(),
+    }
+}
+
+pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
+    usage_columns::read_row(|index| row.get(index), |index| row.get(index))
+}
 
 /// Writes the conditions that rows have these values; their parameters begin with number `first`.
 pub(super) fn equal_values(only: &[(Dimension, String)], first: usize) -> String {

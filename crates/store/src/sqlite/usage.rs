@@ -10,7 +10,7 @@ use rusqlite::{Connection, Row, Transaction, params, params_from_iter};
 
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
-use super::requests::{self, RequestQuery};
+use super::requests::{self, RequestQuery, dimension_column, read_row};
 use super::space;
 use super::statements::{execute, exists, limit, list, signed};
 use crate::error::StoreError;
@@ -23,15 +23,6 @@ const FILE: &str = "usage.db";
 const STEPS: [&str; 2] = [include_str!("usage_schema.sql"), include_str!("usage_details.sql")];
 /// At most this many rows are deleted in one batch.
 const BATCH: u32 = 5_000;
-
-/// The expression of a column by which rows are grouped.
-pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
-    match dimension {
-        Dimension::Day => "date(at / 1000, 'unixepoch')",
-        Dimension::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
-        other => other.as_str(),
-    }
-}
 
 /// The rows of one state directory.
 #[derive(Debug)]
@@ -220,10 +211,6 @@ fn forget_copies(change: &Transaction<'_>) -> rusqlite::Result<()> {
         execute(change, "DELETE FROM copies", [])?;
     }
     Ok(())
-}
-
-pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
-    usage_columns::read_row(|index| row.get(index), |index| row.get(index))
 }
 
 fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
