@@ -70,7 +70,7 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     // Fails for the leader of a group, which has a session of its own or is not respool's child.
     let _ = setsid();
     if let Some(pasta) = &spec.pasta {
-        return Err(network::become_pasta(spec, pasta, words));
+        return network::run_in_pasta(spec, pasta, words);
     }
     let Some(bubblewrap) = &spec.bubblewrap else { return supervise::supervise(spec, words) };
     let arguments = Arguments::new(spec)?;

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, PipeReader, Write as _};
+use std::io::{self, PipeReader, Read as _, Write as _};
 use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -14,11 +14,13 @@ use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
-use super::launch::stage_arguments;
+use super::launch::{End, stage_arguments};
 use super::spec::Spec;
 
 /// Connected as the machine is, apart from its loopback. Listeners of the command are its own.
 const OPTIONS: &str = "--quiet --foreground --config-net --no-map-gw -t none -u none -U none";
+/// The first words in pasta's namespaces, those of a shell.
+const STARTED: &str = "respool-started";
 /// The addresses at which the command finds this machine's resolver, which may be on loopback. They are of
 /// those that the Internet keeps for documentation.
 const RESOLVERS: [&str; 2] = ["203.0.113.53", "2001:db8::53"];
@@ -51,35 +53,39 @@ fn port_on_loopback(proxy: &str) -> Option<u16> {
     port.parse().ok().filter(|_| is_loopback)
 }
 
-/// Becomes pasta, which starts this program again, as root of a user namespace unless it is root already.
-/// Returns only when that fails.
-pub(super) fn become_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io::Error {
-    let start = || {
-        let user = nix::unistd::geteuid();
-        let own = (user.as_raw(), nix::unistd::getegid().as_raw());
-        let apart = Spec {
-            pasta: None,
-            avoided: own_addresses()?,
-            user: (!user.is_root()).then_some(own),
-            ..spec.clone()
-        };
-        let mut command = Command::new(pasta);
-        command.arg0("pasta").args(OPTIONS.split(' '));
-        command.args(RESOLVERS.iter().flat_map(|address| ["--dns-forward", address]));
-        let mut ports: Vec<String> = spec.forwarded.iter().map(u16::to_string).collect();
-        if ports.is_empty() {
-            ports.push("none".to_owned());
-        }
-        command.args(["-T", &ports.join(",")]);
-        if user.is_root() {
-            // It complains that it makes no user namespace.
-            command.args(["--netns-only", "--runas", "0:0"]).stderr(Stdio::null());
-        }
-        // Profiles of AppArmor let it start a shell, whose programs are not confined by them.
-        command.args(["--", "/bin/sh", "-c", "exec \"$@\" 2>&1", "sh"]).arg(std::env::current_exe()?);
-        Ok(command.args(stage_arguments("apart", &apart)?).args(words).exec())
-    };
-    start().unwrap_or_else(|error| error)
+/// Runs pasta, which starts this program again, as root of a user namespace unless it is root already.
+pub(super) fn run_in_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io::Result<End> {
+    let user = nix::unistd::geteuid();
+    let own = (user.as_raw(), nix::unistd::getegid().as_raw());
+    let user_outside = (!user.is_root()).then_some(own);
+    let apart = Spec { pasta: None, avoided: own_addresses()?, user: user_outside, ..spec.clone() };
+    let mut command = Command::new(pasta);
+    command.arg0("pasta").args(OPTIONS.split(' '));
+    command.args(RESOLVERS.iter().flat_map(|address| ["--dns-forward", address]));
+    let mut ports: Vec<String> = spec.forwarded.iter().map(u16::to_string).collect();
+    if ports.is_empty() {
+        ports.push("none".to_owned());
+    }
+    command.args(["-T", &ports.join(",")]);
+    if user.is_root() {
+        command.args(["--netns-only", "--runas", "0:0"]);
+    }
+    // Profiles of AppArmor let it start a shell, whose programs they do not confine. Apart from that shell's
+    // word, all of this output is pasta's own.
+    let script = format!("echo {STARTED} >&2; exec \"$@\" 2>&1");
+    command.args(["--", "/bin/sh", "-c", &script, "sh"]).arg(std::env::current_exe()?);
+    command.args(stage_arguments("apart", &apart)?).args(words);
+    let mut child = command.stderr(Stdio::piped()).spawn()?;
+    let mut said = Vec::new();
+    if let Some(mut errors) = child.stderr.take() {
+        errors.read_to_end(&mut said)?;
+    }
+    let code = child.wait()?.code();
+    let said = String::from_utf8_lossy(&said);
+    match code.filter(|_| said.contains(STARTED)) {
+        Some(code) => Ok(End::Code(code)),
+        None => Err(io::Error::other(format!("pasta: {}", said.trim()))),
+    }
 }
 
 /// Returns the addresses of this machine but those of its loopback.

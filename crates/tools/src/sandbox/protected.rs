@@ -26,9 +26,9 @@ const OBEYED: &str = "\
     .amazonq .aider .amp .augment .claude .clinerules .codex .config .continue .crush .cursor .cursorrules .devcontainer \
     .dir-locals .dir-locals-2 .direnv .envrc .exrc .factory .fleet .gemini .githooks .goosehints .gvimrc .helix .hg .husky \
     .idea .ideavimrc .jj .junie .kilocode .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc .opencode \
-    .pre-commit-config .qwen .roo .roomodes .sl .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed";
+    .pre-commit-config .qwen respool.toml .roo .roomodes .sl .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed";
 /// The same, for files of settings: what may follow these names ends with one of the endings.
-const OBEYED_FILES: &str = "mise lefthook opencode crush respool AGENTS AGENT CLAUDE GEMINI QWEN";
+const OBEYED_FILES: &str = "mise lefthook opencode crush AGENTS AGENT CLAUDE GEMINI QWEN";
 const ENDINGS: &str = "toml yml yaml json jsonc md";
 /// What the name of settings ends with that a command made.
 const RENAMED: &str = ".made-by-a-command";
@@ -42,8 +42,8 @@ const MOST_SETTINGS: usize = 2_000;
 const HARMLESS: &str = "\
     core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase core.precomposeunicode \
     core.symlinks core.autocrlf core.worktree core.sparsecheckout core.sparsecheckoutcone extensions.objectformat \
-    extensions.refstorage extensions.partialclone remote.url remote.fetch remote.pushurl remote.tagopt remote.promisor \
-    remote.partialclonefilter branch.remote branch.merge branch.rebase submodule.url submodule.active user.name user.email \
+    extensions.refstorage remote.url remote.fetch remote.pushurl remote.tagopt \
+    branch.remote branch.merge branch.rebase submodule.url submodule.active user.name user.email \
     init.defaultbranch pull.rebase commit.gpgsign advice.detachedhead";
 
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
