@@ -51,7 +51,8 @@ async fn list_models(upstream: &Arc<Upstream>) -> Result<Vec<ListedModel>, Strin
             read_list(&body).ok_or_else(|| format!("`{name}` lists no models: is its URL right?"))
         }
         status @ 401..=403 => Err(format!(
-            "`{name}` refuses the key (HTTP {status}): set `api_key` or `api_key_env` of this [[upstream]]"
+            "`{name}` refuses the key, or needs one (HTTP {status}): give it as `api_key` or `api_key_env` \
+             of an [[upstream]] with this URL in respool.toml; --upstream with an address sends none"
         )),
         status => Err(format!("`{name}` answers HTTP {status} when asked for its models")),
     }

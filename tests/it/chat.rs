@@ -136,7 +136,8 @@ async fn without_a_terminal_questions_are_denied() {
     let place = ChatFolder::new();
     let fake = FakeVllm::start([edit(), text(&["I may not."])]).await;
     let done = place.chat(&fake.url(), "", &["-p", "Change it."]).await;
-    assert_eq!((done.status.code(), place.read("a.txt").as_str()), (Some(0), "one\ntwo\n"));
+    assert_eq!((done.status.code(), place.read("a.txt").as_str()), (Some(1), "one\ntwo\n"));
+    assert!(stderr(&done).contains("add --yes"), "{}", stderr(&done));
     assert!(last_result(&fake, 1).contains("no person can be asked"), "{}", last_result(&fake, 1));
     assert!(
         stderr(&done).contains("└ not done: tools.policy.default says ask, and no person can be asked\n")

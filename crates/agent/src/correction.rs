@@ -30,6 +30,11 @@ pub(super) const HANDED_OVER: &str = "handed over to a person as a draft, not ex
 /// The message between a turn that ended without an answer and the next one.
 pub(super) const STOPPED: &str = "The turn before this ended without an answer.";
 
+/// The reply and the message after a turn that was stopped.
+pub(super) const STOPPED_REPLY: &str = "(stopped before the answer was complete)";
+pub(super) const STOPPED_TURN: &str =
+    "The turn before this was stopped on purpose. Do not continue it unless the person asks for that.";
+
 /// Returns the message before the last call.
 pub(super) fn last_words(limit: &Limit) -> Value {
     let text = format!(

@@ -78,8 +78,13 @@ impl Message {
     /// Returns the object for programs.
     pub(super) fn json(&self, link: Option<&str>) -> Value {
         let entry = |entry: &Entry| {
+            // Programs that page someone by rule and severity must not do so for a test.
+            let (rule, severity) = match entry.state {
+                State::Test => ("test", Severity::Warning),
+                _ => (entry.rule.as_str(), entry.rule.severity()),
+            };
             json!({
-                "rule": entry.rule.as_str(), "severity": entry.rule.severity().as_str(), "subject": entry.subject,
+                "rule": rule, "severity": severity.as_str(), "subject": entry.subject,
                 "state": entry.state.as_str(), "what": entry.what, "since": clock::format_time(entry.since),
                 "meaning": entry.rule.meaning(), "todo": entry.rule.todo(),
             })
@@ -144,5 +149,7 @@ mod tests {
             (&json!("upstream_down"), &json!("resolved"))
         );
         assert!(message.is_urgent() && !Message::new_test(0).is_urgent());
+        let test = &Message::new_test(0).json(None)["alerts"][0];
+        assert_eq!((&test["rule"], &test["severity"]), (&json!("test"), &json!("warning")));
     }
 }

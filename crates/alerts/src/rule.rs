@@ -115,7 +115,7 @@ rules! {
         "An agent is waiting for you to approve a call.",
         "Approve or reject it on the page, or with `respool expert approvals`.";
     BudgetReached = "budget_reached", Warning,
-        "A daily budget is nearly used up. When it is, requests are refused until the next UTC day.",
+        "A daily budget is spent, or nearly. Once it is, requests are refused until the next UTC day.",
         "Raise it in `[budgets]`, or see on the page who spent it.";
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",
@@ -200,8 +200,13 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     }
     all.extend(request_findings(&signals.minutes, now));
     for warning in &signals.budgets {
+        let end = if warning.spent >= warning.budget {
+            " The budget is spent: requests get HTTP 429 until 00:00 UTC."
+        } else {
+            ""
+        };
         let what = format!(
-            "{} used {} of {} today.",
+            "{} used {} of {} today.{end}",
             capitalize(&warning.scope.describe()),
             warning.spent,
             warning.budget

@@ -19,7 +19,7 @@ use rustyline::{
 use super::command;
 use super::paint::Paint;
 
-const PROMPT: &str = "❯ ";
+pub(super) const PROMPT: &str = "❯ ";
 const MOST_HISTORY: usize = 1_000;
 
 /// An input of the person.
@@ -54,9 +54,9 @@ impl Lines {
         Ok(Self { editor, history })
     }
 
-    /// Waits for a complete input. Blocks.
-    pub(super) fn read_input(&mut self) -> Input {
-        match self.editor.readline(PROMPT) {
+    /// Waits for a complete input. `typed` stands in the prompt already. Blocks.
+    pub(super) fn read_input(&mut self, typed: &str) -> Input {
+        match self.editor.readline_with_initial(PROMPT, (typed.trim_end_matches('\n'), "")) {
             Ok(text) => {
                 let text = without_continuations(&text);
                 self.remember(&text);
@@ -67,7 +67,7 @@ impl Lines {
         }
     }
 
-    fn remember(&mut self, text: &str) {
+    pub(super) fn remember(&mut self, text: &str) {
         if !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false) {
             let _ = self
                 .editor
@@ -76,6 +76,11 @@ impl Lines {
             let _ = fs::set_permissions(&self.history, fs::Permissions::from_mode(0o600));
         }
     }
+}
+
+/// Returns the line that was typed and sent while a turn ran; a paste of several lines waits in the prompt.
+pub(super) fn sent_line(typed: &str) -> Option<&str> {
+    typed.strip_suffix('\n').filter(|line| !line.trim().is_empty() && !line.contains('\n'))
 }
 
 /// Removes the backslashes that only continue a line.
@@ -132,6 +137,15 @@ mod tests {
     #[test]
     fn a_trailing_backslash_joins_lines() {
         assert_eq!(without_continuations("a\\\nb\nc \\d"), "a\nb\nc \\d");
+    }
+
+    #[test]
+    fn only_one_line_is_sent_by_itself() {
+        for (typed, expected) in
+            [("next\n", Some("next")), ("next", None), ("one\ntwo\n", None), ("\n", None), ("", None)]
+        {
+            assert_eq!(sent_line(typed), expected, "{typed:?}");
+        }
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) struct Entry {
     group: &'static str,
 }
 
-const BUILDING: &str = "builds and tests by cargo, go, npm, node and pytest";
+const BUILDING: &str = "builds and tests";
 const GIT_WORK: &str = "git add, commit, stash and switch";
 
 /// A command that writes into the repository as git itself does: the sandbox allows it to write there and

@@ -43,6 +43,8 @@ struct Turn {
 struct Change {
     before: Option<Vec<u8>>,
     after: Option<Vec<u8>>,
+    /// The directories that came with it, the deepest first.
+    made: Vec<PathBuf>,
 }
 
 /// The state of a file when it was read.
@@ -58,6 +60,8 @@ enum FileState {
 pub(super) struct Undone {
     /// The restored files, relative to the workspace.
     pub(super) files: Vec<PathBuf>,
+    /// The files that did not exist before.
+    pub(super) removed: Vec<PathBuf>,
     /// The commands of that turn, whose effects stay.
     pub(super) commands: usize,
     /// Changed files that could not be restored.
@@ -111,14 +115,19 @@ impl Journal {
         undone.lost = turn.lost.iter().map(|path| self.display_name(path)).collect();
         for (path, change) in &turn.files {
             put_back(path, change.before.as_deref()).map_err(|error| {
-                let done: Vec<String> = undone.files.iter().map(|path| path.display().to_string()).collect();
+                let done: Vec<String> = undone.files.iter().chain(&undone.removed).map(|path| path.display().to_string()).collect();
                 let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
                 format!(
                     "{} cannot be restored: {error}; restored before it: {done}",
                     self.display_name(path).display()
                 )
             })?;
-            undone.files.push(self.display_name(path));
+            let list = if change.before.is_some() { &mut undone.files } else { &mut undone.removed };
+            list.push(self.display_name(path));
+            for directory in &change.made {
+                // One that another file has come into stays.
+                let _ = std::fs::remove_dir(directory);
+            }
         }
         turns.pop();
         Ok(undone)
@@ -139,9 +148,9 @@ impl Journal {
         let done = self.inner.call(invocation, Some(&watch)).await;
         match watch.began.into_inner().unwrap_or_else(PoisonError::into_inner) {
             // A call that timed out may have written all the same.
-            Some(Began::Change(path, before)) => {
+            Some(Began::Change { path, before, made }) => {
                 let after = look_aside(&path).await;
-                self.record_change(path, before, after);
+                self.record_change(path, before, after, made);
             }
             Some(Began::Command) => {
                 if let Some(turn) = self.lock_turns().last_mut() {
@@ -153,7 +162,7 @@ impl Journal {
         done
     }
 
-    fn record_change(&self, path: PathBuf, before: FileState, after: FileState) {
+    fn record_change(&self, path: PathBuf, before: FileState, after: FileState, made: Vec<PathBuf>) {
         let mut turns = self.lock_turns();
         let Some(turn) = turns.last_mut() else { return };
         let (before, after) = match (before, after) {
@@ -169,7 +178,7 @@ impl Journal {
         turn.files
             .entry(path)
             .and_modify(|change| change.after.clone_from(&after))
-            .or_insert(Change { before, after });
+            .or_insert(Change { before, after, made });
     }
 }
 
@@ -199,8 +208,8 @@ impl Tools for Journal {
 /// A call that is about to begin.
 #[derive(Debug)]
 enum Began {
-    /// A change of this file, with its state before.
-    Change(PathBuf, FileState),
+    /// A change of this file, with its state before and the directories that do not exist yet.
+    Change { path: PathBuf, before: FileState, made: Vec<PathBuf> },
     Command,
 }
 
@@ -235,7 +244,9 @@ impl Approver for Watch<'_> {
                 (Target::Command { .. }, _) => Some(Began::Command),
                 (_, Some(path)) => {
                     let before = look_aside(&path).await;
-                    Some(Began::Change(path, before))
+                    let missing = path.ancestors().skip(1).take_while(|directory| !directory.exists());
+                    let made = missing.map(Path::to_owned).collect();
+                    Some(Began::Change { path, before, made })
                 }
                 _ => None,
             };
@@ -361,7 +372,8 @@ mod tests {
         call(&journal, "shell_command", &json!({"command": "true"})).await.unwrap();
         journal.begin_turn();
         let undone = journal.undo_turn().unwrap();
-        assert_eq!(undone.files, [PathBuf::from("a.txt"), PathBuf::from("new/b.txt")]);
+        assert_eq!((undone.files, undone.removed), (vec!["a.txt".into()], vec!["new/b.txt".into()]));
+        assert!(!journal.root.join("new").exists(), "its empty directory stays");
         assert_eq!((undone.commands, undone.lost), (1, vec![]));
         assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
         assert!(journal.undo_turn().unwrap_err().contains("no file change"));

@@ -143,11 +143,14 @@ fn new_screen(has_prompt: bool) -> Screen {
 }
 
 async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let (model, _) = models::find_model(&setting.models, setting.options.model.as_deref()).await?;
+    let (model, is_listed) = models::find_model(&setting.models, setting.options.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
+    let unlisted = (!is_listed).then(|| {
+        format!("no upstream lists the model {}: /model shows the available ones", wire::visible::one_line(&model.id, 200))
+    });
     let agent = build_agent(&setting, model, Arc::clone(&journal));
     // `--continue` resumes no single question, except with `-p`.
     let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));
@@ -158,6 +161,7 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
     session.greeting = greeting::greeting_lines(&setting.sources, &setting.tools.policy, setting.options.yes);
+    session.greeting.extend(unlisted);
     session.yes = setting.options.yes;
     session.is_attended = terminal;
     session.price_of = setting.price_of;
@@ -227,6 +231,9 @@ async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> 
         }
     }
     match session::why_not(&outcome) {
+        None if session.lacks_consent() => Err(
+            "a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]".to_owned()
+        ),
         None => Ok(()),
         Some(why) => Err(why),
     }

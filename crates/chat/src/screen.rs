@@ -134,8 +134,14 @@ pub(super) struct Screen {
     asked: Duration,
     /// Whether they stopped the turn instead of answering.
     is_refused: bool,
+    /// Whether the call runs a second time, outside the sandbox.
+    is_outside: bool,
     /// Whether the change was shown with the question.
     previewed: bool,
+    /// The reply so far.
+    reply: String,
+    /// Whether a call was denied.
+    has_denied: bool,
 }
 
 impl Screen {
@@ -160,7 +166,10 @@ impl Screen {
             is_open: false,
             asked: Duration::ZERO,
             is_refused: false,
+            is_outside: false,
             previewed: false,
+            reply: String::new(),
+            has_denied: false,
         }
     }
 
@@ -209,6 +218,11 @@ impl Screen {
         }
     }
 
+    /// Returns true if a call was denied.
+    pub(super) fn has_denied(&self) -> bool {
+        self.has_denied
+    }
+
     /// Begins a turn.
     pub(super) fn begin_turn(&mut self) {
         self.measure_terminal();
@@ -229,6 +243,7 @@ impl Screen {
             Shown::Asks { summary } => {
                 (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
                 self.thought.clear();
+                self.reply.clear();
                 self.breaks.clear();
                 self.set_status(if summary { "waiting for a summary" } else { "waiting for the model" });
             }
@@ -267,6 +282,7 @@ impl Screen {
 
     fn show_content(&mut self, text: &str) {
         self.count_piece(text);
+        self.reply.push_str(text);
         if !self.speaks {
             return;
         }
@@ -293,6 +309,7 @@ impl Screen {
     }
 
     fn end_reply(&mut self, content: &str, calls: usize) {
+        self.reply.clear();
         let beside = content.trim();
         if self.speaks {
             let whole = if self.pieces == 0 { self.markdown.push(content) } else { String::new() };
@@ -318,7 +335,8 @@ impl Screen {
     }
 
     fn begin_call(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
-        (self.asked, self.previewed, self.is_open, self.is_refused) = (Duration::ZERO, false, true, false);
+        (self.asked, self.previewed, self.is_open) = (Duration::ZERO, false, true);
+        (self.is_refused, self.is_outside) = (false, false);
         // The model wrote this name; such a tool may not exist.
         let tool = &one_line(tool, 60);
         let again = if again { " (again)" } else { "" };
@@ -334,11 +352,15 @@ impl Screen {
 
     fn end_call(&mut self, tool: &str, ended: &ToolEnd, display: Option<&str>) {
         (self.status, self.is_open) = (None, false);
+        self.has_denied |= ended.outcome == CallOutcome::Denied;
         let took = Duration::from_millis(ended.took).saturating_sub(self.asked);
         let how = match ended.outcome {
             CallOutcome::Denied if self.asked > Duration::ZERO => "not done".to_owned(),
             CallOutcome::Denied => refusal_text(&ended.text),
-            _ => format!("{} · {}", outcome_text(tool, ended, display), format_seconds(took)),
+            _ => {
+                let place = if self.is_outside { " · outside the sandbox" } else { "" };
+                format!("{}{place} · {}", outcome_text(tool, ended, display), format_seconds(took))
+            }
         };
         let painted = match ended.outcome {
             CallOutcome::Ok => self.paint.dim(&how),
@@ -480,6 +502,15 @@ impl Screen {
         }
     }
 
+    /// Describes for the model what a stopped turn had written: a part of the reply, or a command's output.
+    pub(super) fn unfinished_text(&self) -> Option<String> {
+        let (what, text) = match self.is_open {
+            true => ("The stopped command had written", &self.output),
+            false => ("Your stopped reply began", &self.reply),
+        };
+        (!text.trim().is_empty()).then(|| format!("{what}:\n{}", text.trim_end()))
+    }
+
     /// Ends the turn: removes the status line and shows the rest of the text.
     pub(super) fn end_turn(&mut self) {
         let rest = self.markdown.finish();
@@ -489,6 +520,8 @@ impl Screen {
         self.status = None;
         self.wipe_status();
         if std::mem::take(&mut self.is_open) {
+            let output = self.output_preview();
+            self.write_text(&output);
             let mark = self.paint.dim("└");
             let what = if self.is_refused { "not run" } else { "stopped; it may have taken effect in part" };
             self.write_line(&format!("  {mark} {what}"));

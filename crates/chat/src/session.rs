@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::approval::{Allowed, Asking, Person};
 use super::approvals::Approvals;
 use super::command::{self, Command};
-use super::editor::{Input, Lines};
+use super::editor::{self, Input, Lines};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
@@ -50,6 +50,8 @@ pub(super) struct Session {
     pub(super) is_attended: bool,
     /// Prices tokens.
     pub(super) price_of: PriceOf,
+    /// The text typed during a turn, for the next prompt; `None` where no prompt follows.
+    typed: Option<String>,
     /// Cancelled when the process should end.
     pub(super) ending: CancellationToken,
 }
@@ -75,6 +77,7 @@ impl Session {
             greeting: Vec::new(),
             is_attended: false,
             price_of: Arc::new(|_, _| None),
+            typed: None,
             ending: CancellationToken::new(),
         }
     }
@@ -159,7 +162,16 @@ impl Session {
         let mut leaving = false;
         loop {
             self.screen.write_text("\n");
-            match lines.read_input() {
+            let typed = self.typed.replace(String::new()).unwrap_or_default();
+            let input = match editor::sent_line(&typed) {
+                Some(line) => {
+                    self.screen.write_line(&format!("{}{line}", editor::PROMPT));
+                    lines.remember(line);
+                    Input::Text(line.to_owned())
+                }
+                None => lines.read_input(&typed),
+            };
+            match input {
                 Input::End => return Ok(()),
                 Input::Interrupt if leaving => return Ok(()),
                 Input::Interrupt => {
@@ -238,8 +250,20 @@ impl Session {
         while let Ok(shown) = inbox.try_recv() {
             view.show(shown);
         }
+        let unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
         view.end_turn();
+        if let (Some(typed), Some(quiet)) = (&mut self.typed, &quiet) {
+            typed.push_str(&quiet.take_typed());
+        }
+        if let Some(text) = unfinished {
+            self.conversation.add_note(text).await;
+        }
         outcome
+    }
+
+    /// Returns true if a call was denied where no person can be asked.
+    pub(super) fn lacks_consent(&self) -> bool {
+        !self.yes && !self.is_attended && self.screen.has_denied()
     }
 
     /// Runs a command. Ctrl-C ends one that only asks endpoints, which may not answer.
@@ -324,7 +348,9 @@ impl Session {
         let asks = match (self.yes, allowed.is_empty()) {
             (true, _) => "--yes: nothing is asked; what the policy denies stays denied".to_owned(),
             (false, true) => {
-                "reading needs no consent; everything else does, unless [tools.policy] decides".to_owned()
+                "reading, and commands that only look, need no consent; everything else does, unless \
+                 [tools.policy] decides"
+                    .to_owned()
             }
             (false, false) => format!("allowed without a question: {}", allowed.join(", ")),
         };
@@ -380,8 +406,10 @@ impl Session {
                 .collect::<Vec<_>>()
                 .join(", ")
         };
-        let files = names(&undone.files);
-        self.show_note(&format!("restored: {files}"));
+        let restored = (!undone.files.is_empty()).then(|| format!("restored: {}", names(&undone.files)));
+        let removed = (!undone.removed.is_empty()).then(|| format!("removed: {}", names(&undone.removed)));
+        let files = restored.into_iter().chain(removed).collect::<Vec<_>>().join("; ");
+        self.show_note(&files);
         if undone.commands > 0 {
             self.show_note(&format!(
                 "the effects of {} of that turn remain",
@@ -391,7 +419,7 @@ impl Session {
         if !undone.lost.is_empty() {
             self.show_problem(&format!("not restored, because too large: {}", names(&undone.lost)));
         }
-        let note = format!("The person undid your last changes of files. Restored: {files}");
+        let note = format!("The person undid your last changes of files; {files}");
         self.conversation.add_note(note).await;
     }
 
@@ -446,11 +474,23 @@ fn format_age(millis: u64) -> String {
 pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     match (&outcome.failure, &outcome.limit) {
         _ if outcome.cancelled => Some("stopped".to_owned()),
-        (Some(failure), _) => Some(format!("the model could not go on: {}", failure.text)),
+        (Some(failure), _) => {
+            let advice = next_step(failure.code.as_str());
+            Some(format!("the model could not go on: {}{advice}", failure.text))
+        }
         (None, Some(limit)) => Some(format!("the turn met its limit {}", limit.as_words())),
         (None, None) if outcome.cut => Some("the answer was cut at the most tokens of one reply".to_owned()),
         (None, None) if !outcome.has_answer() => Some("the model gave no answer".to_owned()),
         (None, None) => None,
+    }
+}
+
+/// Returns what the person can do after a failure with this code.
+fn next_step(code: &str) -> &'static str {
+    match code {
+        "context_length_exceeded" => "; /clear begins a new conversation, and --continue still has this one",
+        "model_not_found" => "; /model lists the available models, and /model NAME chooses one",
+        _ => "; your message is not lost: press ↑ to send it again, or try another /model",
     }
 }
 

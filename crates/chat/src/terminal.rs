@@ -41,6 +41,8 @@ pub(super) const CTRL_C: u8 = 3;
 pub(super) const CTRL_D: u8 = 4;
 const CTRL_Z: u8 = 26;
 const ESCAPE: u8 = 27;
+/// The tenths of a second without a key after which a single letter is an answer.
+const PAUSES: usize = 3;
 
 impl Quiet {
     /// Begins the mode without echo; `None` without a terminal.
@@ -73,33 +75,132 @@ impl Quiet {
         tcsetattr(&self.0.tty, SetArg::TCSANOW, &quiet).is_ok()
     }
 
-    /// Waits for a key that is typed from now on: keys typed before the question do not answer it. Stops
-    /// when `gone`. Blocks.
-    pub(super) fn wait_for_key(&self, gone: &AtomicBool) -> Option<u8> {
-        self.set_mode(false);
+    /// Forgets what was typed up to now: it answers no later question.
+    pub(super) fn forget_typed(&self) {
         let _ = tcflush(&self.0.tty, FlushArg::TCIFLUSH);
-        let mut byte = [0];
-        let key = loop {
+    }
+
+    /// Waits for a key, or a text that is typed at once. Stops when `gone`. Blocks.
+    pub(super) fn wait_for_key(&self, gone: &AtomicBool) -> Option<Typed> {
+        self.set_mode(false);
+        let mut bytes = [0; 256];
+        let typed = loop {
             if gone.load(Ordering::Relaxed) {
                 break None;
             }
-            match (&self.0.tty).read(&mut byte) {
-                // An arrow or another special key: its bytes are not letters.
-                Ok(1..) if byte[0] == ESCAPE => while matches!((&self.0.tty).read(&mut byte), Ok(1..)) {},
-                Ok(1..) if byte[0] == CTRL_Z => self.suspend(),
-                Ok(1..) => break Some(byte[0]),
+            match (&self.0.tty).read(&mut bytes) {
+                // An arrow, another special key, or a marked paste: its bytes are not letters.
+                Ok(1..) if bytes[0] == ESCAPE => while matches!((&self.0.tty).read(&mut bytes), Ok(1..)) {},
+                Ok(1) if bytes[0] == CTRL_Z => self.suspend(),
+                Ok(count @ 1..) => break Some(Typed::from_bytes(&self.read_rest(&bytes[..count]))),
                 Ok(0) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => break None,
             }
         };
         self.set_mode(true);
-        key
+        typed
     }
+
+    /// Returns these bytes with those that follow without a pause: a letter may begin a sentence.
+    fn read_rest(&self, first: &[u8]) -> Vec<u8> {
+        let mut all = first.to_vec();
+        let mut chunk = [0; 256];
+        let mut pauses = 0;
+        while all.last().is_some_and(u8::is_ascii_alphanumeric) && pauses < PAUSES {
+            match (&self.0.tty).read(&mut chunk) {
+                Ok(count @ 1..) => {
+                    all.extend_from_slice(&chunk[..count]);
+                    pauses = 0;
+                }
+                _ => pauses += 1,
+            }
+        }
+        all
+    }
+
+    /// Takes what was typed or pasted while nothing read it. Blocks until a tenth of a second passes without
+    /// a key.
+    pub(super) fn take_typed(&self) -> String {
+        let mut all = Vec::new();
+        let mut chunk = [0; 4096];
+        while let Ok(count @ 1..) = (&self.0.tty).read(&mut chunk) {
+            all.extend_from_slice(&chunk[..count]);
+        }
+        clean_typed(&String::from_utf8_lossy(&all))
+    }
+}
+
+/// The input of a person at a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Typed {
+    /// The key; `None` for a text of several.
+    pub(super) key: Option<u8>,
+    /// Whether Enter ended it.
+    pub(super) is_line: bool,
+}
+
+impl Typed {
+    fn from_bytes(bytes: &[u8]) -> Self {
+        if let Some(stop) = bytes.iter().find(|byte| [CTRL_C, CTRL_D].contains(byte)) {
+            return Self { key: Some(*stop), is_line: false };
+        }
+        let is_line = matches!(bytes, [.., b'\n' | b'\r']);
+        let key = match bytes {
+            [key] | [key, b'\n' | b'\r'] => Some(*key),
+            _ => None,
+        };
+        Self { key, is_line }
+    }
+}
+
+/// Returns the text of typed keys: without marks of pasting and special keys, with deletions made.
+fn clean_typed(typed: &str) -> String {
+    let typed = typed.replace("\r\n", "\n");
+    let mut text = String::new();
+    let mut chars = typed.chars().peekable();
+    while let Some(c) = chars.next() {
+        match c {
+            '\u{7f}' | '\u{8}' => drop(text.pop()),
+            '\u{1b}' => {
+                if chars.next_if(|c| ['[', 'O'].contains(c)).is_some() {
+                    while chars.next().is_some_and(|c| !(c.is_ascii_alphabetic() || c == '~')) {}
+                }
+            }
+            '\r' => text.push('\n'),
+            c if c.is_control() && !['\n', '\t'].contains(&c) => {}
+            c => text.push(c),
+        }
+    }
+    text
 }
 
 impl Drop for Quiet {
     fn drop(&mut self) {
         self.0.restore();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_single_key_is_one() {
+        let check = |bytes: &[u8], key: Option<u8>, is_line: bool| {
+            assert_eq!(Typed::from_bytes(bytes), Typed { key, is_line }, "{bytes:?}");
+        };
+        check(b"a", Some(b'a'), false);
+        check(b"y\r", Some(b'y'), true);
+        check(b"\n", Some(b'\n'), true);
+        check(b"please", None, false);
+        check(b"also this\n", None, true);
+        check(b"no\x03", Some(CTRL_C), false);
+    }
+
+    #[test]
+    fn a_paste_during_a_turn_stays_whole() {
+        assert_eq!(clean_typed("\u{1b}[200~one\rtwo\r\n\tthree\u{1b}[201~"), "one\ntwo\n\tthree");
+        assert_eq!(clean_typed("teh\u{7f}\u{7f}he\u{1b}[A\u{1b}OB\u{4}"), "the");
     }
 }

@@ -455,6 +455,7 @@ impl Drop for RequestLine {
             upstream_status = self.upstream_status,
             status = self.status,
             outcome = self.outcome.as_str(),
+            error_code = self.error_code,
             error = self.error,
             edits = join_names(&self.edits),
             loop_warned = self.loop_warned,

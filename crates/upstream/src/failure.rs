@@ -372,7 +372,7 @@ fn overflow_text(message: &str) -> String {
 /// Texts of servers that contain nothing of the conversation and that readers of the log need.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
-        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|must not be an empty array|Stream options can only",
+        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|^CUDA (error|out of memory)|^CUDA driver error|^NCCL error|^(torch\.)?OutOfMemoryError|must not be an empty array|Stream options can only",
     )
 });
 
@@ -569,6 +569,15 @@ mod tests {
             "it may be the user's text"
         );
         check(500, body, 500, Tier::Fatal, "forbidden");
+    }
+
+    /// Regression: the log hid why a GPU failed.
+    #[test]
+    fn the_log_has_the_failures_of_gpus() {
+        for text in ["CUDA error: device-side assert triggered", "NCCL error: unhandled system error"] {
+            let body = format!(r#"{{"error":{{"message":"{text}"}}}}"#);
+            assert!(UpstreamError::from_answer("box", 500, &body).log_text().contains(text), "{text}");
+        }
     }
 
     #[test]

@@ -763,6 +763,20 @@ fn unanswered_questions_are_dropped() {
     assert!(!prompt.contains("Lost?"), "{prompt}");
 }
 
+/// Regression: a question that the person stopped was asked again together with the next one.
+#[test]
+fn stopped_questions_have_a_reply_of_their_own() {
+    let mut sim = sim(|_| {});
+    sim.says(untold(text("The first answer.")));
+    sim.after(0, more("Count to a million.")).after(0, EventKind::Cancelled);
+    sim.after(0, more("And now?"));
+    let messages = sim.model_call().messages;
+    let stopped = messages.iter().position(|it| it["content"] == "Count to a million.").unwrap();
+    assert_eq!(messages[stopped + 1]["role"], "assistant");
+    let rest = serde_json::to_string(&messages[stopped + 2..]).unwrap();
+    assert!(rest.contains("stopped on purpose") && rest.contains("And now?"), "{rest}");
+}
+
 #[test]
 fn a_text_conversation_fits_a_smaller_model() {
     let mut sim = sim(|_| {});

@@ -39,6 +39,14 @@ impl Run {
             Phase::Done(outcome) if outcome.failure.is_some() && self.is_question_last() => {
                 self.entries.pop();
             }
+            // With a reply of its own, the stopped question is not asked again together with the next one.
+            Phase::Done(outcome) if outcome.cancelled => {
+                if self.is_question_last() {
+                    let content = correction::STOPPED_REPLY.to_owned();
+                    self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
+                }
+                self.entries.push(Entry::Note(correction::STOPPED_TURN.to_owned()));
+            }
             _ => self.entries.push(Entry::Note(correction::STOPPED.to_owned())),
         }
     }

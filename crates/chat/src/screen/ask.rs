@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::super::approval::Asking;
 use super::super::preview::{self, Kind, Row};
-use super::super::terminal::{CTRL_C, CTRL_D, Quiet};
+use super::super::terminal::{CTRL_C, CTRL_D, Quiet, Typed};
 use super::{MOST_ROWS, Screen, format_count, terminal_height};
 use tools::{QuestionKind, Target};
 use wire::visible::{cut_line, make_visible, one_line};
@@ -33,6 +33,8 @@ enum Key {
     Answer(Answer),
     /// Show everything page by page, then ask again.
     View,
+    /// No answer. `is_line`: Enter ended it.
+    Other { is_line: bool },
 }
 
 impl Screen {
@@ -49,10 +51,21 @@ impl Screen {
         let began = Instant::now();
         self.note_hidden(asking, hidden);
         let question = self.question_text(asking, rows.len(), hidden);
+        let has_always = asking.always.question_text().is_some();
+        // Letters of a text are no answers until Enter ends it.
+        let mut is_text = false;
         let answer = loop {
-            self.write_text(&question);
-            match wait_for_answer(quiet, asking.always.question_text().is_some()).await {
+            if !is_text {
+                self.write_text(&question);
+            }
+            match wait_for_answer(quiet, has_always, is_text).await {
                 Key::Answer(answer) => break answer,
+                Key::Other { is_line } => {
+                    if !is_text {
+                        self.write_line(&self.paint.yellow(&answer_hint(has_always, is_line)));
+                    }
+                    is_text = !is_line;
+                }
                 Key::View => {
                     self.write_line("view");
                     self.show_pages(&rows, quiet).await;
@@ -61,6 +74,7 @@ impl Screen {
         };
         self.asked += began.elapsed();
         self.is_refused = matches!(answer, Answer::Stop);
+        self.is_outside = asking.kind == QuestionKind::OutsideSandbox && answer == Answer::Yes;
         let said = match answer {
             Answer::Yes => "yes",
             Answer::No => "no",
@@ -169,24 +183,38 @@ impl Screen {
     }
 }
 
-/// Waits for an answer. Other keys are ignored.
-async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool) -> Key {
-    let answer = move |key: Option<u8>| match key {
+/// Says how to answer after another key or a text.
+fn answer_hint(has_always: bool, is_line: bool) -> String {
+    let keys = if has_always { "y, n or a" } else { "y or n" };
+    let first = if is_line { "" } else { "press Enter, then " };
+    format!("\n  That is not an answer: {first}answer {keys}; Ctrl-C stops the turn.")
+}
+
+/// Waits for an answer. `is_text`: only Enter and the keys that stop have a meaning.
+async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool, is_text: bool) -> Key {
+    let meaning = move |typed: Option<Typed>| key_meaning(typed, has_always, is_text);
+    read_key(quiet, meaning).await.unwrap_or(Key::Answer(Answer::Stop))
+}
+
+fn key_meaning(typed: Option<Typed>, has_always: bool, is_text: bool) -> Option<Key> {
+    let Some(Typed { key, is_line }) = typed else { return Some(Key::Answer(Answer::Stop)) };
+    match key {
+        Some(CTRL_C | CTRL_D) => Some(Key::Answer(Answer::Stop)),
+        _ if is_text => is_line.then_some(Key::Other { is_line }),
         Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
         Some(b'n' | b'N') => Some(Key::Answer(Answer::No)),
         Some(b'a') if has_always => Some(Key::Answer(Answer::Always)),
         Some(b'v') => Some(Key::View),
-        Some(CTRL_C | CTRL_D) | None => Some(Key::Answer(Answer::Stop)),
-        Some(_) => None,
-    };
-    read_key(quiet, answer).await.unwrap_or(Key::Answer(Answer::Stop))
+        Some(b'\n' | b'\r') => None,
+        _ => Some(Key::Other { is_line }),
+    }
 }
 
 /// Waits between two pages; true to continue.
 async fn goes_on(quiet: &Arc<Quiet>) -> bool {
-    let answer = |key: Option<u8>| match key {
-        Some(b' ' | b'\n' | b'\r') => Some(true),
-        Some(b'q' | b'n' | CTRL_C | CTRL_D) | None => Some(false),
+    let answer = |typed: Option<Typed>| match typed.map(|typed| typed.key) {
+        Some(Some(b' ' | b'\n' | b'\r')) => Some(true),
+        Some(Some(b'q' | b'n' | CTRL_C | CTRL_D)) | None => Some(false),
         Some(_) => None,
     };
     read_key(quiet, answer).await.unwrap_or(false)
@@ -195,7 +223,7 @@ async fn goes_on(quiet: &Arc<Quiet>) -> bool {
 /// Reads keys until one has a meaning. `None` if the reading thread has gone.
 async fn read_key<T: Send + 'static>(
     quiet: &Arc<Quiet>,
-    meaning: impl Fn(Option<u8>) -> Option<T> + Send + 'static,
+    meaning: impl Fn(Option<Typed>) -> Option<T> + Send + 'static,
 ) -> Option<T> {
     /// Stops the reading thread when nothing waits for it any more.
     struct Gone(Arc<AtomicBool>);
@@ -207,6 +235,7 @@ async fn read_key<T: Send + 'static>(
     let gone = Gone(Arc::default());
     let (quiet, flag) = (Arc::clone(quiet), Arc::clone(&gone.0));
     let reader = tokio::task::spawn_blocking(move || {
+        quiet.forget_typed();
         loop {
             if let Some(found) = meaning(quiet.wait_for_key(&flag)) {
                 return found;
@@ -299,6 +328,23 @@ mod tests {
             "  The sandbox may have stopped this command. Run it again with all your files and local services in \
              reach? [y]es  [n]o "
         );
+    }
+
+    /// Regression: the `a` in "please" was consent for always.
+    #[test]
+    fn a_sentence_is_no_answer() {
+        let key = |key: u8| Some(Typed { key: Some(key), is_line: false });
+        assert_eq!(key_meaning(key(b'a'), true, false), Some(Key::Answer(Answer::Always)));
+        assert_eq!(key_meaning(key(b'a'), false, false), Some(Key::Other { is_line: false }));
+        assert_eq!(key_meaning(key(b'p'), true, false), Some(Key::Other { is_line: false }));
+        for letter in b"lease yn" {
+            assert_eq!(key_meaning(key(*letter), true, true), None);
+        }
+        let enter = Some(Typed { key: Some(b'\n'), is_line: true });
+        assert_eq!(key_meaning(enter, true, true), Some(Key::Other { is_line: true }));
+        assert_eq!(key_meaning(key(CTRL_C), true, true), Some(Key::Answer(Answer::Stop)));
+        let text = Some(Typed { key: None, is_line: true });
+        assert_eq!(key_meaning(text, true, false), Some(Key::Other { is_line: true }));
     }
 
     #[test]

@@ -110,6 +110,25 @@ fn a_running_command_shows_the_end_of_its_output() {
     assert!(drawn.ends_with("    all\n"), "{drawn}");
 }
 
+/// Regression: Ctrl-C erased the output of a command, and the model did not learn it.
+#[test]
+fn what_was_written_before_a_stop_is_kept() {
+    let paper = Paper::default();
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    screen.begin_turn();
+    screen.show(Shown::Asks { summary: false });
+    screen.show(content("Half a wo"));
+    assert_eq!(screen.unfinished_text().unwrap(), "Your stopped reply began:\nHalf a wo");
+    screen.show(replied("Half a word.", 1));
+    assert_eq!(screen.unfinished_text(), None);
+    screen.show(begins("shell_command", &json!({"command": "make"})));
+    screen.show(Shown::Output("built a\n".into()));
+    assert_eq!(screen.unfinished_text().unwrap(), "The stopped command had written:\nbuilt a");
+    screen.end_turn();
+    let drawn = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    assert!(drawn.ends_with("    built a\n  └ stopped; it may have taken effect in part\n"), "{drawn}");
+}
+
 #[test]
 fn the_status_says_what_is_waited_for() {
     let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), true, true);

@@ -55,7 +55,7 @@ fn headline(group: &[&OpenAlert]) -> String {
         (_, Some(Rule::RunFailed)) => format!("{} runs have failed.", group.len()),
         (_, Some(Rule::DeadLetter)) => format!("{} tasks of experts failed for good.", group.len()),
         (_, Some(Rule::ApprovalWaiting)) => format!("{} requests wait for your approval.", group.len()),
-        (_, Some(Rule::BudgetReached)) => format!("{} budgets are nearly used up.", group.len()),
+        (_, Some(Rule::BudgetReached)) => format!("{} budgets are spent, or nearly.", group.len()),
         _ => format!("{} upstreams.", group.len()),
     }
 }
