@@ -115,7 +115,12 @@ impl Journal {
         undone.lost = turn.lost.iter().map(|path| self.display_name(path)).collect();
         for (path, change) in &turn.files {
             put_back(path, change.before.as_deref()).map_err(|error| {
-                let done: Vec<String> = undone.files.iter().chain(&undone.removed).map(|path| path.display().to_string()).collect();
+                let done: Vec<String> = undone
+                    .files
+                    .iter()
+                    .chain(&undone.removed)
+                    .map(|path| path.display().to_string())
+                    .collect();
                 let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
                 format!(
                     "{} cannot be restored: {error}; restored before it: {done}",
@@ -175,10 +180,11 @@ impl Journal {
             }
             (before, after) => (before.content(), after.content()),
         };
-        turn.files
-            .entry(path)
-            .and_modify(|change| change.after.clone_from(&after))
-            .or_insert(Change { before, after, made });
+        turn.files.entry(path).and_modify(|change| change.after.clone_from(&after)).or_insert(Change {
+            before,
+            after,
+            made,
+        });
     }
 }
 
@@ -209,7 +215,11 @@ impl Tools for Journal {
 #[derive(Debug)]
 enum Began {
     /// A change of this file, with its state before and the directories that do not exist yet.
-    Change { path: PathBuf, before: FileState, made: Vec<PathBuf> },
+    Change {
+        path: PathBuf,
+        before: FileState,
+        made: Vec<PathBuf>,
+    },
     Command,
 }
 

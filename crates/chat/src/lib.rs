@@ -149,7 +149,10 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let unlisted = (!is_listed).then(|| {
-        format!("no upstream lists the model {}: /model shows the available ones", wire::visible::one_line(&model.id, 200))
+        format!(
+            "no upstream lists the model {}: /model shows the available ones",
+            wire::visible::one_line(&model.id, 200)
+        )
     });
     let agent = build_agent(&setting, model, Arc::clone(&journal));
     // `--continue` resumes no single question, except with `-p`.
@@ -231,9 +234,10 @@ async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> 
         }
     }
     match session::why_not(&outcome) {
-        None if session.lacks_consent() => Err(
-            "a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]".to_owned()
-        ),
+        None if session.lacks_consent() => {
+            Err("a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]"
+                .to_owned())
+        }
         None => Ok(()),
         Some(why) => Err(why),
     }

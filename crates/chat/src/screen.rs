@@ -138,7 +138,7 @@ pub(super) struct Screen {
     is_outside: bool,
     /// Whether the change was shown with the question.
     previewed: bool,
-    /// The reply so far.
+    /// The text of the reply until now.
     reply: String,
     /// Whether a call was denied.
     has_denied: bool,

@@ -250,6 +250,7 @@ impl Session {
         while let Ok(shown) = inbox.try_recv() {
             view.show(shown);
         }
+        drop(work);
         let unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
         view.end_turn();
         if let (Some(typed), Some(quiet)) = (&mut self.typed, &quiet) {

@@ -161,7 +161,9 @@ fn clean_typed(typed: &str) -> String {
     let mut chars = typed.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
-            '\u{7f}' | '\u{8}' => drop(text.pop()),
+            '\u{7f}' | '\u{8}' => {
+                text.pop();
+            }
             '\u{1b}' => {
                 if chars.next_if(|c| ['[', 'O'].contains(c)).is_some() {
                     while chars.next().is_some_and(|c| !(c.is_ascii_alphabetic() || c == '~')) {}

@@ -34,7 +34,9 @@ enum Key {
     /// Show everything page by page, then ask again.
     View,
     /// No answer. `is_line`: Enter ended it.
-    Other { is_line: bool },
+    Other {
+        is_line: bool,
+    },
 }
 
 impl Screen {
