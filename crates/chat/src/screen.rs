@@ -504,9 +504,10 @@ impl Screen {
 
     /// Describes for the model what a stopped turn had written: a part of the reply, or a command's output.
     pub(super) fn unfinished_text(&self) -> Option<String> {
-        let (what, text) = match self.is_open {
-            true => ("The stopped command had written", &self.output),
-            false => ("Your stopped reply began", &self.reply),
+        let (what, text) = if self.is_open {
+            ("The stopped command had written", &self.output)
+        } else {
+            ("Your stopped reply began", &self.reply)
         };
         (!text.trim().is_empty()).then(|| format!("{what}:\n{}", text.trim_end()))
     }
