@@ -505,7 +505,7 @@ impl Screen {
     /// Describes for the model what a stopped turn had written: a part of the reply, or a command's output.
     pub(super) fn unfinished_text(&self) -> Option<String> {
         let (what, text) = if self.is_open {
-            ("The stopped command had written", &self.output)
+            ("The person stopped the command, which had written", &self.output)
         } else {
             ("Your stopped reply began", &self.reply)
         };

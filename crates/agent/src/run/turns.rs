@@ -40,11 +40,9 @@ impl Run {
                 self.entries.pop();
             }
             // With a reply of its own, the stopped question is not asked again together with the next one.
-            Phase::Done(outcome) if outcome.cancelled => {
-                if self.is_question_last() {
-                    let content = correction::STOPPED_REPLY.to_owned();
-                    self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
-                }
+            Phase::Done(outcome) if outcome.cancelled && self.is_question_last() => {
+                let content = correction::STOPPED_REPLY.to_owned();
+                self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
                 self.entries.push(Entry::Note(correction::STOPPED_TURN.to_owned()));
             }
             _ => self.entries.push(Entry::Note(correction::STOPPED.to_owned())),

@@ -123,7 +123,10 @@ fn what_was_written_before_a_stop_is_kept() {
     assert_eq!(screen.unfinished_text(), None);
     screen.show(begins("shell_command", &json!({"command": "make"})));
     screen.show(Shown::Output("built a\n".into()));
-    assert_eq!(screen.unfinished_text().unwrap(), "The stopped command had written:\nbuilt a");
+    assert_eq!(
+        screen.unfinished_text().unwrap(),
+        "The person stopped the command, which had written:\nbuilt a"
+    );
     screen.end_turn();
     let drawn = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
     assert!(drawn.ends_with("    built a\n  └ stopped; it may have taken effect in part\n"), "{drawn}");
