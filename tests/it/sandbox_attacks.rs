@@ -1248,6 +1248,19 @@ fn no_interface_leads_around_the_closed_roads() {
     }
 }
 
+/// An index that only looks large is not read.
+#[test]
+fn a_sparse_index_holds_nothing_up() {
+    let site = Site::new();
+    let make = "for n in 1 2 3 4; do git init -q m$n; printf 'DIRC\\0\\0\\0\\2\\0\\160\\0\\0' > m$n/.git/index; \
+        truncate -s 512M m$n/.git/index; done; true";
+    let began = std::time::Instant::now();
+    let outputs = site.run(&[], &[make, "echo on; true"]);
+    assert_eq!(outputs[1], "on\n");
+    assert_eq!(site.work("m4/.git/index").metadata().unwrap().len(), 512 << 20, "{outputs:#?}");
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
 const DATAGRAMS: &str = r#"
 import socket
 for kind in (socket.SOCK_DGRAM, 3, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
