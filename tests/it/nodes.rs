@@ -64,19 +64,24 @@ fn sqlite_tables(desk: &Desk) -> Vec<String> {
     ["runs", "queue", "outbox"].into_iter().filter(|table| count(table) > 0).map(str::to_owned).collect()
 }
 
-/// Returns the desk when the event is over; `None` without `PostgreSQL`.
-async fn share_one_event(harm: impl AsyncFnOnce(&mut Child, &FakeVllm)) -> Option<Desk> {
+/// Ends or stops the node that works on an event, and starts another one. Returns the desk when the event is
+/// over; `None` without `PostgreSQL`.
+async fn take_over_after(signal: Signal) -> Option<Desk> {
     let fake = FakeVllm::thinking(insistent).await;
     fake.allow_cut_requests();
     let (desk, store) = desk_on_postgres(&fake.url())?;
     desk.faults(&json!({}));
     let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
     enqueue(&store, invocation("i1", "inbound-email-triage", payload)).await;
-    // The first one holds the event when the second one starts.
     let mut first = start(&desk, "log-1");
     Life { requests: 2, then: Duration::from_millis(20) }.over(&fake).await;
+    send_signal(&first, signal);
     let mut second = start(&desk, "log-2");
-    harm(&mut first, &fake).await;
+    if signal == Signal::SIGSTOP {
+        // The other one has taken the event over when it asks the model.
+        Life { requests: 1, then: Duration::from_millis(20) }.over(&fake).await;
+        send_signal(&first, Signal::SIGCONT);
+    }
     let row = until(&store, "i1", is_over).await;
     assert_eq!(row.state, EntryState::Done, "{row:?}");
     assert_nothing_is_lost_or_doubled(&fake, &desk, &store).await;
@@ -87,8 +92,7 @@ async fn share_one_event(harm: impl AsyncFnOnce(&mut Child, &FakeVllm)) -> Optio
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_node_goes_on_after_a_kill() {
-    let kill = async |first: &mut Child, _: &FakeVllm| first.kill().await.unwrap();
-    if let Some(desk) = share_one_event(kill).await {
+    if let Some(desk) = take_over_after(Signal::SIGKILL).await {
         assert_state_is_that_of_one_run(&desk);
     }
 }
@@ -97,13 +101,7 @@ async fn another_node_goes_on_after_a_kill() {
 /// write a file of the expert's state, as docs/scaling.md says.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_slept_too_long_does_no_harm() {
-    share_one_event(async |first: &mut Child, fake: &FakeVllm| {
-        send_signal(first, Signal::SIGSTOP);
-        // The other one has taken the event over when it asks the model.
-        Life { requests: 1, then: Duration::from_millis(20) }.over(fake).await;
-        send_signal(first, Signal::SIGCONT);
-    })
-    .await;
+    take_over_after(Signal::SIGSTOP).await;
 }
 
 /// A process of a database, named so, with this rest of its configuration.

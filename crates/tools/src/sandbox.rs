@@ -13,12 +13,14 @@ mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
 mod git;
+mod harmless;
 mod index;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
 #[cfg(target_os = "linux")]
 mod network;
+mod obeyed;
 mod places;
 mod protected;
 mod spec;
@@ -43,8 +45,8 @@ use super::process;
 use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
 pub use level::Level;
+pub use obeyed::decides_for_programs;
 use places::Places;
-pub use protected::decides_for_programs;
 use protected::{Kept, Protected, WatchedRepositories, WatchedSettings};
 use spec::{Cover, HELD, Spec};
 

@@ -18,34 +18,17 @@ use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::OFlags;
 
 use super::super::programs::{Resolved, home_directories, resolve_symlinks};
+use super::harmless::{is_harmless, line};
 use super::index;
+use super::obeyed::{
+    RENAMED, is_obeyed, is_symlink, linked_settings, links_below, links_in, named_by_settings, obeyed_in,
+    paths_in,
+};
 
-/// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
-/// alone or with an ending (`.envrc.local`).
-const OBEYED: &str = "\
-    .amazonq .aider .amp .augment .claude .clinerules .codex .config .continue .crush .cursor .cursorrules .devcontainer \
-    .dir-locals .dir-locals-2 .direnv .envrc .exrc .factory .fleet .gemini .githooks .goosehints .gvimrc .helix .hg .husky \
-    .idea .ideavimrc .jj .junie .kilocode .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc .opencode \
-    .pre-commit-config .qwen respool.toml .roo .roomodes .sl .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed";
-/// The same, for files of settings: what may follow these names ends with one of the endings.
-const OBEYED_FILES: &str = "mise lefthook opencode crush AGENTS AGENT CLAUDE GEMINI QWEN";
-const ENDINGS: &str = "toml yml yaml json jsonc md";
-/// What the name of settings ends with that a command made.
-const RENAMED: &str = ".made-by-a-command";
 /// More directories are not searched; the rest of the workspace is then read-only as a whole.
 const MOST_DIRECTORIES: usize = 200_000;
 /// More files of git's configuration are not read.
 const MOST_CONFIGURATIONS: usize = 100;
-/// More is not searched for links below settings.
-const MOST_SETTINGS: usize = 2_000;
-/// Sections and keys of a repository's configuration by which git starts no program.
-const HARMLESS: &str = "\
-    core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase core.precomposeunicode \
-    core.symlinks core.autocrlf core.worktree core.sparsecheckout core.sparsecheckoutcone extensions.objectformat \
-    extensions.refstorage remote.url remote.fetch remote.pushurl remote.tagopt \
-    branch.remote branch.merge branch.rebase submodule.url submodule.active user.name user.email \
-    init.defaultbranch pull.rebase commit.gpgsign advice.detachedhead";
-
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
 /// for a hundred, 2.5 s for four hundred, minutes for three thousand).
 const MOST_MOUNTS: usize = 160;
@@ -61,11 +44,6 @@ pub(super) struct Repository {
     pub(super) own: PathBuf,
     /// The directory of its objects and references: the same, except of a linked work tree.
     pub(super) common: PathBuf,
-}
-
-/// Returns true for a name that has a meaning to other programs.
-pub fn decides_for_programs(path: &Path) -> bool {
-    path.components().any(|part| is_obeyed(part.as_os_str()))
 }
 
 /// The places that a command leaves as they are.
@@ -545,62 +523,6 @@ fn set_aside(directory: &Dir, path: &Path, obeyed: &str, stuck: &Mutex<BTreeSet<
     }
 }
 
-/// True for a `.git` by which git starts no program. A file leads to a submodule's place in a repository
-/// above it.
-fn is_harmless(git: &Path) -> bool {
-    match git.symlink_metadata() {
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-        Ok(data) if data.is_file() => {
-            let own = line(git).and_then(|line| {
-                git.parent()?.join(line.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
-            });
-            let is_part = |own: &PathBuf| {
-                git.ancestors().skip(2).any(|above| own.starts_with(above.join(".git/modules")))
-            };
-            data.nlink() == 1 && own.filter(is_part).is_some_and(|own| starts_nothing(&own))
-        }
-        Ok(data) => data.is_dir() && starts_nothing(git),
-    }
-}
-
-/// True for a directory of git's with hooks that are samples, and a configuration without a key that could
-/// name a program. No file has a second name, by which a later command could change it.
-fn starts_nothing(git: &Path) -> bool {
-    let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
-    let has_none = |name: &str| git.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
-    let is_sample = |entry: io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "sample"))
-    };
-    let (hooks, config) = (git.join("hooks"), git.join("config"));
-    let has_samples = || !is_symlink(&hooks) && fs::read_dir(&hooks).is_ok_and(|mut all| all.all(is_sample));
-    let has_one_name = || config.symlink_metadata().is_ok_and(|data| data.is_file() && data.nlink() == 1);
-    let is_plain = || has_one_name() && index::read_small(&config).is_some_and(|text| names_nothing(&text));
-    has_none("commondir")
-        && has_none("config.worktree")
-        && (has_none("hooks") || has_samples())
-        && (has_none("config") || is_plain())
-}
-
-/// True for a configuration of harmless keys, written as git itself writes it.
-fn names_nothing(text: &str) -> bool {
-    let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
-    let mut section = String::new();
-    text.lines().map(str::trim).all(|line| {
-        if line.ends_with('\\') {
-            return false;
-        }
-        if let Some(head) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
-            let (name, part) = head.split_once(' ').unwrap_or((head, "\"\""));
-            section = name.to_ascii_lowercase();
-            let part = part.strip_prefix('"').and_then(|part| part.strip_suffix('"'));
-            return is_word(name) && part.is_some_and(|part| !part.contains(['"', '\\', ']']));
-        }
-        let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let is_known = || HARMLESS.split_ascii_whitespace().any(|known| known == format!("{section}.{key}"));
-        line.is_empty() || line.starts_with(['#', ';']) || (is_word(&key) && is_known())
-    })
-}
-
 /// Returns the entry of a name; `None` where there is nothing.
 fn entry(directory: &Dir, name: &OsStr) -> Option<Entry> {
     let data = directory.symlink_metadata(name).ok()?;
@@ -784,102 +706,6 @@ fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
     named
 }
 
-/// Returns the settings of the person that are links, as those of dotfiles are: shells and other programs
-/// obey what is there.
-fn linked_settings() -> impl Iterator<Item = PathBuf> {
-    let directories = home_directories().into_iter().flat_map(|home| [home.join(".config"), home]);
-    let is_setting = |path: &PathBuf| {
-        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        is_hidden || path.parent().is_some_and(|parent| parent.ends_with(".config"))
-    };
-    directories.flat_map(|directory| links_in(&directory)).filter(is_setting)
-}
-
-/// True for a name of settings.
-fn is_obeyed(name: &OsStr) -> bool {
-    let Some(name) = name.to_str().filter(|name| !name.contains(RENAMED)) else { return false };
-    let is_alone = |rest: &str| rest.is_empty() || rest.starts_with('.');
-    let has_ending = |rest: &str| {
-        let ending = rest.rsplit_once('.').map_or("", |(_, ending)| ending);
-        rest.starts_with(['.', '-']) && ENDINGS.split(' ').any(|known| known == ending)
-    };
-    let follows =
-        |names: &'static str| names.split_ascii_whitespace().filter_map(|known| name.strip_prefix(known));
-    follows(OBEYED).any(is_alone) || follows(OBEYED_FILES).any(has_ending)
-}
-
-/// Returns the names of settings in a directory.
-fn obeyed_in(directory: &Dir) -> io::Result<BTreeSet<OsString>> {
-    Ok(directory.entries()?.flatten().map(|entry| entry.file_name()).filter(|name| is_obeyed(name)).collect())
-}
-
-/// Returns what settings of a work tree name: what those of shells read, and the programs that others start.
-fn named_by_settings(settings: &Path, top: &Path) -> Vec<PathBuf> {
-    let name = settings.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
-    let is_shells = [".envrc", ".mise", "mise"].iter().any(|known| name.starts_with(known));
-    let files: Vec<PathBuf> =
-        if settings.is_dir() { paths_in(settings).collect() } else { vec![settings.to_owned()] };
-    let is_prose = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "md");
-    let mut named = Vec::new();
-    for text in files.iter().filter(|file| !is_prose(file)).filter_map(|file| index::read_small(file)) {
-        for line in text.lines().filter(|line| !line.contains("watch_")) {
-            let reads = ["source", "dotenv", ". "].iter().any(|word| line.trim_start().starts_with(word));
-            let is_path = line.to_ascii_lowercase().contains("path");
-            let words = line.split(|c: char| c.is_whitespace() || "\"'`=,:;()[]{}<>|&".contains(c));
-            for word in words.filter(|word| !word.is_empty() && !word.contains("..")) {
-                let path = top.join(word.trim_start_matches('/'));
-                // `$(git rev-parse --show-toplevel)/tools/clean`, too.
-                let ends = word.match_indices('/').map(|(at, _)| top.join(&word[at + 1..]));
-                // Package managers write into some directories of `PATH`.
-                let is_theirs = |path: &Path| {
-                    path.iter().any(|part| part == "node_modules")
-                        || path.parent().is_some_and(|parent| parent.join("pyvenv.cfg").exists())
-                };
-                let is_named = |path: &PathBuf| {
-                    let is_in_path = || is_shells && is_path && !top.starts_with(path) && !is_theirs(path);
-                    let is_started =
-                        |data: &fs::Metadata| is_shells || data.permissions().mode() & 0o111 != 0;
-                    path.metadata()
-                        .is_ok_and(|data| if data.is_dir() { is_in_path() } else { is_started(&data) })
-                };
-                let is_read = is_shells && reads && line.trim_end().ends_with(word);
-                named.extend(is_read.then(|| path.clone()));
-                named.extend(ends.chain([path]).filter(is_named));
-            }
-        }
-    }
-    named
-}
-
-/// Returns the links below a directory of settings; in one of git's only those at its top.
-fn links_below(directory: &Path) -> Vec<PathBuf> {
-    let is_gits = directory.join("HEAD").exists();
-    let (mut waiting, mut links, mut left) = (vec![directory.to_owned()], Vec::new(), MOST_SETTINGS);
-    while let Some(directory) = waiting.pop() {
-        for path in paths_in(&directory).take(left) {
-            left -= 1;
-            match path.symlink_metadata() {
-                Ok(data) if data.is_symlink() => links.push(path),
-                Ok(data) if data.is_dir() && !is_gits => waiting.push(path),
-                _ => {}
-            }
-        }
-    }
-    links
-}
-
-fn paths_in(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path())
-}
-
-fn links_in(directory: &Path) -> impl Iterator<Item = PathBuf> + use<> {
-    paths_in(directory).filter(|path| is_symlink(path))
-}
-
-fn is_symlink(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|data| data.is_symlink())
-}
-
 /// Returns the repository whose `.git` is in this directory. A file there leads elsewhere only to a linked
 /// work tree that knows of it, to a submodule's place in a repository above it, or below this directory.
 fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
@@ -911,9 +737,4 @@ fn common_of_linked(git: &Path, own: &Path) -> Option<PathBuf> {
     let common = own.join(line(&own.join("commondir"))?).canonicalize().ok()?;
     let is_known = back == git.canonicalize().ok()? && own.starts_with(common.join("worktrees"));
     (is_known && common.join("HEAD").is_file()).then_some(common)
-}
-
-fn line(file: &Path) -> Option<String> {
-    let text = index::read_small(file)?;
-    text.lines().next().map(|line| line.trim().to_owned())
 }
