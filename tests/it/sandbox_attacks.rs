@@ -1248,6 +1248,27 @@ fn no_interface_leads_around_the_closed_roads() {
     }
 }
 
+const TO_GROUPS: &str = r#"
+import socket
+number = socket.if_nameindex()[-1][0]
+index = number.to_bytes(4, "little")
+for group in "224.0.0.251", "239.1.2.3", "ff02::fb", "ff05::5":
+    family, info = (socket.AF_INET6, (41, 50, bytes(16) + index)) if ":" in group else (socket.AF_INET, (0, 8, index + bytes(8)))
+    for ways in [], [info]:
+        try: socket.socket(family, socket.SOCK_DGRAM).sendmsg([b"x"], ways, 0, (group, 5353)); print(group, "sent")
+        except OSError as error: print(group, type(error).__name__)
+"#;
+
+/// pasta would send them to members of the group on this machine too.
+#[test]
+fn no_datagram_is_sent_to_a_group() {
+    let site = Site::new();
+    fs::write(site.work("groups.py"), TO_GROUPS).unwrap();
+    let said =
+        site.run_at("full", "local.network = true", &[], &["/usr/bin/python3 groups.py"]).outputs.concat();
+    assert!(said.starts_with("224.0.0.251 PermissionError\n") && !said.contains("sent"), "{said}");
+}
+
 /// An index that only looks large is not read.
 #[test]
 fn a_sparse_index_holds_nothing_up() {

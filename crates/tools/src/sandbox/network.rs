@@ -5,14 +5,16 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, PipeReader, Read as _, Write as _};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
+};
 
 use super::launch::{End, stage_arguments};
 use super::spec::Spec;
@@ -125,6 +127,8 @@ pub(super) fn close_roads(spec: &Spec) -> io::Result<()> {
             }
         }
     }
+    // Not every kernel has such policies.
+    let _ = stop_groups();
     Ok(())
 }
 
@@ -139,28 +143,67 @@ fn interfaces() -> io::Result<Vec<u32>> {
 /// Makes a route of rtnetlink(7) by which what leaves by an interface stays in the namespace.
 fn keep(address: IpAddr, bits: u8, interface: u32) -> Result<(), Errno> {
     const NEW_ROUTE: u16 = 24;
-    /// `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_CREATE` and `NLM_F_APPEND`.
-    const FLAGS: u16 = 0xC05;
+    /// `NLM_F_APPEND`.
+    const APPEND: u16 = 0x800;
     /// `RT_TABLE_LOCAL`, `RTPROT_STATIC`, `RT_SCOPE_HOST` and `RTN_LOCAL`.
     const ROUTE: [u8; 4] = [255, 4, 254, 2];
     const DESTINATION: u16 = 1;
     const INTERFACE: u16 = 4;
+    let (family, octets) = family_and_octets(address);
+    let length = u16::try_from(octets.len()).unwrap_or_default();
+    let mut route = vec![family, bits, 0, 0];
+    route.extend(ROUTE);
+    route.extend([0; 4]);
+    route.extend([8, INTERFACE].iter().flat_map(|word| word.to_ne_bytes()));
+    route.extend(interface.to_ne_bytes());
+    route.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
+    route.extend(octets);
+    request(None, NEW_ROUTE, APPEND, &route)
+}
+
+/// Stops datagrams to groups, which pasta would also send to this machine's members. A policy of `IPsec`
+/// (`xfrm_userpolicy_info`) does it: the kernel asks no routes for some of these addresses.
+fn stop_groups() -> Result<(), Errno> {
+    const NEW_POLICY: u16 = 0x13;
+    const GROUPS: [(IpAddr, u8); 2] = [
+        (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
+        (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
+    ];
+    const UDP: u8 = 17;
+    for (address, bits) in GROUPS {
+        let (family, octets) = family_and_octets(address);
+        let mut policy = [0; 168];
+        policy[..octets.len()].copy_from_slice(&octets);
+        policy[40..42].copy_from_slice(&u16::from(family).to_ne_bytes());
+        policy[42] = bits;
+        policy[44] = UDP;
+        // No number of bytes or packets ends it.
+        policy[56..88].fill(0xFF);
+        // `XFRM_POLICY_OUT` and `XFRM_POLICY_BLOCK`.
+        policy[160..162].fill(1);
+        request(Some(netlink::XFRM), NEW_POLICY, 0, &policy)?;
+    }
+    Ok(())
+}
+
+fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
     let (family, octets) = match address {
         IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
         IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
     };
-    let length = u16::try_from(octets.len()).unwrap_or_default();
-    let mut message = u32::from(40 + length).to_ne_bytes().to_vec();
-    message.extend([NEW_ROUTE, FLAGS, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
-    message.extend([u8::try_from(family.as_raw()).unwrap_or_default(), bits, 0, 0]);
-    message.extend(ROUTE);
-    message.extend([0; 4]);
-    message.extend([8, INTERFACE].iter().flat_map(|word| word.to_ne_bytes()));
-    message.extend(interface.to_ne_bytes());
-    message.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
-    message.extend(octets);
+    (u8::try_from(family.as_raw()).unwrap_or_default(), octets)
+}
+
+/// Asks the kernel for something new, as netlink(7) has it.
+fn request(protocol: Option<Protocol>, kind: u16, how: u16, body: &[u8]) -> Result<(), Errno> {
+    /// `NLM_F_REQUEST`, `NLM_F_ACK` and `NLM_F_CREATE`.
+    const FLAGS: u16 = 0x405;
+    let length = u32::try_from(16 + body.len()).unwrap_or_default();
+    let mut message = length.to_ne_bytes().to_vec();
+    message.extend([kind, FLAGS | how, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend(body);
     let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
-    let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, protocol)?;
     send(&socket, &message, SendFlags::empty())?;
     let mut answer = [0_u8; 256];
     recv(&socket, &mut answer, RecvFlags::empty())?;
