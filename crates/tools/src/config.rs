@@ -139,7 +139,7 @@ impl LocalConfig {
     }
 }
 
-/// Returns the paths below a directory that a text contains, `-I/work/lib` and `a:/work/b` as well.
+/// Returns the paths below a directory that a text contains, `-I/srv/lib` and `a:/srv/b` as well.
 fn paths_below(root: &Path, text: &str) -> Vec<PathBuf> {
     let Some(prefix) = root.to_str() else { return Vec::new() };
     let below = |(at, _)| {

@@ -73,7 +73,7 @@ pub(super) fn probe(launcher: &Path, bubblewrap: Option<PathBuf>, highest: Optio
     found.entry(question).or_insert_with_key(find).clone()
 }
 
-/// What a level is found out for.
+/// The programs with which a level was found.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Question {
     launcher: PathBuf,

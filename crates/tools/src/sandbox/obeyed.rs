@@ -23,7 +23,7 @@ const OBEYED: &str = "\
 /// The same, for files of settings: what may follow these names ends with one of the endings.
 const OBEYED_FILES: &str = "mise lefthook opencode crush AGENTS AGENT CLAUDE GEMINI QWEN";
 const ENDINGS: &str = "toml yml yaml json jsonc md";
-/// What the name of settings ends with that a command made.
+/// The end of the name of settings that a command made.
 pub(super) const RENAMED: &str = ".made-by-a-command";
 /// More is not searched for links below settings.
 const MOST_SETTINGS: usize = 2_000;
