@@ -58,7 +58,7 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
 }
 
 /// Returns the names of settings in a directory.
-pub(super) fn obeyed_in(directory: &Dir) -> io::Result<BTreeSet<OsString>> {
+pub(super) fn list_settings(directory: &Dir) -> io::Result<BTreeSet<OsString>> {
     Ok(directory.entries()?.flatten().map(|entry| entry.file_name()).filter(|name| is_obeyed(name)).collect())
 }
 

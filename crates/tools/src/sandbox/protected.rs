@@ -21,7 +21,7 @@ use super::super::programs::{Resolved, home_directories, resolve_symlinks};
 use super::harmless::{is_harmless, line};
 use super::index;
 use super::obeyed::{
-    RENAMED, is_obeyed, is_symlink, linked_settings, links_below, links_in, named_by_settings, obeyed_in,
+    RENAMED, is_obeyed, is_symlink, linked_settings, links_below, links_in, list_settings, named_by_settings,
     paths_in,
 };
 
@@ -395,7 +395,7 @@ impl WatchedSettings {
             let target = target.filter(|target| links.get(&path) == Some(target));
             is_watched.then_some(Watched { name, before, target })
         };
-        let settings = if is_top { obeyed_in(&directory)? } else { BTreeSet::new() };
+        let settings = if is_top { list_settings(&directory)? } else { BTreeSet::new() };
         let known: BTreeSet<OsString> = names.iter().cloned().chain(settings).collect();
         let names = known.iter().cloned().filter_map(&mut watch).collect();
         let (top, stuck) = (top.to_owned(), Arc::clone(&protected.stuck));
@@ -411,7 +411,7 @@ impl WatchedSettings {
         let mut notes: Vec<String> =
             self.names.iter().filter_map(|watched| self.restore_one(watched)).collect();
         if let Some(known) = &self.known {
-            let settings = obeyed_in(&self.directory).unwrap_or_default();
+            let settings = list_settings(&self.directory).unwrap_or_default();
             notes.extend(settings.difference(known).map(|name| self.rename(name)));
         }
         if let Some((directory, permissions)) = closed {
