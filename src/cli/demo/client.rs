@@ -1,8 +1,10 @@
-//! The client of the tour: it joins the chunks of a stream as any client does, and knows nothing about
-//! respool.
+//! The client of the tour: a generic HTTP client and SSE parser that joins the chunks of a stream and knows
+//! nothing about respool.
 
 use std::time::{Duration, Instant};
 
+use eventsource_stream::Eventsource as _;
+use futures::StreamExt as _;
 use serde_json::Value;
 
 use super::scenes::{Conversation, scene_request};
@@ -47,17 +49,13 @@ pub(super) async fn send_conversation(
         got.error = Some(format!("HTTP {status}: {}", error_in(&body).unwrap_or(body)));
         return Ok(got);
     }
-    let (mut reply, mut arrived) = (reply, Vec::new());
-    while let Ok(Some(piece)) = reply.chunk().await {
+    let mut events = reply.bytes_stream().eventsource();
+    while let Some(Ok(event)) = events.next().await {
         if got.first.is_zero() {
             got.first = began.elapsed();
         }
-        arrived.extend_from_slice(&piece);
+        got.take_event(&event.data);
     }
-    let text = String::from_utf8_lossy(&arrived);
-    text.lines()
-        .filter_map(|line| line.strip_prefix("data:"))
-        .for_each(|data| got.take_event(data.trim_start()));
     Ok(got)
 }
 
