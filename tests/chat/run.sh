@@ -170,7 +170,7 @@ start --continue
 await "continuing the last conversation (6 turns)"
 say "What did we do?"
 await "you undid it"
-grep -q "Restored: calc.py" "$dir/log" || fail "the model does not know of the undo"
+grep -qE "(restored|removed): calc.py" "$dir/log" || fail "the model does not know of the undo"
 pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
 kill -KILL "$pid"
 await "left with 137"

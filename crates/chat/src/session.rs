@@ -18,7 +18,7 @@ use super::editor::{self, Input, Lines};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
-use super::terminal::{Quiet, SavedTerminal};
+use super::terminal::{self, Quiet, SavedTerminal};
 use super::transcript;
 use agent::{Conversation, Outcome, Spent};
 use tools::{Approver, Tools as _, remove_temporary_directories};
@@ -169,6 +169,7 @@ impl Session {
                     lines.remember(line);
                     Input::Text(line.to_owned())
                 }
+                None if typed == terminal::END => Input::End,
                 None => lines.read_input(&typed),
             };
             match input {

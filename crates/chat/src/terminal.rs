@@ -154,7 +154,11 @@ impl Typed {
     }
 }
 
-/// Returns the text of typed keys: without marks of pasting and special keys, with deletions made.
+/// Ctrl-D as typed text.
+pub(super) const END: &str = "\u{4}";
+
+/// Returns the text of typed keys: without marks of pasting and special keys, with deletions made. Ctrl-D
+/// before any text is [`END`].
 fn clean_typed(typed: &str) -> String {
     let typed = typed.replace("\r\n", "\n");
     let mut text = String::new();
@@ -169,6 +173,7 @@ fn clean_typed(typed: &str) -> String {
                     while chars.next().is_some_and(|c| !(c.is_ascii_alphabetic() || c == '~')) {}
                 }
             }
+            '\u{4}' if text.is_empty() => return END.to_owned(),
             '\r' => text.push('\n'),
             c if c.is_control() && !['\n', '\t'].contains(&c) => {}
             c => text.push(c),
@@ -204,5 +209,6 @@ mod tests {
     fn a_paste_during_a_turn_stays_whole() {
         assert_eq!(clean_typed("\u{1b}[200~one\rtwo\r\n\tthree\u{1b}[201~"), "one\ntwo\n\tthree");
         assert_eq!(clean_typed("teh\u{7f}\u{7f}he\u{1b}[A\u{1b}OB\u{4}"), "the");
+        assert_eq!(clean_typed("x\u{7f}\u{4}"), END);
     }
 }
