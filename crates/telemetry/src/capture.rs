@@ -1,6 +1,6 @@
 //! The exchange of one request: what its client sent, what was sent to model servers, what they replied, and
 //! what the client got. A record collects it where `[capture]` names the key of the request, or where
-//! `[log] content` logs streams; [`Captures`](super::Captures) keeps it.
+//! `[log] content` logs streams; [`Captures`] keeps it.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
