@@ -18,6 +18,11 @@ pub(crate) fn is_zone(_: &str) -> bool {
     true
 }
 
+/// Knows no zone.
+pub(crate) fn nearest_zone(_: &str) -> Option<&'static str> {
+    None
+}
+
 pub(crate) mod schedule {
     //! The times of clocks.
 
