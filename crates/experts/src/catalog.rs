@@ -157,7 +157,7 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// Loads the package of a folder. If it does not load, the package in service stays, or the one that was
+    /// Loads the package of a folder. If that fails, returns the package in service, or else the one that was
     /// installed last.
     fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);

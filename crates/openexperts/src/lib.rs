@@ -34,6 +34,7 @@ mod settings;
 pub mod skill;
 #[cfg(test)]
 mod tests;
+mod watch;
 mod yaml;
 
 pub use bindings::{Binding, BindingType, Bindings, ChannelBinding};
@@ -41,7 +42,7 @@ pub use component::{
     Function, FunctionSession, Knowledge, KnowledgeKind, Operation, Parameter, Process, Scope, State, Tool,
 };
 pub use cron::CronError;
-pub use cron::schedule::{Schedule, Watch};
+pub use cron::schedule::Schedule;
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, suggest_nearest, visible};
 pub use duration::Length;
 pub use fields::Listing;
@@ -61,6 +62,7 @@ pub use settings::{
     Backoff, Delivery, DeliveryFields, Execution, ExecutionFields, Format, OnFailure, ProcessSettings,
     SlaBreach,
 };
+pub use watch::Watch;
 
 /// The file that makes a directory a package.
 pub const MANIFEST: &str = "expert.yaml";

@@ -27,21 +27,11 @@ pub(crate) mod schedule {
     //! The times of clocks.
 
     use super::CronError;
+    use crate::watch::Watch;
 
-    /// The times of a cron trigger, of which this build has none.
+    /// The times of a cron trigger. This build has none.
     #[derive(Clone, Debug)]
     pub enum Schedule {}
-
-    /// The known times of a clock, in milliseconds since 1970.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub struct Watch {
-        /// The last time for which the trigger fired, or when it was first seen.
-        pub mark: u64,
-        /// Since when the clock has been watched without a gap.
-        pub since: u64,
-        /// Now.
-        pub now: u64,
-    }
 
     impl Schedule {
         /// Refuses every expression.

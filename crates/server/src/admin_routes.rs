@@ -105,7 +105,7 @@ const INFORMATION: &[&str] = &[
 
 /// The most letters that a slip changes.
 const SLIP: usize = 2;
-/// A route that is shorter is no correction of another path.
+/// The shortest route that is suggested for an unknown path.
 const LEAST_LENGTH: usize = 8;
 
 /// Returns true for a route that every client may use. The path is compared as it is written: another

@@ -10,7 +10,6 @@ mod agent_apis;
 mod app;
 mod approvals;
 mod body;
-mod captured_reply;
 mod chat;
 pub mod config;
 mod current;

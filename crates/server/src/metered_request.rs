@@ -5,16 +5,15 @@
 //! Where the record does not know them, as when the client leaves before the end, they are estimated from the
 //! bytes in both directions.
 
-use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
-use hyper::body::{Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use hyper::body::Frame;
 
 use super::key_limits::Exceeded;
 use super::keys::ClientKey;
@@ -63,9 +62,14 @@ impl MeteredRequest {
         Ok(())
     }
 
-    /// Counts the reply's bytes as they leave. The request ends with the body.
+    /// Counts the reply's bytes as they leave. The request ends with the body, which is dropped before it, so
+    /// that the estimate is complete then.
     pub(super) fn watch_reply(self: Arc<Self>, response: Response) -> Response {
-        response.map(|body| Body::new(WatchedBody { body, request: self }))
+        let count = move |frame: &Frame<Bytes>| {
+            let bytes = frame.data_ref().map_or(0, Bytes::len) as u64;
+            self.reply.bytes.fetch_add(bytes, Ordering::Relaxed);
+        };
+        response.map(|body| Body::new(body.inspect_frame(count)))
     }
 }
 
@@ -105,38 +109,6 @@ impl Delivery {
         let per_token = if is_stream { BYTES_OF_EVENT } else { BYTES_OF_TOKEN };
         let completion = self.bytes.load(Ordering::Relaxed) / per_token;
         Some(Usage { prompt, completion, ..Usage::default() })
-    }
-}
-
-/// A body whose bytes are counted. The body is dropped before the request, whose estimate is complete then.
-struct WatchedBody {
-    body: Body,
-    request: Arc<MeteredRequest>,
-}
-
-impl hyper::body::Body for WatchedBody {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(context);
-        if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(piece) = frame.data_ref()
-        {
-            self.request.reply.bytes.fetch_add(piece.len() as u64, Ordering::Relaxed);
-        }
-        polled
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -93,7 +93,7 @@ impl Loaded {
         let log = Some(state_dir.join(audit::FILE));
         let own = [self.file.clone(), self.settings.log.file.clone(), program, log, Some(state_dir)];
         tools.local.own_files.extend(own.into_iter().flatten().filter_map(|path| path.canonicalize().ok()));
-        let writable = tools.local.held_from_programs();
+        let writable = tools::held_from_programs(&tools.local);
         for sink in self.settings.alerts.sink.iter_mut().filter(|sink| !sink.program.is_empty()) {
             match Started::find(&sink.program, &writable) {
                 Ok(started) => {

@@ -91,8 +91,8 @@ impl Captures {
         }
     }
 
-    /// Returns the kept exchange of the request with this id: the newest one, or the one that arrived closest
-    /// to a time.
+    /// Returns the kept exchange of the request with this id. Of several, it returns the one that arrived
+    /// closest to `at`, or the newest.
     pub fn find(&self, id: &str, at: Option<u64>) -> Option<Exchange> {
         let name = safe_name(id);
         let mut files = list_files(&self.dir);
@@ -304,7 +304,7 @@ mod tests {
             [found("a/b", None), found("a/b", Some(1_200)), found("x", None)],
             [Some(9_000), Some(1_000), None]
         );
-        assert_eq!(found("a_b", None), Some(2_000), "names that look the same are told apart");
+        assert_eq!(found("a_b", None), Some(2_000), "two ids that give the same file name stay apart");
         let before = |id| captures.previous_of(&captures.find(id, None)?).map(|exchange| exchange.at);
         assert_eq!([before("a_b"), before("a/b"), before("d")], [Some(1_000), None, None]);
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
-use super::sandbox::{self, Level};
+use super::sandbox::Level;
 use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
 
@@ -124,19 +124,6 @@ impl LocalConfig {
         let places = self.workspace.iter().chain(&self.writable);
         places.filter_map(|place| place.canonicalize().ok()).collect()
     }
-
-    /// Returns the directories from which respool starts no code outside the sandbox: those that commands
-    /// write, caches among them, unless the owner has given up the sandbox.
-    pub fn held_from_programs(&self) -> Vec<PathBuf> {
-        if self.sandbox == SandboxMode::Off {
-            return Vec::new();
-        }
-        let mut held = self.writable_by_commands();
-        if let Some(workspace) = self.workspace.as_ref().and_then(|path| path.canonicalize().ok()) {
-            held.extend(sandbox::writable_caches(self, &workspace));
-        }
-        held
-    }
 }
 
 /// Returns the paths below a directory that a text contains, `-I/srv/lib` and `a:/srv/b` as well.
@@ -211,13 +198,6 @@ impl ToolsConfig {
             }
         }
         local
-    }
-
-    /// Keeps the programs of MCP servers away from what commands write.
-    pub(super) fn with_held_programs(mut self) -> Self {
-        let held = self.local.held_from_programs();
-        self.mcp.values_mut().for_each(|server| server.held.clone_from(&held));
-        self
     }
 }
 

@@ -23,17 +23,17 @@ mod network;
 mod obeyed;
 mod places;
 mod protected;
+mod services;
 mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
+mod temporary;
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io::{self, PipeWriter};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 use tempfile::TempDir;
 use tokio::process::Command;
@@ -48,7 +48,10 @@ pub use level::Level;
 pub use obeyed::decides_for_programs;
 use places::Places;
 use protected::{Kept, Protected, WatchedRepositories, WatchedSettings};
+use services::CommandNetwork;
 use spec::{Cover, HELD, Spec};
+use temporary::private_directory;
+pub use temporary::remove_temporary_directories;
 
 #[cfg(target_os = "linux")]
 pub use launch::launch;
@@ -66,11 +69,7 @@ pub(super) struct Sandbox {
     level: Level,
     bubblewrap: Option<PathBuf>,
     git: Option<PathBuf>,
-    network: bool,
-    /// pasta, or why commands with a network reach services on this machine.
-    pasta: Result<PathBuf, String>,
-    /// The ports of those that they reach all the same.
-    forwarded: Vec<u16>,
+    network: CommandNetwork,
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
     workspace: PathBuf,
@@ -149,17 +148,22 @@ impl Sandbox {
                  `landlock` in /sys/kernel/security/lsm), or set tools.local.sandbox = \"auto\""
             ));
         }
-        let network = config.network.unwrap_or(is_persons);
-        let pasta = if network { pasta(config, &level) } else { Err(String::new()) };
-        if let (SandboxMode::Require, true, Err(why)) = (config.sandbox, network, &pasta) {
-            return Err(format!(
-                "a sandbox is required, and {why}, or set tools.local.network = false, or tools.local.sandbox = \"auto\""
-            ));
-        }
-        if let Some(why) = pasta.as_ref().err().filter(|why| !why.is_empty()) {
+        let bubblewrap = bubblewrap(config, &level);
+        let has_network = config.network.unwrap_or(is_persons);
+        let network = if has_network {
+            CommandNetwork::find(config, &level, bubblewrap.as_deref())
+        } else {
+            CommandNetwork::Off
+        };
+        if let Some(why) = network.reached_services() {
+            if config.sandbox == SandboxMode::Require {
+                return Err(format!(
+                    "a sandbox is required, and {why}, or set tools.local.network = false, or tools.local.sandbox = \"auto\""
+                ));
+            }
             tracing::warn!(target: "respool::tools", "{why}");
         }
-        let places = Places::find(config, workspace, network);
+        let places = Places::find(config, workspace, has_network);
         // The temporary directory of a workspace that holds it is the workspace's own.
         let is_outside = !std::env::temp_dir().starts_with(workspace);
         let temporary = (level.holds_files() && is_outside).then(private_directory).transpose();
@@ -168,12 +172,10 @@ impl Sandbox {
         let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
         Ok(Self {
             launcher,
-            bubblewrap: bubblewrap(config).filter(|_| level.has_namespaces()),
+            bubblewrap,
             git: find_program("git", &writable),
             level,
             network,
-            pasta,
-            forwarded: ports_on_loopback(config),
             accepts_unprotected: config.unprotected_repositories,
             workspace: workspace.to_owned(),
             named: config.named_by_servers.clone(),
@@ -191,7 +193,7 @@ impl Sandbox {
     /// Returns the services that a command of the workspace reaches, in a sentence for the owner; `None`
     /// where it reaches none.
     pub(super) fn services(&self) -> Option<&str> {
-        self.pasta.as_ref().err().map(String::as_str).filter(|why| !why.is_empty())
+        self.network.reached_services()
     }
 
     /// True for what tools on files never write: git's own files, and respool's. It may search the workspace.
@@ -261,7 +263,7 @@ impl Sandbox {
     /// When git's index leads elsewhere, or a file cannot be written.
     pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
         if let Some(index) = work.new_index()? {
-            let names = index::read_names(&index, &work.repository)?;
+            let names = index::read_names(&index, &work.repository.common)?;
             if let Some(name) = names.iter().find(|name| git::leads_elsewhere(name)) {
                 return Err(io::Error::other(format!(
                     "the new index names {:?}, which is not in the work tree, so nothing was taken over",
@@ -343,7 +345,7 @@ impl Sandbox {
                 .collect();
             return spec;
         }
-        spec.network = self.network;
+        spec.network = !matches!(self.network, CommandNetwork::Off);
         spec.readable.extend(self.places.readable.iter().cloned());
         spec.readable.extend(self.places.settings.iter().cloned());
         // Where this user cannot get, a command cannot either, outside of what it may write.
@@ -353,8 +355,9 @@ impl Sandbox {
             spec.everything = true;
             return spec;
         }
-        spec.pasta = self.pasta.as_ref().ok().cloned();
-        spec.forwarded.clone_from(&self.forwarded);
+        if let CommandNetwork::Own { pasta, forwarded } = &self.network {
+            (spec.pasta, spec.forwarded) = (Some(pasta.clone()), forwarded.clone());
+        }
         spec.scratch.clone_from(&self.places.scratch);
         // Without mounts, nothing else keeps commands from what is protected in a place.
         let is_read_only = |place: &PathBuf| self.is_read_only(place, kept);
@@ -403,7 +406,8 @@ impl Sandbox {
 
     /// The note on a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
     pub(super) fn refusal(&self, output: &str) -> Option<Refusal> {
-        let is_refused = self.pasta.is_ok() && REFUSED.iter().any(|sign| output.contains(sign));
+        let has_own_network = matches!(self.network, CommandNetwork::Own { .. });
+        let is_refused = has_own_network && REFUSED.iter().any(|sign| output.contains(sign));
         if !self.level.holds_files() || !(is_refused || SIGNS.iter().any(|sign| output.contains(sign))) {
             return None;
         }
@@ -417,12 +421,12 @@ impl Sandbox {
         } else {
             "it never writes respool's own files"
         };
-        let network = match (self.network, &self.pasta) {
-            (false, _) => " and has no network (`tools.local.network`)",
-            (true, Ok(_)) => {
+        let network = match self.network {
+            CommandNetwork::Off => " and has no network (`tools.local.network`)",
+            CommandNetwork::Own { .. } => {
                 " and reaches no services on this machine (`tools.local.loopback_ports` adds some)"
             }
-            (true, Err(_)) => "",
+            CommandNetwork::Unconfined | CommandNetwork::Shared(_) => "",
         };
         let text = format!(
             "the command ran in respool's sandbox: it may write below {}, in the usual caches and in /tmp \
@@ -468,73 +472,37 @@ pub fn level(config: &LocalConfig) -> Level {
     match (&config.launcher, config.sandbox) {
         (_, SandboxMode::Off) => Level::Off,
         (None, _) => Level::Missing("this program cannot start respool's launcher".to_owned()),
-        (Some(launcher), _) => level::probe(launcher, bubblewrap(config), config.highest_level.as_ref()),
+        (Some(launcher), _) => level::probe(launcher, find_bubblewrap(config), config.highest_level.as_ref()),
     }
 }
 
-/// bubblewrap, where no command could have put it.
-fn bubblewrap(config: &LocalConfig) -> Option<PathBuf> {
+/// Finds bubblewrap where no command could have put it.
+fn find_bubblewrap(config: &LocalConfig) -> Option<PathBuf> {
     find_program("bwrap", &config.writable_by_commands())
 }
 
-/// Returns the pasta that makes a network of a command's own, or why one with a network reaches this
-/// machine's.
-fn pasta(config: &LocalConfig, level: &Level) -> Result<PathBuf, String> {
-    let (Some(launcher), true) = (&config.launcher, level.holds_files()) else { return Err(String::new()) };
-    let reached = |why: &str| {
-        format!(
-            "a command with the network reaches services on this machine, such as daemons of build tools, which run what they are \
-             asked to outside the sandbox: {why}"
-        )
-    };
-    let bubblewrap = bubblewrap(config).filter(|_| level.has_namespaces());
-    let pasta = find_program("pasta", &config.writable_by_commands());
-    let (Some(bubblewrap), Some(pasta)) = (bubblewrap, pasta) else {
-        return Err(reached("install bubblewrap and passt"));
-    };
-    match level::try_pasta(launcher, &bubblewrap, &pasta) {
-        Ok(()) => Ok(pasta),
-        Err(why) => Err(reached(&format!("pasta fails here ({why}); install passt from a current system"))),
-    }
+/// Returns the bubblewrap that makes the namespaces of this level.
+fn bubblewrap(config: &LocalConfig, level: &Level) -> Option<PathBuf> {
+    find_bubblewrap(config).filter(|_| level.has_namespaces())
 }
 
-/// Returns the places that commands write outside the workspace.
-pub(super) fn writable_caches(config: &LocalConfig, workspace: &Path) -> Vec<PathBuf> {
-    Places::find(config, workspace, true).writable
+/// Returns the directories from which respool starts no code outside the sandbox: those that commands write,
+/// caches among them, unless the owner has given up the sandbox.
+pub fn held_from_programs(config: &LocalConfig) -> Vec<PathBuf> {
+    if config.sandbox == SandboxMode::Off {
+        return Vec::new();
+    }
+    let mut held = config.writable_by_commands();
+    if let Some(workspace) = config.workspace.as_ref().and_then(|path| path.canonicalize().ok()) {
+        held.extend(Places::find(config, &workspace, true).writable);
+    }
+    held
 }
 
 /// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;
 /// `None` where it reaches none.
 pub fn reached_services(config: &LocalConfig) -> Option<String> {
-    pasta(config, &level(config)).err().filter(|why| !why.is_empty())
-}
-
-/// Returns the ports of loopback that commands with a network reach.
-fn ports_on_loopback(config: &LocalConfig) -> Vec<u16> {
-    #[cfg(target_os = "linux")]
-    let proxies = network::ports_of_proxies();
-    #[cfg(not(target_os = "linux"))]
-    let proxies = Vec::new();
-    config.loopback_ports.iter().copied().chain(proxies).collect()
-}
-
-/// The temporary directories that are in use.
-static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
-
-/// A temporary directory for this user alone.
-fn private_directory() -> io::Result<TempDir> {
-    let owner_only = fs::Permissions::from_mode(0o700);
-    let directory = tempfile::Builder::new().prefix("respool-").permissions(owner_only).tempdir()?;
-    let mut known = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
-    known.retain(|known| known.exists());
-    known.push(directory.path().to_owned());
-    Ok(directory)
-}
-
-/// Removes the temporary directories of commands, for an end of this process that drops nothing.
-pub fn remove_temporary_directories() {
-    for directory in TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        // What cannot be removed now stays for its owner.
-        let _ = fs::remove_dir_all(directory);
-    }
+    let level = level(config);
+    let bubblewrap = bubblewrap(config, &level);
+    CommandNetwork::find(config, &level, bubblewrap.as_deref()).reached_services().map(str::to_owned)
 }

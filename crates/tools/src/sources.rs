@@ -14,7 +14,7 @@ use super::mcp::Server;
 use super::offer::MCP_PREFIX;
 use super::policy::Policy;
 use super::policy::held::{HeldPolicy, Policies};
-use super::sandbox::Level;
+use super::sandbox::{Level, held_from_programs};
 use super::server_problem::{Availability, ServerProblem};
 use super::set::ToolSet;
 use super::source::Source;
@@ -74,6 +74,10 @@ impl Sources {
         if let Some(local) = &local {
             log_confinement(local.sandbox());
         }
+        let mut config = config.clone();
+        // The programs of MCP servers stay away from what commands write.
+        let held = held_from_programs(&config.local);
+        config.mcp.values_mut().for_each(|server| server.held.clone_from(&held));
         Ok(Self {
             policy: Arc::new(HeldPolicy::new(&config.policy, policy)),
             root,
@@ -84,7 +88,7 @@ impl Sources {
                 prospect: Availability::Starting,
             })),
             servers: Mutex::default(),
-            config: Arc::new(config.clone().with_held_programs()),
+            config: Arc::new(config),
         })
     }
 

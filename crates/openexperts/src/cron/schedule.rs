@@ -9,6 +9,7 @@ use chrono_tz::Tz;
 use croner::Cron;
 
 use super::{CronError, parse_expression};
+use crate::watch::Watch;
 
 /// A time that was missed while nothing watched is made up for if it is younger than this, in milliseconds.
 const MADE_UP_FOR: u64 = 3_600_000;
@@ -20,17 +21,6 @@ const MOST: usize = 100;
 pub struct Schedule {
     cron: Cron,
     zone: Tz,
-}
-
-/// The known times of a clock, in milliseconds since 1970.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Watch {
-    /// The last time for which the trigger fired, or when it was first seen.
-    pub mark: u64,
-    /// Since when the clock has been watched without a gap.
-    pub since: u64,
-    /// Now.
-    pub now: u64,
 }
 
 impl Schedule {

@@ -4,20 +4,22 @@ use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use http::request::Parts;
-use http::{Extensions, HeaderMap};
-use hyper::body::Incoming;
+use http::{Extensions, HeaderMap, header};
+use http_body_util::BodyExt as _;
+use hyper::body::{Frame, Incoming};
 use tokio::time::Instant;
 
 use super::permit::{self, Cost};
 use super::{reading, target};
 use crate::app::App;
 use crate::body::BodyReservation;
-use crate::captured_reply::captured_reply;
 use crate::respond;
 use relay::{Origin, ReplyWishes, RequestProgress, Wire, program_of};
+use telemetry::capture::Collector;
 use telemetry::{RequestRecord, RequestStart};
 use translate::ClientProgram;
 use wire::{ApiError, Object};
@@ -107,7 +109,7 @@ impl Arrival {
         let response =
             respond::with_trimmed(respond::finish_response(response, &self.record), &self.progress);
         match self.record.kept_exchange() {
-            Some(collector) => captured_reply(response, Arc::clone(collector)),
+            Some(collector) => collect_reply(response, Arc::clone(collector)),
             None => response,
         }
     }
@@ -127,4 +129,14 @@ pub(super) fn record_refused(app: &App, record: &RequestRecord, body: &Bytes) {
     if let Some(named) = target::named_agent(app, body) {
         record.set_agent(&named.agent.name);
     }
+}
+
+/// Collects the head of a reply, and its bytes as they leave.
+fn collect_reply(response: Response, collector: Arc<Collector>) -> Response {
+    let content_type = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    collector.take_client_head(response.status().as_u16(), content_type.unwrap_or_default());
+    let collect = move |frame: &Frame<Bytes>| {
+        frame.data_ref().into_iter().for_each(|piece| collector.take_client_piece(piece));
+    };
+    response.map(|body| Body::new(body.inspect_frame(collect)))
 }

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use cap_std::fs::Dir;
 use tempfile::{TempDir, TempPath};
 
-use super::private_directory;
 use super::protected::Repository;
 use super::spec::{Cover, Spec};
+use super::temporary::private_directory;
 
 /// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other
 /// repository says.

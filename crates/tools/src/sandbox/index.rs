@@ -7,8 +7,6 @@ use std::path::Path;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use super::protected::Repository;
-
 /// Larger indexes are not read.
 const MOST_BYTES: u64 = 512 << 20;
 /// The longest name of an entry, as paths have it, and the most bytes of all names: in version 4 they share
@@ -20,12 +18,12 @@ const MOST_TEXT: u64 = 1 << 20;
 /// The flag of an entry that has more flags.
 const EXTENDED: u8 = 0x40;
 
-/// Reads the names in an index that is not split.
+/// Reads the names in an index that is not split. `common`: git's directory with the configuration.
 ///
 /// # Errors
 /// When it cannot be read, or is not an index.
-pub(super) fn read_names(file: &Path, repository: &Repository) -> io::Result<Vec<Vec<u8>>> {
-    let config = read_small(&repository.common.join("config")).unwrap_or_default().to_ascii_lowercase();
+pub(super) fn read_names(file: &Path, common: &Path) -> io::Result<Vec<Vec<u8>>> {
+    let config = read_small(&common.join("config")).unwrap_or_default().to_ascii_lowercase();
     let digest = if config.contains("objectformat") && config.contains("sha256") { 32 } else { 20 };
     let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
     parse(&read_file(file)?, digest).ok_or_else(unknown)
@@ -124,10 +122,9 @@ mod tests {
             git(&top, &["add", "-A"]);
             git(&top, &["update-index", "--skip-worktree", "skipped"]);
             let own = top.join(".git");
-            let repository = Repository { top: top.clone(), own: own.clone(), common: own.clone() };
             for version in ["--index-version=2", "--index-version=4"] {
                 git(&top, &["update-index", version]);
-                let names = read_names(&own.join("index"), &repository).unwrap();
+                let names = read_names(&own.join("index"), &own).unwrap();
                 let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
                 assert_eq!(
                     names,

@@ -8,26 +8,19 @@ use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::process::{Child, Command};
+use std::process::Command;
 
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigSet, Signal, raise};
-use nix::unistd::{Pid, setsid};
+use nix::unistd::setsid;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::bubblewrap::Arguments;
-use super::spec::Spec;
+use super::spec::{End, Spec};
 use super::{confine, network, supervise};
 
 /// The exit code when the sandbox cannot be made; nothing has run then.
 const NOT_MADE: u8 = 125;
-
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Code(i32),
-    Signal(i32),
-}
 
 /// Runs a stage (`begin`, `apart`, `inside` or `confined`) and returns its exit code. Without words nothing
 /// runs: the sandbox is only tried.
@@ -82,7 +75,7 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     let inside = Spec { report: Some(report.as_raw_fd()), ..spec.clone() };
     let mut command = Command::new(bubblewrap);
     command.args(&arguments.words).arg("--").arg(format!("/proc/self/fd/{}", program.as_raw_fd()));
-    let mut child = command.args(stage_arguments("inside", &inside)?).args(words).spawn()?;
+    let mut child = command.args(inside.stage_arguments("inside")?).args(words).spawn()?;
     drop((arguments, program, report));
     let status = child.wait()?;
     let mut reported = String::new();
@@ -119,33 +112,6 @@ fn read_end(text: &str) -> Option<End> {
         ("signal", number) => Some(End::Signal(number.parse().ok()?)),
         _ => None,
     }
-}
-
-/// This program again, at another stage. Its environment holds the command's.
-pub(super) fn stage(name: &str, spec: &Spec, words: &[OsString]) -> io::Result<Command> {
-    let mut command = Command::new("/proc/self/exe");
-    command.args(stage_arguments(name, spec)?).args(words);
-    Ok(command)
-}
-
-pub(super) fn stage_arguments(name: &str, spec: &Spec) -> io::Result<[String; 5]> {
-    let spec = serde_json::to_string(spec).map_err(io::Error::other)?;
-    Ok(["sandbox-exec".to_owned(), "--stage".to_owned(), name.to_owned(), spec, "--".to_owned()])
-}
-
-pub(super) fn pid_of(child: &Child) -> Pid {
-    Pid::from_raw(i32::try_from(child.id()).unwrap_or_default())
-}
-
-/// Listens to respool in a thread: `true` for a byte, `false` for the end of the pipe.
-pub(super) fn on_control(hear: impl Fn(bool) + Send + 'static) {
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while let Ok(1) = io::stdin().read(&mut byte) {
-            hear(true);
-        }
-        hear(false);
-    });
 }
 
 /// Ends as the command did.

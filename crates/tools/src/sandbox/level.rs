@@ -81,13 +81,10 @@ struct Question {
     highest: Option<Level>,
 }
 
-/// Finds out whether pasta can make a network of a command's own.
-///
-/// # Errors
-/// Why it cannot.
-pub(super) fn try_pasta(launcher: &Path, bubblewrap: &Path, pasta: &Path) -> Result<(), String> {
+/// Returns why pasta cannot make a network of a command's own; `None` if it can.
+pub(super) fn why_pasta_fails(launcher: &Path, bubblewrap: &Path, pasta: &Path) -> Option<String> {
     let own = Spec { pasta: Some(pasta.to_owned()), network: true, ..trial(Some(bubblewrap), true) };
-    attempt(launcher, &own)
+    attempt(launcher, &own).err()
 }
 
 /// A sandbox in which a mount of each kind is tried.

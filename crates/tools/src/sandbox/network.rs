@@ -16,8 +16,7 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
 };
 
-use super::launch::{End, stage_arguments};
-use super::spec::Spec;
+use super::spec::{End, Spec};
 
 /// Connected as the machine is, apart from its loopback. Listeners of the command are its own.
 const OPTIONS: &str = "--quiet --foreground --config-net --no-map-gw -t none -u none -U none";
@@ -76,7 +75,7 @@ pub(super) fn run_in_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io:
     // word, all of this output is pasta's own.
     let script = format!("echo {STARTED} >&2; exec \"$@\" 2>&1");
     command.args(["--", "/bin/sh", "-c", &script, "sh"]).arg(std::env::current_exe()?);
-    command.args(stage_arguments("apart", &apart)?).args(words);
+    command.args(apart.stage_arguments("apart")?).args(words);
     let mut child = command.stderr(Stdio::piped()).spawn()?;
     let mut said = Vec::new();
     if let Some(mut errors) = child.stderr.take() {

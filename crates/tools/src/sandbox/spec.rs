@@ -1,5 +1,6 @@
 //! The description of the sandbox that the launcher makes: plain data, as JSON in its arguments.
 
+use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
@@ -51,6 +52,13 @@ pub(super) struct Spec {
     pub(super) report: Option<i32>,
     /// Processes that get no signals.
     pub(super) spared: Vec<i32>,
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Code(i32),
+    Signal(i32),
 }
 
 /// A directory that takes the place of another.
@@ -109,6 +117,12 @@ impl Spec {
     /// True when the command has processes, mounts and devices of its own.
     pub(super) fn has_namespaces(&self) -> bool {
         self.bubblewrap.is_some()
+    }
+
+    /// Returns the words for this program at another stage.
+    pub(super) fn stage_arguments(&self, name: &str) -> io::Result<[String; 5]> {
+        let spec = serde_json::to_string(self).map_err(io::Error::other)?;
+        Ok(["sandbox-exec".to_owned(), "--stage".to_owned(), name.to_owned(), spec, "--".to_owned()])
     }
 
     /// True in pasta's namespaces.

@@ -3,9 +3,9 @@
 //! elsewhere this process does, which gets every orphan as a child.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -13,8 +13,7 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::launch::{End, on_control, pid_of, stage};
-use super::spec::Spec;
+use super::spec::{End, Spec};
 
 /// How long processes that keep making others are fought.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -33,8 +32,11 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     signals.thread_block()?;
     let mut spec = spec.clone();
     spec.spared.push(i32::try_from(std::process::id()).unwrap_or_default());
-    let mut command = stage("confined", &spec, words)?;
-    let child = pid_of(&command.process_group(0).stdin(Stdio::null()).spawn()?);
+    // Its environment holds the command's.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(spec.stage_arguments("confined")?).args(words);
+    let child = command.process_group(0).stdin(Stdio::null()).spawn()?;
+    let child = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
     on_control(move |asked| {
         if asked {
             let _ = killpg(child, Signal::SIGTERM);
@@ -46,6 +48,17 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     let end = wait_for(child, &signals)?;
     end_all();
     Ok(end)
+}
+
+/// Listens to respool in a thread: `true` for a byte, `false` for the end of the pipe.
+fn on_control(hear: impl Fn(bool) + Send + 'static) {
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while let Ok(1) = io::stdin().read(&mut byte) {
+            hear(true);
+        }
+        hear(false);
+    });
 }
 
 /// Waits for the command and takes in all others that end meanwhile.

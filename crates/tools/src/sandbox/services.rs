@@ -1,0 +1,58 @@
+//! The network of commands, and the services of this machine that they reach by it.
+
+use std::path::{Path, PathBuf};
+
+use super::super::config::LocalConfig;
+use super::super::programs::find_program;
+use super::level::{self, Level};
+
+/// The network of a sandbox's commands.
+#[derive(Debug)]
+pub(super) enum CommandNetwork {
+    /// There is none.
+    Off,
+    /// The machine's, where nothing confines commands.
+    Unconfined,
+    /// The machine's, although commands are confined. The sentence tells the owner why.
+    Shared(String),
+    /// One of each command's own, which this pasta makes. The TCP ports lead to the machine's loopback.
+    Own { pasta: PathBuf, forwarded: Vec<u16> },
+}
+
+impl CommandNetwork {
+    /// Finds out which network commands get that are to have one. `bubblewrap`: the one that makes their
+    /// namespaces.
+    pub(super) fn find(config: &LocalConfig, level: &Level, bubblewrap: Option<&Path>) -> Self {
+        let (Some(launcher), true) = (&config.launcher, level.holds_files()) else { return Self::Unconfined };
+        let shared = |why: &str| {
+            Self::Shared(format!(
+                "a command with the network reaches services on this machine, such as daemons of build tools, which run what they \
+                 are asked to outside the sandbox: {why}"
+            ))
+        };
+        let pasta = find_program("pasta", &config.writable_by_commands());
+        let (Some(bubblewrap), Some(pasta)) = (bubblewrap, pasta) else {
+            return shared("install bubblewrap and passt");
+        };
+        match level::why_pasta_fails(launcher, bubblewrap, &pasta) {
+            None => Self::Own { pasta, forwarded: ports_on_loopback(config) },
+            Some(why) => shared(&format!("pasta fails here ({why}); install passt from a current system")),
+        }
+    }
+
+    /// Returns why a command reaches services of this machine although it is confined.
+    pub(super) fn reached_services(&self) -> Option<&str> {
+        match self {
+            Self::Shared(why) => Some(why),
+            Self::Off | Self::Unconfined | Self::Own { .. } => None,
+        }
+    }
+}
+
+fn ports_on_loopback(config: &LocalConfig) -> Vec<u16> {
+    #[cfg(target_os = "linux")]
+    let proxies = super::network::ports_of_proxies();
+    #[cfg(not(target_os = "linux"))]
+    let proxies = Vec::new();
+    config.loopback_ports.iter().copied().chain(proxies).collect()
+}
