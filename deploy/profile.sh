@@ -7,10 +7,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# = 1 ] || { echo "usage: profile.sh FILE" >&2; exit 2; }
-file=$(realpath "$1") target=${TARGET:-x86_64-unknown-linux-musl}
+file=$(realpath -m "$1") target=${TARGET:-x86_64-unknown-linux-musl}
 merge=$(rustc --print sysroot)/lib/rustlib/$(rustc -vV | sed -n 's/^host: //p')/bin/llvm-profdata
 [ -x "$merge" ] || rustup component add llvm-tools
 work=$PWD/target/profile counts=$(mktemp -d)
+mkdir -p "$work" "$(dirname "$file")"
 trap 'rm -rf "$counts"' EXIT
 
 CARGO_TARGET_DIR=$work RUSTFLAGS="${RUSTFLAGS:-} -Cprofile-generate=$counts" \

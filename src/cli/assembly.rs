@@ -132,7 +132,8 @@ pub(super) async fn assemble(
     if let Some(store) = agents.store() {
         usage.use_key_store(Arc::clone(store)).await;
         tokio::spawn(Arc::clone(&usage).share_until(abort.clone()));
-        access.share_sessions(store).await;
+        // Where the database is away, the first seconds of the server try again.
+        let _ = access.share_sessions(store).await;
         shared_folder::check_folder(settings, store).await.map_err(|problem| vec![problem])?;
     }
     if settings.server.asks_for_keys() {

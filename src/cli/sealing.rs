@@ -15,15 +15,26 @@ const FILE: &str = "reasoning.key";
 
 type Secret = [u8; 32];
 
-/// Returns the sealer of all processes that share a store; of a store in files, the installation's.
+/// Returns the sealer of all processes that share a store; of a store in files, the installation's. A process
+/// that has shared the secret once knows it also while the database is away.
 pub(super) async fn open_sealer(state_dir: &Path, store: Option<&Store>) -> Sealer {
     let own = open_secret(state_dir);
     let Some(store) = store else { return Sealer::new(&own) };
     let shared = store.shared_secret("reasoning", own).await.unwrap_or_else(|error| {
-        tracing::warn!(target: "respool::server", %error, "sealed reasoning holds on this node alone");
+        tracing::warn!(target: "respool::server", %error, "sealed reasoning holds on this node alone, unless it has joined the others before");
         own
     });
+    if shared != own {
+        // Without the file, the next start asks the database.
+        let _ = replace_key(state_dir, &shared);
+    }
     Sealer::new(&shared)
+}
+
+fn replace_key(state_dir: &Path, secret: &Secret) -> io::Result<()> {
+    let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
+    file.write_all(secret)?;
+    file.persist(state_dir.join(FILE)).map(drop).map_err(|error| error.error)
 }
 
 fn open_secret(state_dir: &Path) -> Secret {
@@ -67,6 +78,8 @@ mod tests {
         assert_eq!(open_secret(folder.path()), open_secret(folder.path()));
         let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
+        replace_key(folder.path(), &[7; 32]).unwrap();
+        assert_eq!(open_secret(folder.path()), [7; 32]);
         fs::write(folder.path().join(FILE), "short").unwrap();
         assert!(read_or_create_key(folder.path()).unwrap_err().to_string().contains("remove it"));
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,7 +26,11 @@ use tokio::task::AbortHandle;
 use crate::experts_killed::{desk, noted_ids, noting, program_of, wanted};
 use crate::experts_run::{Desk, enqueue, invocation, is_over, results};
 use crate::nodes::send_signal;
+use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::{FakeVllm, Seen};
+use crate::support::replies;
+use crate::support::script::Script;
+use crate::support::wait_until;
 
 /// Of the desk, see [`desk`].
 const LEASE: Duration = Duration::from_millis(600);
@@ -199,23 +204,69 @@ fn assert_each_once(desk: &Desk, fake: &FakeVllm) {
     assert!(missing.is_empty(), "lost: {missing:?}");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn harm_to_nodes_loses_and_doubles_nothing() {
-    let Some(database) = postgres_server::new_remote_database() else { return };
-    let fake = FakeVllm::thinking(noting).await;
-    fake.allow_cut_requests();
+/// A desk whose processes reach their database over a road, and the store, which does not take it: the test
+/// itself always sees what is there. `None` on a machine without `PostgreSQL`.
+async fn desk_behind_a_road(fake: &FakeVllm) -> Option<(Desk, Store, Road)> {
+    let database = postgres_server::new_remote_database()?;
     let road = Road::to(database.port).await;
     let (desk, _) = desk(&fake.url());
     let url = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", database.name);
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
     let toml = format!("{toml}\n[store]\nurl = \"{}\"\npool = 3\n", url(road.port));
     fs::write(desk.path("respool.toml"), toml).unwrap();
-    // Not over the road: the test itself always sees what is there.
     let own = DatabaseConfig { url: Some(Secret::new(url(database.port))), pool: 2, ..Default::default() };
     let config = StoreConfig { state_dir: desk.path("state"), store: own, ..StoreConfig::default() };
-    let store = Store::open(&config).unwrap();
+    Some((desk, Store::open(&config).unwrap(), road))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn harm_to_nodes_loses_and_doubles_nothing() {
+    let fake = FakeVllm::thinking(noting).await;
+    fake.allow_cut_requests();
+    let Some((desk, store, road)) = desk_behind_a_road(&fake).await else { return };
     println!("{}", harm(&desk, &store, Some(&road), &["+0s", "+5m", "-5m"], wanted(12)).await);
     assert_each_once(&desk, &fake);
+}
+
+/// Requests are relayed meanwhile, and the node takes up its work when the database is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_starts_while_its_database_is_away() {
+    let answer = |request: &Value| {
+        let is_relayed = request.to_string().contains("capital");
+        if is_relayed { Script::json(200, &replies::text("Paris")).unchecked() } else { noting(request) }
+    };
+    let fake = FakeVllm::thinking(answer).await;
+    fake.allow_cut_requests();
+    let Some((desk, store, road)) = desk_behind_a_road(&fake).await else { return };
+    enqueue(&store, event(0)).await;
+    road.is_closed.store(true, Ordering::Relaxed);
+    let mut node = start_node(&desk, 0, &[]);
+    let log = || fs::read_to_string(desk.path("log-0")).unwrap();
+    let mut listens = async || {
+        assert!(node.try_wait().unwrap().is_none(), "{}", log());
+        address_in(&log()).is_some()
+    };
+    wait_until("the node listens", &mut listens).await;
+    let address = address_in(&log()).unwrap();
+    let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+    let chat = Request::chat(&json!({"model": "gpt-oss-20b", "messages": messages}));
+    let reply = exchange(address, &chat).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let ready = exchange(address, &Request::get("/ready")).await.json();
+    assert!(ready["state"]["problem"].as_str().unwrap().contains("check `store.url`"), "{ready}");
+    assert!(store.nodes().await.unwrap().is_empty(), "the node has not joined");
+    road.is_closed.store(false, Ordering::Relaxed);
+    let row = crate::experts_run::until(&store, &id(0), is_over).await;
+    assert_eq!(row.state, EntryState::Done, "{row:?}");
+    let is_ready = async || exchange(address, &Request::get("/ready")).await.json()["state"]["ready"] == true;
+    wait_until("the node says that it can use the database", is_ready).await;
+    node.kill().await.unwrap();
+}
+
+/// The address that a process said it listens on.
+fn address_in(log: &str) -> Option<SocketAddr> {
+    let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    lines.find_map(|line| line["listen"].as_str()?.parse().ok())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,9 @@
 //! Runs as the store has them: restoring one, and what is logged when the store fails. Called by everything
 //! here that reads runs.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use super::event::{Event, EventKind};
 use super::run::Run;
 use super::setup::Setup;
@@ -26,11 +29,28 @@ pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
     Some((Run::restore(setup, events).ok()?, last))
 }
 
+/// An error that stays the same is logged this often.
+const SAME_ERROR_EVERY: Duration = Duration::from_mins(1);
+
 /// Returns a store's answer. Its error is logged, and the caller goes on without an answer.
 pub(super) fn ok_or_log<T>(answer: Result<T, StoreError>) -> Option<T> {
-    answer
-        .inspect_err(|error| tracing::error!(target: "respool::store", %error, "the store of runs failed"))
-        .ok()
+    static LAST: Mutex<Option<(StoreError, Instant)>> = Mutex::new(None);
+    let mut last = LAST.lock().unwrap_or_else(PoisonError::into_inner);
+    match answer {
+        Ok(value) => {
+            *last = None;
+            Some(value)
+        }
+        Err(error) => {
+            let is_known =
+                |(before, at): &(StoreError, Instant)| *before == error && at.elapsed() < SAME_ERROR_EVERY;
+            if !last.as_ref().is_some_and(is_known) {
+                tracing::error!(target: "respool::store", %error, "the store of runs failed");
+                *last = Some((error, Instant::now()));
+            }
+            None
+        }
+    }
 }
 
 #[cfg(test)]

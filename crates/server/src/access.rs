@@ -22,7 +22,7 @@ use super::origin_check::OriginCheck;
 use super::page::session::{self, Denied, Sessions, Viewer};
 use super::paths::{CHAT, OPEN, is_hook, is_own, is_page};
 use super::wrong_keys::{Neighbour, WrongKeys};
-use store::Store;
+use store::{Store, StoreError};
 use telemetry::{Account, Accounts};
 use upstream::hop_count;
 use wire::units::UnusableSetting;
@@ -142,11 +142,15 @@ impl Access {
         })
     }
 
-    /// Keeps the operators' names in the store for the command line, until `stop`. Only for `serve`: other
-    /// commands can be started with any configuration.
+    /// Keeps the operators' names in the store for the command line, until `stop`, and signs the page's
+    /// sessions with its secret as soon as it tells that. Only for `serve`: other commands can be started
+    /// with any configuration.
     pub async fn keep_operators(self: Arc<Self>, store: Arc<Store>, stop: CancellationToken) {
-        let mut kept = None;
+        let (mut kept, mut has_secret) = (None, false);
         loop {
+            if !has_secret {
+                has_secret = self.share_sessions(&store).await.is_ok();
+            }
             let keys = self.key_ring().operator_keys();
             if kept.as_ref() != Some(&keys) && store.set_operators(keys.clone()).await.is_ok() {
                 kept = Some(keys);
@@ -158,15 +162,15 @@ impl Access {
         }
     }
 
-    /// Signs the page's sessions with the key that all processes of the store have. Called before the first
-    /// request.
-    pub async fn share_sessions(&self, store: &Store) {
-        match store.shared_secret("page sessions", rand::random()).await {
-            Ok(secret) => self.sessions.use_secret(&secret),
-            Err(error) => {
-                tracing::warn!(target: "respool::server", %error, "logins to the page hold on this node alone");
-            }
-        }
+    /// Signs the page's sessions with the key that all processes of the store have, unless one was begun
+    /// already.
+    ///
+    /// # Errors
+    /// When the store cannot tell it.
+    pub async fn share_sessions(&self, store: &Store) -> Result<(), StoreError> {
+        let secret = store.shared_secret("page sessions", rand::random()).await?;
+        self.sessions.use_secret(&secret);
+        Ok(())
     }
 
     /// Reads the file of keys again when it changes, until `stop`.

@@ -2,6 +2,7 @@
 //! The client is synchronous, and the runtime's threads never wait for the database.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use postgres::{Client, Error, Row, Statement};
 use tokio::sync::oneshot;
 
 use super::address::{Address, with_causes};
+use super::nodes::Shared;
 use crate::error::StoreError;
 
 /// A caller waits this long. The work may still be done later, as after a lost connection.
@@ -33,11 +35,16 @@ type Job = Box<dyn FnOnce(&mut Link) + Send>;
 pub(super) struct Pool {
     jobs: mpsc::Sender<Job>,
     commits: Arc<AtomicU64>,
+    presence: Arc<Shared>,
 }
 
 impl Pool {
     /// Starts a thread for each connection. They connect when there is work.
-    pub(super) fn start(address: &Address, connections: usize) -> Result<Self, StoreError> {
+    pub(super) fn start(
+        address: &Address,
+        connections: usize,
+        presence: Arc<Shared>,
+    ) -> Result<Self, StoreError> {
         let (jobs, queue) = mpsc::channel::<Job>();
         let (queue, commits) = (Arc::new(Mutex::new(queue)), Arc::new(AtomicU64::new(0)));
         for number in 0..connections.max(1) {
@@ -55,7 +62,7 @@ impl Pool {
                 .spawn(work)
                 .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
         }
-        Ok(Self { jobs, commits })
+        Ok(Self { jobs, commits, presence })
     }
 
     pub(super) fn commits(&self) -> u64 {
@@ -68,6 +75,7 @@ impl Pool {
         &self,
         work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.presence.check_joined()?;
         let (caller, answer) = oneshot::channel();
         let job = move |link: &mut Link| {
             // The caller may be gone; the commit stands.
@@ -106,6 +114,17 @@ impl Link {
         Self { address, client: None, statements: HashMap::new(), commits }
     }
 
+    /// Makes a connection unless it has one.
+    pub(super) fn connect(&mut self) -> Result<Change<'_>, Error> {
+        let client = if let Some(client) = self.client.take().filter(|client| !client.is_closed()) {
+            client
+        } else {
+            self.statements.clear();
+            self.address.connect()?
+        };
+        Ok(Change { client: self.client.insert(client), statements: &mut self.statements })
+    }
+
     /// Runs work in a transaction.
     pub(super) fn transact<T>(
         &mut self,
@@ -123,14 +142,8 @@ impl Link {
 
     fn try_once<T>(&mut self, work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>) -> Result<T, Failed> {
         let was_connected = self.client.as_ref().is_some_and(|client| !client.is_closed());
-        let client = if let Some(client) = self.client.take().filter(|_| was_connected) {
-            client
-        } else {
-            self.statements.clear();
-            self.address.connect().map_err(Failed::Final)?
-        };
-        let client = self.client.insert(client);
-        let mut change = Change { client, statements: &mut self.statements };
+        let commits = Arc::clone(&self.commits);
+        let mut change = self.connect().map_err(Failed::Final)?;
         let done = change.client.batch_execute(BEGIN).and_then(|()| work(&mut change));
         let value = match done {
             Ok(value) => value,
@@ -145,7 +158,7 @@ impl Link {
             }
         };
         let committed = change.client.batch_execute("COMMIT");
-        self.commits.fetch_add(1, Ordering::Relaxed);
+        commits.fetch_add(1, Ordering::Relaxed);
         // Where the connection is lost now, no one knows whether the commit stands.
         committed.map(|()| value).map_err(Failed::Final)
     }
@@ -160,6 +173,35 @@ enum Failed {
 fn is_conflict(error: &Error) -> bool {
     error.code().is_some_and(|code| {
         *code == SqlState::T_R_DEADLOCK_DETECTED || *code == SqlState::T_R_SERIALIZATION_FAILURE
+    })
+}
+
+/// Whether there is no connection because the server is starting, or cannot be reached at the moment. A host
+/// without an address is not one of these: that is rather a mistake in the URL.
+pub(super) fn is_away(error: &Error) -> bool {
+    if let Some(code) = error.code() {
+        let away = [
+            SqlState::CANNOT_CONNECT_NOW,
+            SqlState::ADMIN_SHUTDOWN,
+            SqlState::CRASH_SHUTDOWN,
+            SqlState::TOO_MANY_CONNECTIONS,
+        ];
+        return away.contains(code);
+    }
+    if error.is_closed() {
+        return true;
+    }
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<std::io::Error>());
+    cause.is_some_and(|cause| {
+        matches!(
+            cause.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::ConnectionReset
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::TimedOut
+                | ErrorKind::UnexpectedEof
+        )
     })
 }
 

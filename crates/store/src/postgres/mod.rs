@@ -23,7 +23,6 @@ mod tls;
 mod usage;
 
 use std::sync::Arc;
-use std::sync::mpsc;
 
 use tokio::sync::Notify;
 
@@ -54,22 +53,31 @@ pub(crate) struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects to a database, makes or updates its schema, and registers this process.
+    /// Connects to a database, makes or updates its schema, and registers this process. A process that serves
+    /// does that later if the database is away.
     pub(crate) fn open(config: &StoreConfig, url: &str) -> Result<Self, StoreError> {
         let address = Address::parse(url)?;
         let owner = format!("{:032x}", rand::random::<u128>());
         let name = config.node.name.clone().filter(|_| config.node.is_server);
         let name = name.unwrap_or_else(|| default_name(&owner));
         let node = Node { owner: owner.clone(), name, serves: config.node.is_server };
-        prepare(&address, &node)?;
+        let problem = match join_from_elsewhere(&address, &node) {
+            Ok(()) => None,
+            Err(Refused { why, is_away: true }) if node.serves => {
+                tracing::error!(target: "respool::store", error = %why, "the database is away: requests are relayed, agents and experts wait for it");
+                Some(why)
+            }
+            Err(refused) => return Err(refused.why),
+        };
         let queued = Arc::new(Notify::new());
+        let presence = Presence::begin(&address, node, &queued, problem)?;
         Ok(Self {
-            pool: Pool::start(&address, config.store.pool)?,
+            pool: Pool::start(&address, config.store.pool, Arc::clone(&presence.shared))?,
             owner,
             place: address.describe(),
             runs: config.runs.clone(),
             responses: config.responses.clone(),
-            presence: Presence::begin(&address, node, &queued)?,
+            presence,
             queued,
             database_id: tokio::sync::OnceCell::new(),
         })
@@ -86,7 +94,7 @@ impl StorePort for PostgresStore {
     }
 
     fn check_file(&self) -> Result<(), StoreError> {
-        self.presence.check()
+        self.presence.shared.check()
     }
 
     fn commits(&self) -> (u64, u64) {
@@ -100,26 +108,44 @@ fn default_name(owner: &str) -> String {
     format!("{}-{}", host.as_deref().unwrap_or("respool"), &owner[..8])
 }
 
-/// Brings the schema up to date and registers the node, on a thread of its own: the client cannot be used on
-/// a thread of the runtime.
-fn prepare(address: &Address, node: &Node) -> Result<(), StoreError> {
-    let (done, answer) = mpsc::channel();
-    let (mut link, named) = (Link::new(address.clone(), Arc::default()), node.clone());
-    let work = move || {
-        let is_registered = schema::prepare(&mut link).and_then(|()| nodes::register(&mut link, &named));
-        let _ = done.send(is_registered);
-    };
-    std::thread::Builder::new()
-        .name("store-open".into())
-        .spawn(work)
-        .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
-    let is_registered =
-        answer.recv().unwrap_or_else(|_| Err(StoreError("the database cannot be opened".to_owned())))?;
-    if is_registered {
+/// Why a process cannot join those of a database.
+struct Refused {
+    why: StoreError,
+    /// The server is starting, or cannot be reached at the moment.
+    is_away: bool,
+}
+
+impl From<StoreError> for Refused {
+    fn from(why: StoreError) -> Self {
+        Self { why, is_away: false }
+    }
+}
+
+/// Brings the schema up to date and registers the node.
+fn join(address: &Address, node: &Node) -> Result<(), Refused> {
+    let mut link = Link::new(address.clone(), Arc::default());
+    link.connect()
+        .map(drop)
+        .map_err(|error| Refused { why: link::explain(&error), is_away: link::is_away(&error) })?;
+    schema::prepare(&mut link)?;
+    if nodes::register(&mut link, node)? {
         return Ok(());
     }
-    Err(StoreError(format!(
+    Err(Refused::from(StoreError(format!(
         "another process named {:?} uses this database: give each its own `node.name`",
         node.name
-    )))
+    ))))
+}
+
+/// Joins on a thread of its own: the client cannot be used on a thread of the runtime.
+fn join_from_elsewhere(address: &Address, node: &Node) -> Result<(), Refused> {
+    let unusable = |why: String| Refused::from(StoreError(why));
+    std::thread::scope(|scope| {
+        std::thread::Builder::new()
+            .name("store-open".into())
+            .spawn_scoped(scope, || join(address, node))
+            .map_err(|error| unusable(format!("the store's thread cannot be started: {error}")))?
+            .join()
+            .unwrap_or_else(|_| Err(unusable("the database cannot be opened".to_owned())))
+    })
 }

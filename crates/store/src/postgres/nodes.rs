@@ -105,6 +105,8 @@ pub(super) struct Presence {
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     ends: AtomicBool,
+    /// The schema is that of this version, and the process is known to the others.
+    has_joined: AtomicBool,
     /// Why it could not say so the last time.
     problem: Mutex<Option<StoreError>>,
     /// How many processes that serve live, this one among them.
@@ -129,23 +131,34 @@ impl Shared {
     fn has_ended(&self) -> bool {
         self.ends.load(Ordering::Relaxed)
     }
+
+    /// Returns an error while the database cannot be used.
+    pub(super) fn check(&self) -> Result<(), StoreError> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+    }
+
+    /// Returns an error until the process has joined the others for the first time.
+    pub(super) fn check_joined(&self) -> Result<(), StoreError> {
+        if self.has_joined.load(Ordering::Acquire) { Ok(()) } else { self.check() }
+    }
 }
 
 impl Presence {
-    pub(super) fn begin(address: &Address, node: Node, queued: &Arc<Notify>) -> Result<Self, StoreError> {
-        let shared = Arc::<Shared>::default();
+    /// Begins with a process that has joined the others, or could not yet because of a problem.
+    pub(super) fn begin(
+        address: &Address,
+        node: Node,
+        queued: &Arc<Notify>,
+        problem: Option<StoreError>,
+    ) -> Result<Self, StoreError> {
+        let has_joined = AtomicBool::new(problem.is_none());
+        let shared = Arc::new(Shared { has_joined, problem: Mutex::new(problem), ..Shared::default() });
         let (address, queued, with_thread) = (address.clone(), Arc::downgrade(queued), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("store-presence".into())
             .spawn(move || keep_present(&address, &node, &queued, &with_thread))
             .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
         Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// Returns an error while the database cannot be used.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        let problem = self.shared.problem.lock().unwrap_or_else(PoisonError::into_inner);
-        problem.clone().map_or(Ok(()), Err)
     }
 }
 
@@ -160,6 +173,7 @@ impl Drop for Presence {
 }
 
 fn keep_present(address: &Address, node: &Node, queued: &Weak<Notify>, shared: &Shared) {
+    join_late(address, node, shared);
     let mut client = None;
     while !shared.has_ended() {
         let said = say_present(&mut client, address, node, shared).map(|()| shared.set_problem(None));
@@ -173,6 +187,23 @@ fn keep_present(address: &Address, node: &Node, queued: &Weak<Notify>, shared: &
         // Others need not wait until it is missed.
         let _ = client.execute("DELETE FROM respool.duties WHERE owner = $1", &[&node.owner]);
         let _ = client.execute("DELETE FROM respool.nodes WHERE owner = $1", &[&node.owner]);
+    }
+}
+
+/// Joins the others as soon as the database that was away at the start can be used.
+fn join_late(address: &Address, node: &Node, shared: &Shared) {
+    while !shared.has_joined.load(Ordering::Relaxed) && !shared.has_ended() {
+        match super::join(address, node) {
+            Ok(()) => {
+                tracing::info!(target: "respool::store", "the database can be used now");
+                shared.set_problem(None);
+                shared.has_joined.store(true, Ordering::Release);
+            }
+            Err(error) => {
+                shared.set_problem(Some(error.why));
+                std::thread::sleep(LOOK_EVERY);
+            }
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::level::{self, Level};
 /// The network of a sandbox's commands.
 #[derive(Debug)]
 pub(super) enum CommandNetwork {
-    /// There is none.
+    /// No network at all.
     Off,
     /// The machine's, where nothing confines commands.
     Unconfined,
@@ -20,7 +20,7 @@ pub(super) enum CommandNetwork {
 }
 
 impl CommandNetwork {
-    /// Finds out which network commands get that are to have one. `bubblewrap`: the one that makes their
+    /// Returns the network of the commands that may have one. `bubblewrap`: the one that makes their
     /// namespaces.
     pub(super) fn find(config: &LocalConfig, level: &Level, bubblewrap: Option<&Path>) -> Self {
         let (Some(launcher), true) = (&config.launcher, level.holds_files()) else { return Self::Unconfined };
