@@ -100,6 +100,10 @@ bench-agent:
 bench-queue:
     cargo test --release --test it queue_speed -- --ignored --nocapture --test-threads 1
 
+# How fast the queue is that several processes share, on PostgreSQL and on files, beside bare commits.
+bench-nodes:
+    cargo test --release -p store --lib speed -- --ignored --nocapture
+
 # How long a package of 200 files takes to validate.
 bench-experts:
     cargo test --release --test it expert_speed -- --ignored --nocapture --test-threads 1
