@@ -17,15 +17,17 @@
 #                            sessions_send; delivery into the main session, approvals by the plugin's command, a chat message as a trigger
 #        run.sh DIR channel  a real channel, OpenClaw's Telegram in front of a Bot API on loopback: a message as a trigger, approvals by its owner's
 #                            command, a stranger's refused, alerts through it while the model server is down
+#        run.sh DIR nodes    three respools on one PostgreSQL behind nginx (both from Debian), of which two are killed: one in the middle of a turn with
+#                            tools, one in that of an agent's run
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd) top=$(cd "$(dirname "$0")/../.." && pwd)
-usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|long-turns|agents|experts|channel|direct]" >&2; exit 2; }
+usage() { echo "usage: run.sh DIR [statuses|words|misbehaviours|storms|long-turns|agents|experts|channel|nodes|direct]" >&2; exit 2; }
 [ $# -ge 1 ] && [ $# -le 2 ] || usage
 mode=${2:-relay}
-case $mode in relay | statuses | words | misbehaviours | storms | long-turns | agents | experts | channel | direct) ;; *) usage ;; esac
+case $mode in relay | statuses | words | misbehaviours | storms | long-turns | agents | experts | channel | nodes | direct) ;; *) usage ;; esac
 export OC_VERSION=${OC_VERSION:-2026.9.6} GATEWAY_PORT=${GATEWAY_PORT:-18840} GATEWAY_TOKEN=respool-e2e
 mkdir -p "$1"; dir=$(cd "$1" && pwd)
 
@@ -56,6 +58,16 @@ start_respool() { # NAME UPSTREAM_URL [BINARY]: its base URL lands in `base`
   (cd "$run" && exec env RESPOOL__LOG__FORMAT=json RESPOOL_CONFIG="$([ ! -e respool.toml ] || echo respool.toml)" "${3:-$respool}" serve --listen "127.0.0.1:$port" --upstream "$2") > "$run/$1.log" 2>&1 & children+=($!)
   for _ in $(seq 100); do "$node" -e "fetch('http://127.0.0.1:$port/health').then((r) => process.exit(r.ok ? 0 : 1), () => process.exit(1))" && return; sleep 0.1; done
   cat "$run/$1.log" >&2; fail "respool ($1) did not start"
+}
+
+start_database() { # its URL lands in `database`
+  local programs; programs=$(dirname "$(ls /usr/lib/postgresql/*/bin/postgres | tail -n 1)")
+  local port data; port=$(free_port) data=$(mktemp -d /tmp/respool-e2e-pg.XXXXXX)
+  local as=(); [ "$(id -u)" != 0 ] || { as=(setpriv --reuid postgres --regid postgres --clear-groups); chown postgres: "$data"; }
+  (cd / && "${as[@]}" "$programs/initdb" -D "$data" -A trust -U respool -E UTF8 --locale=C >/dev/null)
+  (cd / && exec "${as[@]}" "$programs/postgres" -D "$data" -p "$port" -h 127.0.0.1 -k "$data") > "$run/postgres.log" 2>&1 & children+=($!)
+  for _ in $(seq 100); do "$programs/pg_isready" -q -h 127.0.0.1 -p "$port" && break; sleep 0.1; done
+  database="postgres://respool@127.0.0.1:$port/postgres?sslmode=disable"
 }
 
 build_respool() {
@@ -173,6 +185,36 @@ TOML
     start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
     start_gateway "respool-agent=$RELAY" "respool=$RELAY"
     "$node" "$here/agents.mjs"
+    exit ;;
+  nodes)
+    export OWN=own-$$-7731
+    build_respool
+    start_upstream
+    start_database
+    mkdir -p "$run/own"; echo "$OWN" > "$run/own/note.txt"
+    cat > "$run/respool.toml" <<TOML
+[agents.helper]
+model = "gpt-oss-120b"
+tools = ["read"]
+[tools.local]
+workspace = "$run/own"
+[[tools.policy.rule]]
+tool = "read"
+then = "allow"
+[store]
+url = "$database"
+TOML
+    nodes=()
+    for name in a b c; do
+      export RESPOOL__NODE__NAME=$name RESPOOL__STATE_DIR=$run/state-$name
+      start_respool "$name" "${UPSTREAM%/v1}"; nodes+=("${base%/v1}")
+    done
+    front=$(free_port)
+    sed -e "s/server b:8003\(.*\)/server ${nodes[1]#http://}\1 server ${nodes[2]#http://}\1/" \
+      -e "s/a:8003/${nodes[0]#http://}/; s/listen 8080/listen 127.0.0.1:$front/" "$top/deploy/compose/nginx.conf" > "$run/nginx.conf"
+    nginx -p "$run" -c "$run/nginx.conf" -e "$run/nginx.log" -g "daemon off; pid $run/nginx.pid;" & children+=($!)
+    start_gateway "respool=http://127.0.0.1:$front/v1" "respool-agent=http://127.0.0.1:$front/v1"
+    NODES="${nodes[*]}" PIDS="${children[*]: -4:3}" "$node" "$here/nodes.mjs"
     exit ;;
   misbehaviours)
     export ROUTE=${ROUTE:-buffered} RELAY_LOG=$run/respool.log

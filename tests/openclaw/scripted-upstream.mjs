@@ -7,7 +7,8 @@
 //   calls      [[name, arguments], ...]; arguments that are a string go out as they stand
 //   form       native (default) | tools (`<tools>` tags) | bare (one JSON object) | lines (one object a line)
 //   text       content beside native calls         finish   finish_reason in place of the right one
-//   reasoning  reasoning beside it                  silent   seconds of silence before the reply
+//   reasoning  reasoning beside it                  silent   seconds of silence before the first reply
+//   slow       seconds of silence before each reply
 //   rounds     how often the calls are made, each time when the results are there (1)
 //   fail       reset | cut (half a body, then reset) | ok-error (200 with an error body)
 //              | {status, message, type, code}
@@ -185,7 +186,8 @@ async function chat(req, res, raw, isHealthy) {
   const seen = note(order.tag ?? 'untagged', body, order, wrong);
   res.on('close', () => { if (!res.writableFinished && !order.fail && !order.misbehave && !order.spoil) { seen.aborted += 1; console.log(`${order.tag} ABORTED`); } });
   if (wrong) return error(res, wrong.endsWith('does not exist.') ? 404 : 400, wrong);
-  if (order.silent && !order.results.length) await new Promise((wake) => setTimeout(wake, order.silent * 1000));
+  const silent = order.results.length ? order.slow : order.silent ?? order.slow;
+  if (silent) await new Promise((wake) => setTimeout(wake, silent * 1000));
   if (res.destroyed) return;
   if (order.fail) return fail(res, order.fail, body);
   const first = order.results.length ? undefined : order.misbehave?.[seen.requests.length - 1];

@@ -1,0 +1,49 @@
+// Nodes of respool behind nginx, and the real OpenClaw in front: the node that works on a turn is killed in the middle of it, and the turn
+// still ends right. Prints a line for each turn, exits 0 only if all are right. Started by run.sh, which sets NODES (their addresses),
+// PIDS (their processes), OWN and the gateway's settings.
+import { script, seen, turn, wait } from './gateway-client.mjs';
+
+const { NODES, PIDS, OWN } = process.env;
+const nodes = NODES.split(' ').map((url, at) => ({ url, pid: Number(PIDS.split(' ')[at]) }));
+const READ = ['read', { path: 'note.txt' }];
+const EXEC = ['exec', { command: 'echo sum-$((40+2))' }];
+
+const CASES = [
+  { name: 'a turn with tools', provider: 'respool', call: EXEC, wants: 'sum-42' },
+  { name: 'an agent\'s run', provider: 'respool-agent', call: READ, wants: OWN },
+];
+
+// The node that waits for the model server at the moment.
+async function working() {
+  for (const node of nodes) {
+    const ready = await fetch(`${node.url}/ready`).then((reply) => reply.json(), () => undefined);
+    if (ready?.upstreams.some((upstream) => upstream.in_flight > 0)) return node;
+  }
+}
+
+// Kills the node that works on the second model call of a turn, once. Returns whether it did.
+async function killAtSecondCall(tag) {
+  for (let tenths = 0; tenths < 600; tenths += 1) {
+    const { requests } = await seen(tag);
+    const node = requests.length > 1 ? await working() : undefined;
+    if (node) {
+      process.kill(node.pid, 'SIGKILL');
+      nodes.splice(nodes.indexOf(node), 1);
+      return true;
+    }
+    await wait(0.1);
+  }
+  return false;
+}
+
+let failed = 0;
+for (const { name, provider, call, wants } of CASES) {
+  const tag = `nodes-${provider}`;
+  const order = script({ tag, calls: [call], rounds: 3, slow: 2 });
+  const [{ status, text, seconds }, killed] = await Promise.all([turn(order, { provider }), killAtSecondCall(tag)]);
+  const { requests, refused } = await seen(tag);
+  const ok = status === 200 && text.includes(wants) && killed && !refused.length;
+  failed += ok ? 0 : 1;
+  console.log(`${ok ? 'pass' : 'FAIL'}  ${name}: ${killed ? 'a node killed' : 'no node killed'}, ${requests.length} upstream requests, ${refused.join('; ') || 'none refused'}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 160)}`);
+}
+process.exitCode = failed ? 1 : 0;
