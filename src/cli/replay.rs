@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use self::reply::describe_reply;
+use self::reply::{describe_reply, is_failure};
 use super::assembly::app;
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun};
@@ -128,9 +128,11 @@ async fn replay_exchange(settings: &Settings, exchange: &Exchange) -> Result<Rep
     observe::metrics::install_recorder();
     let stop = Stop::default();
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
-    let replay = Arc::new(Replay::answer_in_order(recordings_of(exchange)?));
-    let server = start_replay(replay, &stop.abort).await?;
-    let settings = replay_settings(settings, exchange, server, home.path().to_owned());
+    // How often a server is asked before respool gives up depends on its state at the time.
+    let replay =
+        Replay::answer_in_order(recordings_of(exchange)?).repeating_last(is_failure(&exchange.client_reply));
+    let server = start_replay(Arc::new(replay), &stop.abort).await?;
+    let settings = replay_settings(settings, exchange, &server, home.path().to_owned());
     let app = app(&settings, &stop.abort).await.map_err(|found| format!("{found:?}"))?;
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.map_err(|error| error.to_string())?;
     let address = listener.local_addr().map_err(|error| error.to_string())?;
@@ -153,12 +155,19 @@ fn recordings_of(exchange: &Exchange) -> Result<Vec<Recording>, Failure> {
     replied.map(|attempt| recording(&attempt.reply)).collect()
 }
 
-/// Returns the settings that decide how a reply is read, with one upstream and nothing that outlasts the
-/// replay.
-fn replay_settings(settings: &Settings, exchange: &Exchange, url: Address, home: PathBuf) -> Settings {
-    let name = exchange.attempts.first().map_or_else(|| "kept".to_owned(), |first| first.upstream.clone());
+/// Returns the settings that decide how a reply is read, with the upstreams of the attempts and nothing that
+/// outlasts the replay.
+fn replay_settings(settings: &Settings, exchange: &Exchange, url: &Address, home: PathBuf) -> Settings {
+    let mut names: Vec<&str> = Vec::new();
+    for attempt in &exchange.attempts {
+        if !names.contains(&attempt.upstream.as_str()) {
+            names.push(&attempt.upstream);
+        }
+    }
+    let upstream =
+        |name: &str| UpstreamConfig { name: name.to_owned(), url: url.clone(), ..UpstreamConfig::default() };
     Settings {
-        upstreams: vec![UpstreamConfig { name, url, ..UpstreamConfig::default() }],
+        upstreams: names.into_iter().map(upstream).collect(),
         relay: settings.relay.clone(),
         server: ServerConfig { limits: settings.server.limits.clone(), ..ServerConfig::default() },
         log: LogConfig { errors_dir: home.join("logs"), ..LogConfig::default() },

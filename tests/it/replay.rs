@@ -91,6 +91,51 @@ async fn a_kept_exchange_is_shown_and_replayed() {
     );
 }
 
+/// Regressions: replaying a stream that broke off invented a difference, a page of a proxy was kept as
+/// nothing, and a request that another upstream had rescued was replayed as a failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_are_replayed_as_they_were() {
+    let (fake, other) = (FakeVllm::start([]).await, FakeVllm::start([]).await);
+    let dir = tempfile::tempdir().unwrap();
+    let toml = format!(
+        "state_dir = \"{}\"\n[capture]\nkeys = [\"*\"]\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n\
+         [[upstream]]\nname = \"other\"\nurl = \"{}\"\n",
+        dir.path().display(),
+        fake.url(),
+        other.url()
+    );
+    std::fs::write(dir.path().join("respool.toml"), &toml).unwrap();
+    let respool = Respool::configured(&toml).await;
+    let ask = async |id: &str, question: &str| {
+        let mut body = requests::without_tools();
+        body["messages"][0]["content"] = question.into();
+        exchange(respool.address, &Request::chat(&body).header("x-request-id", id)).await;
+        kept(dir.path(), id).await
+    };
+    let same = |id: &str| {
+        let (code, shown, errors) = replay(dir.path(), &[id]);
+        assert_eq!(code, Some(0), "{shown}{errors}");
+    };
+    let all = |script: Script| [&fake, &other].iter().for_each(|fake| fake.otherwise(script.clone()));
+    all(Script::sse(replies::text_stream(&["Hello"], true)[..2].to_vec()));
+    let broken = ask("broken", "Hi").await;
+    assert!(broken.client_reply.body.contains("upstream_broke_off"), "{broken:?}");
+    same("broken");
+    all(Script::whole(200, "text/html", "<html>log in first</html>"));
+    let html = ask("html", "Hi").await;
+    assert!(html.attempts.last().unwrap().reply.body.contains("log in first"), "{html:?}");
+    same("html");
+    fake.otherwise(Script::json(500, &replies::error(500, "out of memory", "server_error")));
+    other.otherwise(Script::sse(replies::text_stream(&["Hello"], true)));
+    for question in 0..9 {
+        let id = format!("rescued{question}");
+        if ask(&id, &id).await.attempts.len() == 2 {
+            return same(&id);
+        }
+    }
+    panic!("no request began at the server that fails");
+}
+
 /// The kept file is changed, as if an earlier version had read the reply differently.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_difference_is_shown_and_is_a_failure() {

@@ -4,6 +4,7 @@
 use bytes::{Buf as _, Bytes};
 
 use super::request::{ClientRequest, ReplyForm};
+use telemetry::RequestRecord;
 use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret_completion, prune_completion};
 use upstream::{UpstreamError, UpstreamResponse, UpstreamResult, shorten_body};
 use wire::turn::{FinishReason, Usage};
@@ -12,15 +13,18 @@ use wire::{Completion, ErrorCode, Object, is_empty_array};
 /// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Returns the body of an answer that may be a JSON object; it may still be an error in disguise.
+/// Returns the body of an answer that may be a JSON object; it may still be an error in disguise. The record
+/// takes whatever came.
 pub(super) async fn json_body(
     mut answer: Box<UpstreamResponse>,
     name: &str,
     max_body: usize,
+    record: &RequestRecord,
 ) -> UpstreamResult<Bytes> {
     let media_type = answer.media_type();
     let is_json = media_type.is_empty() || media_type.ends_with("json");
     let mut body = answer.whole_json(max_body).await?;
+    record.take_reply(&body);
     if body.starts_with(BYTE_ORDER_MARK) {
         body.advance(BYTE_ORDER_MARK.len());
     }
@@ -36,10 +40,15 @@ pub(super) async fn json_body(
 }
 
 /// Returns the error of an answer that should have been a stream of events.
-pub(super) async fn not_a_stream(mut answer: Box<UpstreamResponse>, media_type: &str) -> UpstreamError {
+pub(super) async fn not_a_stream(
+    mut answer: Box<UpstreamResponse>,
+    media_type: &str,
+    record: &RequestRecord,
+) -> UpstreamError {
     let name = answer.upstream().to_owned();
     let status = answer.status();
     let excerpt = answer.read_excerpt().await;
+    record.take_upstream_error(&excerpt);
     let what = format!(
         "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
         status.as_u16(),

@@ -135,6 +135,7 @@ pub fn read_exchange(path: &Path) -> io::Result<Exchange> {
 /// Writes exchanges until the captures are gone.
 fn write_exchanges(exchanges: &Receiver<Exchange>, captures: impl Fn() -> Option<Arc<Captures>>) {
     let mut folder = None;
+    let mut is_failing = false;
     loop {
         let exchange = exchanges.recv_timeout(EVERY);
         if exchange == Err(RecvTimeoutError::Disconnected) {
@@ -142,11 +143,15 @@ fn write_exchanges(exchanges: &Receiver<Exchange>, captures: impl Fn() -> Option
         }
         let Some(captures) = captures() else { return };
         let folder = folder.get_or_insert_with(|| Folder::open(&captures.dir));
-        if let Ok(exchange) = exchange
-            && let Err(error) = folder.write(exchange)
-        {
-            let dir = captures.dir.display();
-            tracing::error!(target: "respool::capture", %error, %dir, "an exchange could not be written");
+        if let Ok(exchange) = exchange {
+            let written = folder.write(exchange);
+            if let Err(error) = &written
+                && !is_failing
+            {
+                let dir = captures.dir.display();
+                tracing::error!(target: "respool::capture", %error, %dir, "exchanges cannot be written");
+            }
+            is_failing = written.is_err();
         }
         folder.remove_beyond(&captures.config());
     }

@@ -61,6 +61,8 @@ pub struct Replay {
     answered: Mutex<BTreeMap<(String, bool, Form), usize>>,
     /// The replies that are sent in this order, whatever is asked.
     sequence: Option<Mutex<VecDeque<Recording>>>,
+    /// Whether the last of them is repeated although it is a success.
+    repeats_last: bool,
 }
 
 impl Replay {
@@ -108,6 +110,14 @@ impl Replay {
     pub fn answer_in_order(recordings: Vec<Recording>) -> Self {
         let models = recordings.iter().map(|recording| (recording.model.clone(), Vec::new())).collect();
         Self { models, sequence: Some(Mutex::new(recordings.into())), ..Self::default() }
+    }
+
+    /// Repeats the last reply of [`Self::answer_in_order`] even if it is a success, such as a stream that
+    /// broke off.
+    #[must_use]
+    pub fn repeating_last(mut self, repeats: bool) -> Self {
+        self.repeats_last = repeats;
+        self
     }
 
     /// Returns the recordings of `respool demo`.
@@ -193,8 +203,9 @@ impl Replay {
     fn answer_chat(&self, headers: &HeaderMap, body: &[u8]) -> Result<ReplayResponse, Refusal> {
         if let Some(sequence) = &self.sequence {
             let mut left = sequence.lock().unwrap_or_else(PoisonError::into_inner);
-            let fails_on = left.len() == 1 && left.front().is_some_and(|last| !last.status.is_success());
-            let next = if fails_on { left.front().cloned() } else { left.pop_front() };
+            let is_repeated = |last: &Recording| self.repeats_last || !last.status.is_success();
+            let stays = left.len() == 1 && left.front().is_some_and(is_repeated);
+            let next = if stays { left.front().cloned() } else { left.pop_front() };
             let recording = next.ok_or_else(Refusal::nothing_left)?;
             return Ok(answer::recorded_response(&recording, true));
         }

@@ -18,17 +18,26 @@ struct Seen {
 
 /// Returns the lines that describe a reply.
 pub(super) fn describe_reply(reply: &Reply) -> Vec<String> {
-    let mut seen = Seen::default();
-    if reply.content_type.starts_with("text/event-stream") {
-        let data = reply.body.lines().filter_map(|line| line.strip_prefix("data:"));
-        data.filter_map(|data| serde_json::from_str(data).ok()).for_each(|event| seen.take_event(&event));
-    } else if let Ok(whole) = serde_json::from_str::<Value>(&reply.body) {
-        seen.take_whole(&whole);
-    }
-    seen.lines(reply)
+    Seen::read(reply).lines(reply)
+}
+
+/// Returns true for a reply that is an error, or ends in one.
+pub(super) fn is_failure(reply: &Reply) -> bool {
+    reply.status >= 400 || !Seen::read(reply).error.is_empty()
 }
 
 impl Seen {
+    fn read(reply: &Reply) -> Self {
+        let mut seen = Self::default();
+        if reply.content_type.starts_with("text/event-stream") {
+            let data = reply.body.lines().filter_map(|line| line.strip_prefix("data:"));
+            data.filter_map(|data| serde_json::from_str(data).ok()).for_each(|event| seen.take_event(&event));
+        } else if let Ok(whole) = serde_json::from_str::<Value>(&reply.body) {
+            seen.take_whole(&whole);
+        }
+        seen
+    }
+
     fn take_event(&mut self, event: &Value) {
         match event["type"].as_str() {
             // Responses repeats everything in its last event.

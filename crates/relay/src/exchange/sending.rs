@@ -210,8 +210,7 @@ impl Exchange {
         let request = &self.request;
         let whole = match request.profile.route {
             Route::Plain => {
-                let body = completion::json_body(answer, name, self.relay.max_body).await?;
-                request.record.take_reply(&body);
+                let body = completion::json_body(answer, name, self.relay.max_body, &request.record).await?;
                 let (size, request, upstream) = (body.len(), Arc::clone(request), Arc::clone(name));
                 let read = move || {
                     let (body, usage) = completion::prune_body(body, &upstream, &request.profile.reply)?;
@@ -228,11 +227,12 @@ impl Exchange {
             Route::Live | Route::Stream => match &*answer.media_type() {
                 "text/event-stream" => return Ok(Read::Stream(answer)),
                 "application/json" if !self.expects_stream => answer,
-                other => return Err(Box::new(completion::not_a_stream(answer, other).await)),
+                other => {
+                    return Err(Box::new(completion::not_a_stream(answer, other, &request.record).await));
+                }
             },
         };
-        let body = completion::json_body(whole, name, self.relay.max_body).await?;
-        self.request.record.take_reply(&body);
+        let body = completion::json_body(whole, name, self.relay.max_body, &request.record).await?;
         let (size, request, limit) = (body.len(), Arc::clone(&self.request), self.token_limit());
         let checks_calls = self.current.as_ref().is_some_and(|current| current.attempt.drops_checks);
         let upstream = Arc::clone(name);
