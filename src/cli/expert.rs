@@ -186,7 +186,7 @@ pub(super) enum ExpertCommand {
         /// Also delete its state, working data, learnings and bindings
         #[arg(long)]
         purge: bool,
-        /// Consent to the removal; without a terminal it is needed for --purge and if there is open work
+        /// Consent to the removal; it is needed without a terminal
         #[arg(long)]
         yes: bool,
     },
@@ -238,9 +238,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         }
         ExpertCommand::New { name, folder } => new::write_package(&name, folder),
         ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
-        ExpertCommand::List { output } => {
-            installed::list_experts(&options.load()?.settings.experts, output.format())
-        }
+        ExpertCommand::List { output } => installed::list_experts(&options.load()?.settings, output.format()),
         ExpertCommand::Show { name, json } => installed::show_expert(&options.load()?.settings, &name, json),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };

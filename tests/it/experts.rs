@@ -117,7 +117,12 @@ fn commands_say_what_keeps_an_expert_from_being_ready() {
     assert!(it.refused(&["bind", "lending-desk", "shel", "books"]).contains("did you mean \"shelf\"?"));
     let (_, bound) = it.run(&["bind", "lending-desk", "shelf", "books", "--operation", "read=look"]);
     assert!(bound.contains("no [tools.mcp.books] in the configuration yet"), "{bound}");
-    assert!(it.done(&["show", "lending-desk"]).contains("ready: shelf → books ("));
+    let shown = it.done(&["show", "lending-desk"]);
+    assert!(
+        shown
+            .contains("not ready: shelf is bound to books, but the configuration has no [tools.mcp.books] ("),
+        "{shown}"
+    );
 }
 
 /// The experts of a test: a directory for each command's configuration.
@@ -223,7 +228,7 @@ fn experts_install_list_show_remove() {
 
     let state = it.path("workspace/expert-state/lending-desk/state");
     fs::create_dir_all(&state).unwrap();
-    assert!(it.done(&["remove", "lending-desk"]).contains("Its data stays in"));
+    assert!(it.done(&["remove", "lending-desk", "--yes"]).contains("Its data stays in"));
     assert!(state.exists() && !it.path("experts/lending-desk").exists());
     it.install();
     it.done(&["remove", "lending-desk", "--purge", "--yes"]);
@@ -248,7 +253,7 @@ fn copied_packages_are_experts() {
     assert!(refused.contains("added by hand"), "{refused}");
     it.done(&["update", "lending-desk", source.to_str().unwrap(), "--force"]);
     assert!(fs::read_to_string(it.path("experts/clone-of-desk/expert.yaml")).unwrap().contains("0.1.1"));
-    it.done(&["remove", "lending-desk"]);
+    it.done(&["remove", "lending-desk", "--yes"]);
     assert!(!it.path("experts/clone-of-desk").exists());
 }
 
@@ -284,7 +289,7 @@ fn installed_folders_win_over_namesakes() {
     assert!(
         it.refused(&["install", it.path("source").to_str().unwrap()]).contains("a-copy is there already")
     );
-    it.done(&["remove", "a-copy"]);
+    it.done(&["remove", "a-copy", "--yes"]);
     assert!(it.done(&["list"]).contains("lending-desk  0.1.0"));
     write_package(&it.path("experts/lending-desk"));
     assert!(it.done(&["list"]).contains("because the folder has the expert's name"));
@@ -297,7 +302,7 @@ fn removal_keeps_bindings_unless_purged() {
     it.install();
     it.done(&["bind", "lending-desk", "shell", "--type", "gateway"]);
     let beside = it.path("expert-config/lending-desk/bindings.removed.yaml");
-    let removed = it.done(&["remove", "lending-desk"]);
+    let removed = it.done(&["remove", "lending-desk", "--yes"]);
     assert!(
         removed.contains("experts/lending-desk") && removed.contains(beside.to_str().unwrap()),
         "{removed}"
@@ -335,7 +340,7 @@ fn removal_drops_bindings_of_clones() {
     let it = Installation::new();
     write_package(&it.path("experts/clone"));
     fs::write(it.path("experts/clone/bindings.yaml"), "tools: {}\n").unwrap();
-    it.done(&["remove", "lending-desk"]);
+    it.done(&["remove", "lending-desk", "--yes"]);
     assert!(!it.path("expert-config").exists() && !it.path("experts/clone").exists());
 }
 
@@ -551,7 +556,7 @@ fn state_is_never_overwritten() {
     assert_eq!(kept("new.md").as_deref(), Some("two\n"));
     assert_eq!(kept("memory/old.md").as_deref(), Some("one\n"), "a file whose template is gone stays");
 
-    it.done(&["remove", "lending-desk"]);
+    it.done(&["remove", "lending-desk", "--yes"]);
     it.install();
     assert_eq!(kept("used.md").as_deref(), Some("mine\n"));
 }
@@ -682,7 +687,7 @@ fn the_main_agent_knows_experts() {
     installation.edit("expert.yaml", "0.1.0", "0.1.1");
     installation.done(&["update", "lending-desk"]);
     assert!(page().unwrap().contains("- **Description:** Answers all readers\n"));
-    installation.done(&["remove", "lending-desk"]);
+    installation.done(&["remove", "lending-desk", "--yes"]);
     assert!(page().unwrap().ends_with("\nNo expert is installed.\n"));
 }
 

@@ -503,6 +503,7 @@ async fn the_last_attempt_informs_the_person() {
     assert_eq!((row.state, row.attempt), (EntryState::Failed, 3));
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")));
+    assert_eq!(told[0]["run"], json!(row.run), "{told:?}");
     let body = &told[0]["body"];
     assert!(body["reason"].as_str().unwrap().contains("crm__get_deal"), "{told:?}");
     assert_eq!(body["recommendation"], "Ask Sarah for the number of her deal.");

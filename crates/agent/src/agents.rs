@@ -68,6 +68,9 @@ impl DecideError {
     pub fn describe_for(self, id: &str) -> String {
         match self {
             Self::Unknown => format!("there is no approval {id} any more"),
+            Self::NotWaiting(ApprovalState::Applied) => format!(
+                "the approval {id} is over: it was decided, or its time ran out, and its run has gone on"
+            ),
             Self::NotWaiting(state) => format!("the approval {id} is already {}", state.as_str()),
             Self::TooLate => format!(
                 "the approval {id} came too late: its time has run out, and the package rejects its calls in that case"

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use wire::ErrorCode;
+
 /// Why a model call failed, or the whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFailure {
@@ -15,6 +17,14 @@ pub struct ModelFailure {
     pub text: String,
     /// Milliseconds that the server asked to wait.
     pub wait: Option<u64>,
+}
+
+impl ModelFailure {
+    /// Returns true if no model failed: a person rejected a call, or did not decide in time.
+    pub fn is_refusal(&self) -> bool {
+        let code = ErrorCode::from_name(&self.code);
+        matches!(code, Some(ErrorCode::ApprovalRejected | ErrorCode::ApprovalTimeout))
+    }
 }
 
 /// How a run may react to a failed model call.

@@ -90,6 +90,9 @@ impl Outcome {
     pub fn text(&self) -> String {
         let because = match (&self.failure, &self.limit) {
             _ if self.cancelled => "the run was cancelled".to_owned(),
+            (Some(failure), _) if failure.is_refusal() => {
+                format!("the call was not approved: {}", failure.text)
+            }
             (Some(failure), _) => format!("the model could not go on: {}", failure.text),
             (None, Some(limit)) => format!("the run met its limit {}", limit.as_words()),
             (None, None) => return self.content.clone(),

@@ -31,6 +31,8 @@ pub(super) struct Message {
     pub(super) expert: String,
     pub(super) entry: String,
     pub(super) process: String,
+    /// The run that it is about.
+    pub(super) run: Option<String>,
     pub(super) kind: MessageKind,
     pub(super) body: Value,
 }
@@ -38,7 +40,7 @@ pub(super) struct Message {
 impl Message {
     /// Returns the message as a row of the store.
     pub(super) fn into_row(self) -> NewMessage {
-        let mut body = json!({"expert": self.expert, "process": self.process});
+        let mut body = json!({"expert": self.expert, "process": self.process, "run": self.run});
         body[self.kind.as_str()] = self.body;
         NewMessage {
             id: self.id,

@@ -292,13 +292,15 @@ fn check_overrides(package: &Package, known: &Known<'_>, report: &mut FileReport
             _ => Some(("it is not written as tool.operation".to_owned(), String::new())),
         };
         if let Some((why, near)) = why {
+            let policy = &package.manifest.policy;
             let message = format!("the override \"{}\" has no effect: {why}", key.value);
-            report.add(
-                Code::UnknownOverride,
-                key.at,
-                message,
-                format!("{near}write tool.operation as the tool files name them"),
-            );
+            let help = format!("{near}write tool.operation as the tool files name them");
+            // The operation that is meant would run with more freedom than its author gives it.
+            if one.tier.freedom() < policy.default.freedom() {
+                report.fail(Code::UnknownOverride, key.at, message, help);
+            } else {
+                report.add(Code::UnknownOverride, key.at, message, help);
+            }
         }
     }
 }

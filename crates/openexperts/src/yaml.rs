@@ -67,17 +67,21 @@ pub(crate) fn read_yaml(text: &str, first_line: usize, report: &mut FileReport<'
     match reader.read_document() {
         Ok(node) => Some(node),
         Err(Stop { at, why }) => {
-            report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), hint_for(&why));
+            let line = text.lines().nth(at.line.saturating_sub(first_line)).unwrap_or_default();
+            report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), hint_for(&why, line));
             None
         }
     }
 }
 
-fn hint_for(why: &str) -> &'static str {
-    if why.contains("anchor") {
+/// Returns a hint at what is wrong, by the parser's reason and the line where it stopped.
+fn hint_for(why: &str, line: &str) -> &'static str {
+    if line.trim_start_matches(' ').starts_with('\t') {
+        "indent with spaces: YAML takes no tabs there"
+    } else if why.contains("anchor") {
         "a value that begins with `*` or `&` needs quotes, such as expr: \"*/5 * * * *\""
     } else if why.contains("mapping values") {
-        "a text with `: ` in it needs quotes"
+        "a text with `: ` in it needs quotes; keys of one map need the same indent"
     } else {
         ""
     }
@@ -275,4 +279,17 @@ fn is_number(text: &str) -> bool {
     let is_digits = |part: &str| part.chars().all(|c| c.is_ascii_digit());
     let has_digits = mantissa.chars().any(|c| c.is_ascii_digit());
     has_digits && is_digits(whole) && is_digits(fraction) && all(exponent, char::is_ascii_digit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_fit_the_line() {
+        let tab = hint_for("while scanning, found a character that cannot start a token", "  \tname: x");
+        assert_eq!(tab, "indent with spaces: YAML takes no tabs there");
+        assert!(hint_for("mapping values are not allowed here", "   name: x").contains("indent"));
+        assert_eq!(hint_for("unexpected end", "x"), "");
+    }
 }

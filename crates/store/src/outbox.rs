@@ -80,7 +80,16 @@ pub trait Outbox: Send + Sync {
     ///
     /// # Errors
     /// When the store cannot be written.
-    async fn message_delivered(&self, id: &str, at: u64) -> Result<bool, StoreError>;
+    async fn message_delivered(&self, id: &str, at: u64) -> Result<bool, StoreError> {
+        self.end_message(id, at, None).await
+    }
+
+    /// Notes that a message needs no delivery any more, and why; without a reason, it was delivered. False as
+    /// for [`Self::message_delivered`].
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn end_message(&self, id: &str, at: u64, note: Option<&str>) -> Result<bool, StoreError>;
 
     /// Puts a delivery off for a time.
     ///

@@ -17,7 +17,8 @@ use crate::expert::{
     prepare_state,
 };
 use crate::openexperts::{
-    BINDINGS, LEARNS_ALONE, Package, Tier, Trigger, TriggerKind, learns_alone, resolved, visible,
+    BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Schedule, Tier, Trigger, TriggerKind,
+    learns_alone, resolved, visible,
 };
 
 /// Characters of a trigger's name that must be escaped in a path.
@@ -105,16 +106,17 @@ pub(super) fn state_files(
     Ok(())
 }
 
-pub(super) fn list_experts(experts: &ExpertsConfig, format: OutputFormat) -> Result<(), Failure> {
+pub(super) fn list_experts(settings: &Settings, format: OutputFormat) -> Result<(), Failure> {
+    let experts = &settings.experts;
     let library = Library::new(&experts.dir);
     let installed =
         library.list().map_err(|error| format!("{} cannot be read: {error}", library.dir().display()))?;
     match format {
         OutputFormat::Json => {
-            let all = installed.iter().map(|one| as_json(one, &library));
+            let all = installed.iter().map(|one| as_json(settings, one, &library));
             say(&format!("{:#}", Value::Array(all.collect())));
         }
-        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(one, &library))),
+        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(settings, one, &library))),
     }
     if format == OutputFormat::Text {
         say_on_stderr(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
@@ -126,14 +128,15 @@ fn folder_note(installed: &Installed) -> String {
     visible(&installed.folder())
 }
 
-fn expert_line(installed: &Installed, library: &Library) -> String {
+fn expert_line(settings: &Settings, installed: &Installed, library: &Library) -> String {
     let conflict = installed.name_conflict.as_deref().map(visible);
     match &installed.loaded.package {
         Some(package) => {
             let manifest = &package.manifest;
             let (name, version) = (&manifest.name.value, visible(&manifest.version.value));
             let conflict = conflict.map(|conflict| format!("\n    {conflict}")).unwrap_or_default();
-            let ready = describe_readiness(&bindings_of(library, &installed.folder(), package), package);
+            let checked = bindings_of(library, &installed.folder(), package);
+            let ready = describe_readiness(settings, &checked, package);
             format!("{name}  {version}  {}{conflict}\n    {ready}", one_line(&manifest.description.value))
         }
         None => match conflict {
@@ -144,20 +147,46 @@ fn expert_line(installed: &Installed, library: &Library) -> String {
 }
 
 /// Says whether the tools of a package are bound, and to what. The servers are not asked.
-fn describe_readiness(checked: &CheckedBindings, package: &Package) -> String {
+fn describe_readiness(settings: &Settings, checked: &CheckedBindings, package: &Package) -> String {
     let entry = RegistryEntry::from_bindings(package, checked);
-    if let Some(why) = entry.not_ready {
+    if let Some(why) = why_not_ready(settings, checked, &entry) {
         return format!("not ready: {}", one_line(&why));
     }
     let bound: Vec<String> = entry.bound.iter().map(|(tool, target)| format!("{tool} → {target}")).collect();
-    if bound.is_empty() { "ready".to_owned() } else { one_line(&format!("ready: {}", bound.join(", "))) }
+    if bound.is_empty() {
+        "ready".to_owned()
+    } else {
+        one_line(&format!("bound, servers not asked: {}", bound.join(", ")))
+    }
+}
+
+/// Says why an installed expert is not ready, as far as its bindings and the configuration show it.
+pub(super) fn find_problem(settings: &Settings, name: &str) -> Option<String> {
+    let library = Library::new(&settings.experts.dir);
+    let Ok(installed) = library.get(name) else { return Some("it is not installed".to_owned()) };
+    let Some(package) = &installed.loaded.package else { return Some("it does not load".to_owned()) };
+    let checked = bindings_of(&library, &installed.folder(), package);
+    let entry = RegistryEntry::from_bindings(package, &checked);
+    why_not_ready(settings, &checked, &entry).map(|why| one_line(&why))
+}
+
+/// Says why an expert is not ready, as far as its bindings and the configuration show it.
+fn why_not_ready(settings: &Settings, checked: &CheckedBindings, entry: &RegistryEntry) -> Option<String> {
+    let is_unknown = |binding: &Binding| {
+        binding.kind == BindingType::Mcp && !settings.tools.mcp.contains_key(&binding.server)
+    };
+    let unknown = || checked.bindings.tools.iter().find(|(_, binding)| is_unknown(binding));
+    let missing = |(tool, binding): (&String, &Binding)| {
+        format!("{tool} is bound to {0}, but the configuration has no [tools.mcp.{0}]", binding.server)
+    };
+    entry.not_ready.clone().or_else(|| unknown().map(missing))
 }
 
 fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-fn as_json(installed: &Installed, library: &Library) -> Value {
+fn as_json(settings: &Settings, installed: &Installed, library: &Library) -> Value {
     let package = installed.loaded.package.as_ref();
     let checked = package.map(|package| bindings_of(library, &installed.folder(), package));
     let entry = package
@@ -173,7 +202,7 @@ fn as_json(installed: &Installed, library: &Library) -> Value {
         "description": manifest.map(|manifest| &manifest.description.value),
         "source": installed.record.as_ref().map(|record| &record.source),
         "digest": installed.record.as_ref().map(|record| &record.digest),
-        "not_ready": entry.as_ref().and_then(|entry| entry.not_ready.clone()),
+        "not_ready": checked.as_ref().zip(entry.as_ref()).and_then(|(checked, entry)| why_not_ready(settings, checked, entry)),
         "bound": entry.map(|entry| entry.bound.into_iter().collect::<BTreeMap<_, _>>()),
     })
 }
@@ -188,7 +217,7 @@ pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result
         )));
     };
     if json {
-        let mut shown = as_json(&installed, &library);
+        let mut shown = as_json(settings, &installed, &library);
         shown["state"] = experts.state_of(name).display().to_string().into();
         shown["package"] = resolved(package);
         shown["hooks"] = list_hooks(settings, package).iter().map(Hook::as_json).collect();
@@ -202,7 +231,8 @@ pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result
     if let Some(record) = &installed.record {
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
-    let readiness = describe_readiness(&bindings_of(&library, &installed.folder(), package), package);
+    let checked = bindings_of(&library, &installed.folder(), package);
+    let readiness = describe_readiness(settings, &checked, package);
     say(&format!("{readiness} (`respool expert validate {name}` also asks the servers of its tools)"));
     say_piece(&describe_abilities(package));
     list_hooks(settings, package).iter().for_each(|hook| say(&hook.describe()));
@@ -257,6 +287,16 @@ fn list_hooks(settings: &Settings, package: &Package) -> Vec<Hook> {
     triggers.filter(|trigger| has_hook(trigger.kind)).map(hook).collect()
 }
 
+/// Says when a clock fires a trigger, in its time zone; empty for other triggers.
+fn describe_clock(trigger: &Trigger, now: u64) -> String {
+    let Some(expr) = &trigger.clock.expr else { return String::new() };
+    let zone = trigger.clock.zone.as_ref().map(|zone| zone.value.as_str());
+    let schedule = Schedule::new(&expr.value, zone).ok();
+    let next = schedule.and_then(|schedule| Some(schedule.format_time(schedule.next_after(now)?)));
+    let next = next.map(|next| format!(", next {next}")).unwrap_or_default();
+    format!(" at {} in {}{next}", expr.value, zone.unwrap_or("UTC"))
+}
+
 /// Describes what a package needs, what it may do, and what starts it.
 fn describe_abilities(package: &Package) -> String {
     let (tiers, manifest) = (package.tiers(), &package.manifest);
@@ -281,7 +321,12 @@ fn describe_abilities(package: &Package) -> String {
         let mode = lane["concurrency"].as_str().unwrap_or_default();
         lines.push((
             "trigger",
-            format!("{} ({kind}) runs {} [{mode}{key}]", trigger.name.value, trigger.process.value),
+            format!(
+                "{} ({kind}) runs {} [{mode}{key}]{}",
+                trigger.name.value,
+                trigger.process.value,
+                describe_clock(trigger, clock::now())
+            ),
         ));
     }
     let shown = lines.into_iter().filter(|(_, text)| !text.is_empty());

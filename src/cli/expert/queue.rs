@@ -1,9 +1,12 @@
 //! `respool expert queue, dead-letters, outbox, drafts`: lists waiting work, failed work and messages. It
 //! works on the store directly, also while a server uses it.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use super::installed::find_problem;
 use crate::agent::CallOutcome;
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
@@ -95,14 +98,23 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
                 rows.push((row, before.map(|before| before.id)));
             }
         }
+        let experts: BTreeSet<&str> = rows.iter().map(|(row, _)| row.queue.as_str()).collect();
+        let problems = experts.into_iter().filter_map(|name| {
+            find_problem(&config.settings, name).map(|problem| (name.to_owned(), problem))
+        });
+        let problems: BTreeMap<String, String> = problems.collect();
+        let problem_of =
+            |row: &EntryRow| problems.get(&row.queue).filter(|_| row.state == EntryState::Waiting);
         let json = |(row, before): &(EntryRow, Option<String>)| {
             let mut entry = entry_json(row);
             entry["behind"] = before.clone().into();
+            entry["not_ready"] = problem_of(row).cloned().into();
             entry
         };
         let line = |(row, before): &(EntryRow, Option<String>)| {
             let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
-            format!("{}{behind}", entry_line(row))
+            let problem = problem_of(row).map(|why| format!("  {} is not ready: {why}", row.queue));
+            format!("{}{behind}{}", entry_line(row), problem.unwrap_or_default())
         };
         arguments.print_rows(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
         Ok(())
@@ -146,7 +158,7 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
         }
     };
     // An entry that waits for its next attempt has a run that is over, or none.
-    if !is_requested && !store.give_up(id, "it was cancelled").await? {
+    if !is_requested && !store.give_up(id, EntryRow::CANCELLED).await? {
         return Err(format!("{id} has changed in the meantime; try again").into());
     }
     let left = store.entry(id).await?;
@@ -290,7 +302,8 @@ fn unknown_operations(row: &MessageRow) -> Vec<String> {
 
 fn message_line(row: &MessageRow) -> String {
     let state = match (row.delivered, &row.note) {
-        (Some(_), _) => "delivered".to_owned(),
+        (Some(_), Some(note)) => visible(note),
+        (Some(_), None) => "delivered or done".to_owned(),
         (None, Some(why)) => format!("not delivered yet: {}", visible(why)),
         (None, None) => "waits".to_owned(),
     };

@@ -12,6 +12,7 @@ use crate::cli::say::{say, say_on_stderr};
 use crate::config::Settings;
 use crate::expert::{HookSecrets, Installed, Library};
 use crate::openexperts::is_agent_of;
+use crate::openexperts::name::{NameKind, check_name};
 use crate::store::{
     ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
 };
@@ -32,7 +33,13 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOpt
     let experts = &settings.experts;
     let library = Library::new(&experts.dir);
     let lock = library.lock()?;
-    let installed = library.get(name)?;
+    let installed = match library.get(name) {
+        Err(error) if options.purge && check_name(name, NameKind::Package).is_ok() => {
+            let has_left = purge_leftovers(settings, &library, name, options.yes)?;
+            return if has_left { Ok(()) } else { Err(error.into()) };
+        }
+        found => found?,
+    };
     let name = installed.owner();
     let mut open = open_work(settings, &name);
     open.extend(installed.successor(&library).map(|folder| {
@@ -45,12 +52,7 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOpt
         say("Removing it with --purge deletes:");
         deleted.iter().for_each(|path| say(&format!("  {}", path.display())));
     }
-    let needs_consent = options.purge || !open.is_empty();
-    if needs_consent && !options.yes && !confirm(&format!("Remove {name}?")) {
-        return Err(Failure::Failed(format!(
-            "{name} was not removed, because the removal was not confirmed. To confirm it, run the command again with --yes"
-        )));
-    }
+    ask_consent(&name, options.yes)?;
     let removal = library.remove(&installed, options.purge, &lock)?;
     super::registry::refresh_page(experts);
     if let Err(error) = forget_clocks(settings, &name) {
@@ -77,6 +79,35 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOpt
     }
     say(&format!("Removed {name}: deleted {}.{kept}", removal.directory.display()));
     Ok(())
+}
+
+fn ask_consent(name: &str, yes: bool) -> Result<(), Failure> {
+    if yes || confirm(&format!("Remove {name}?")) {
+        return Ok(());
+    }
+    Err(Failure::Failed(format!(
+        "{name} was not removed, because the removal was not confirmed. To confirm it, run the command again with --yes"
+    )))
+}
+
+/// Deletes what an expert that was removed earlier has left. False if there is nothing.
+fn purge_leftovers(settings: &Settings, library: &Library, name: &str, yes: bool) -> Result<bool, Failure> {
+    let [state, secrets] = data_of(settings, name);
+    let bindings = library.removed_bindings(name);
+    let left: Vec<_> = [&state, &secrets].into_iter().filter(|path| path.exists()).chain(&bindings).collect();
+    if left.is_empty() {
+        return Ok(false);
+    }
+    say(&format!("{name} is not installed any more. --purge deletes what it left:"));
+    left.iter().for_each(|path| say(&format!("  {}", path.display())));
+    ask_consent(name, yes)?;
+    delete_state(&state, name)?;
+    delete_state(&secrets, name)?;
+    if let Some(path) = &bindings {
+        fs::remove_file(path).map_err(|error| format!("{} cannot be deleted: {error}", path.display()))?;
+    }
+    say(&format!("Deleted what {name} had left."));
+    Ok(true)
 }
 
 /// Lists what `--purge` deletes besides the package.

@@ -19,7 +19,7 @@ use crate::message::{Message, MessageKind};
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
-use store::{Claimed, EntryEnd, Queue as _, StoreError};
+use store::{Claimed, EntryEnd, EntryRow, Queue as _, StoreError};
 
 /// Replaces the reason of a failure that may quote private knowledge, for lists. The escalation has the whole
 /// reason; it is kept even if it reaches no person.
@@ -90,7 +90,7 @@ impl Worker {
                 self.end_entry(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
             }
             Verdict::Cancelled => {
-                self.end_entry(attempt.claimed, EntryEnd::Failed, "it was cancelled".to_owned()).await
+                self.end_entry(attempt.claimed, EntryEnd::Failed, EntryRow::CANCELLED.to_owned()).await
             }
             Verdict::Failed { reason, may_retry } => {
                 let noted = if attempt.is_private() { withhold_private(outcome) } else { reason.clone() };
@@ -125,17 +125,18 @@ impl Worker {
     ) -> Result<(), StoreError> {
         let Failed { reason, mut noted, may_retry, calls } = failed;
         let number = attempt.claimed.attempt;
+        let run_id = self.run_of(&attempt.claimed.lease.entry).await?;
         match verdict::judge_failure(&attempt.execution, number, may_retry) {
             Next::Retry(pause) => {
                 let note = format!("attempt {number} failed: {noted}");
                 tracing::warn!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
-                    process = attempt.process.name.value, attempt = number, pause_ms = pause, "an attempt failed");
+                    process = attempt.process.name.value, attempt = number, run_id, reason = noted, pause_ms = pause, "an attempt failed");
                 let pause = Duration::from_millis(pause);
                 self.store.retry_after(&attempt.claimed.lease, pause, note).await.map(drop)
             }
             Next::End { end, escalates } => {
                 tracing::error!(target: "respool::expert", expert = attempt.expert.name(), entry = attempt.claimed.lease.entry,
-                    process = attempt.process.name.value, attempts = number, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
+                    process = attempt.process.name.value, attempts = number, run_id, reason = noted, on_failure = attempt.execution.on_failure.as_str(), "a process failed");
                 let late = self.report_if_late(attempt).await?;
                 let is_private = attempt.is_private();
                 if escalates || is_private {
@@ -153,6 +154,10 @@ impl Worker {
                         what["late"] = late;
                     }
                     add_unknown(&mut what, verdict::unknown_outcomes(&calls));
+                    let done = verdict::done_operations(&calls);
+                    if !done.is_empty() {
+                        what["done"] = done.into();
+                    }
                     let message = attempt.new_message(MessageKind::Escalation, "failed", what);
                     if is_private {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
@@ -202,12 +207,20 @@ impl Worker {
         Ok(posted)
     }
 
-    pub(super) async fn post_message(&self, message: Message) -> Result<(), StoreError> {
+    /// Posts a message of an invocation, with the run that is behind it.
+    pub(super) async fn post_message(&self, mut message: Message) -> Result<(), StoreError> {
+        if message.run.is_none() {
+            message.run = self.run_of(&message.entry).await?;
+        }
         let is_new = self.store.post(message.into_row(), clock::now()).await?;
         if is_new {
             self.experts.delivery_stirred.notify_one();
         }
         Ok(())
+    }
+
+    async fn run_of(&self, entry: &str) -> Result<Option<String>, StoreError> {
+        Ok(self.store.entry(entry).await?.and_then(|row| row.run))
     }
 
     pub(super) async fn end_entry(
@@ -234,6 +247,7 @@ impl Worker {
             expert: invocation.expert.clone(),
             entry: entry.clone(),
             process: process.clone(),
+            run: claimed.run.clone(),
             kind: MessageKind::Escalation,
             body: json!({"reason": format!("The attempt cannot go on: {why}."), "context": invocation.payload,
                 "recommendation": format!("Start it again with the installed version: respool expert dead-letters replay {entry}")}),
@@ -263,6 +277,7 @@ impl Worker {
             expert: invocation.expert.clone(),
             entry: claimed.lease.entry.clone(),
             process: invocation.process.clone(),
+            run: None,
             kind: MessageKind::Task,
             body: json!({"trigger": name, "payload": invocation.payload, "inputs": invocation.mapped}),
         };
@@ -279,6 +294,7 @@ impl Attempt<'_> {
             expert: self.expert.name().to_owned(),
             entry: self.claimed.lease.entry.clone(),
             process: self.process.name.value.clone(),
+            run: None,
             kind,
             body,
         }

@@ -85,6 +85,7 @@ impl Worker {
             expert: row.queue.clone(),
             entry: row.id.clone(),
             process: invocation.process.clone(),
+            run: row.run.clone(),
             kind: late_kind(breach),
             body: open_body(&late, row, &invocation),
         };

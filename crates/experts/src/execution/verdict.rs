@@ -6,7 +6,6 @@ use crate::tools::{ESCALATE, FAIL, FINISH, LEARN};
 use agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
 use openexperts::{Delivery, Execution, Format, OnFailure, Parameter, SlaBreach, outputs};
 use store::EntryEnd;
-use wire::ErrorCode;
 
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,9 +54,7 @@ pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
         return Verdict::Cancelled;
     }
     if let Some(failure) = &outcome.failure {
-        let code = ErrorCode::from_name(&failure.code);
-        let is_refused = matches!(code, Some(ErrorCode::ApprovalRejected | ErrorCode::ApprovalTimeout));
-        return failed(failure.text.clone(), !is_refused);
+        return failed(failure.text.clone(), !failure.is_refusal());
     }
     let ended_by = outcome.ended_by.as_ref();
     let arguments =
@@ -145,6 +142,23 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     found
 }
 
+/// Lists the operations that took effect and are not repeatable, in the form in which people read them: each
+/// once.
+pub(super) fn done_operations(calls: &[MadeCall]) -> Vec<Value> {
+    let is_done = |made: &&MadeCall| {
+        made.outcome == CallOutcome::Ok && made.ends_run == EndsRun::OnFault && !made.is_repeatable
+    };
+    let mut found = Vec::new();
+    for made in calls.iter().filter(is_done) {
+        let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+        let shown = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
+        if !found.contains(&shown) {
+            found.push(shown);
+        }
+    }
+    found
+}
+
 /// Returns the part of a process's results that is delivered.
 pub(super) fn delivery_body(results: &Results, declared: &[Parameter], delivery: &Delivery) -> Value {
     let mut body = json!({});
@@ -172,6 +186,7 @@ mod tests {
     use super::*;
     use agent::{FailureKind, Limit, ModelFailure, RequestedCall};
     use openexperts::{Backoff, DeliveryFields, ExecutionFields};
+    use wire::ErrorCode;
 
     fn ended_by(name: &str, arguments: &Value) -> Outcome {
         let call =
@@ -197,6 +212,28 @@ mod tests {
             options: vec!["high".into()],
             ..Parameter::default()
         }]
+    }
+
+    #[test]
+    fn operations_that_took_effect_are_listed_once() {
+        let made = |name: &str, outcome, is_repeatable| MadeCall {
+            call: RequestedCall {
+                name: name.into(),
+                arguments: "{\"id\":1}".into(),
+                ..RequestedCall::default()
+            },
+            outcome,
+            text: String::new(),
+            is_repeatable,
+            ends_run: EndsRun::OnFault,
+        };
+        let calls = [
+            made("crm__add", CallOutcome::Ok, false),
+            made("crm__add", CallOutcome::Ok, false),
+            made("crm__read", CallOutcome::Ok, true),
+            made("crm__pay", CallOutcome::Failed, false),
+        ];
+        assert_eq!(done_operations(&calls), [json!({"operation": "crm.add", "inputs": {"id": 1}})]);
     }
 
     #[test]

@@ -31,7 +31,8 @@ pub(super) async fn a_message_is_delivered_once(bed: &Bed) {
     assert_eq!(again.len(), 3, "its claim is over, and what is only kept is not delivered");
     assert_eq!(again.iter().map(|row| row.attempts).sum::<u32>(), 5);
     assert_eq!(one.claim_messages(long, 10).await.unwrap(), [], "somebody delivers them");
-    assert!(two.message_delivered("a", now + 9).await.unwrap());
+    assert!(two.end_message("a", now + 9, Some("decided")).await.unwrap());
+    assert_eq!(one.message("a").await.unwrap().unwrap().note.as_deref(), Some("decided"));
     assert!(!one.message_delivered("a", now + 10).await.unwrap());
     assert!(two.deliver_after("b", Duration::ZERO, "the gateway is gone".into()).await.unwrap());
     let due = one.claim_messages(long, 10).await.unwrap();

@@ -24,10 +24,10 @@ impl Outbox for PostgresStore {
         self.pool.run(move |change| claim(change, lease, most)).await
     }
 
-    async fn message_delivered(&self, id: &str, at: u64) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        let sql = "UPDATE respool.outbox SET delivered = $2, note = NULL WHERE id = $1 AND delivered IS NULL";
-        self.pool.run(move |change| change.has_changed(sql, &[&id, &as_bigint(at)])).await
+    async fn end_message(&self, id: &str, at: u64, note: Option<&str>) -> Result<bool, StoreError> {
+        let (id, note) = (id.to_owned(), note.map(str::to_owned));
+        let sql = "UPDATE respool.outbox SET delivered = $2, note = $3 WHERE id = $1 AND delivered IS NULL";
+        self.pool.run(move |change| change.has_changed(sql, &[&id, &as_bigint(at), &note])).await
     }
 
     async fn deliver_after(&self, id: &str, pause: Duration, note: String) -> Result<bool, StoreError> {

@@ -79,3 +79,13 @@ pub struct EntryRow {
     /// When it ended.
     pub ended: Option<u64>,
 }
+
+impl EntryRow {
+    /// The note of an entry that a person cancelled.
+    pub const CANCELLED: &str = "it was cancelled";
+
+    /// Returns true if a person cancelled it.
+    pub fn is_cancelled(&self) -> bool {
+        self.state == EntryState::Failed && self.note.as_deref() == Some(Self::CANCELLED)
+    }
+}

@@ -26,10 +26,10 @@ impl Outbox for SqliteStore {
         self.write(move |change| claim(change, now, until, most)).await
     }
 
-    async fn message_delivered(&self, id: &str, at: u64) -> Result<bool, StoreError> {
-        let id = id.to_owned();
-        let sql = "UPDATE outbox SET delivered = ?2, note = NULL WHERE id = ?1 AND delivered IS NULL";
-        self.write(move |change| has_changed(change, sql, params![id, signed(at)])).await
+    async fn end_message(&self, id: &str, at: u64, note: Option<&str>) -> Result<bool, StoreError> {
+        let (id, note) = (id.to_owned(), note.map(str::to_owned));
+        let sql = "UPDATE outbox SET delivered = ?2, note = ?3 WHERE id = ?1 AND delivered IS NULL";
+        self.write(move |change| has_changed(change, sql, params![id, signed(at), note])).await
     }
 
     async fn deliver_after(&self, id: &str, pause: Duration, note: String) -> Result<bool, StoreError> {
