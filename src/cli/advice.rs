@@ -5,7 +5,8 @@ use url::Url;
 
 use crate::agent::OPERATOR_KEY;
 use crate::config::Settings;
-use crate::openexperts::Package;
+use crate::expert::ExpertConfig;
+use crate::openexperts::{Package, suggest_nearest};
 use crate::server::{Listen, ServerConfig};
 use crate::tools::{idle_rules, never_allowed, rule_for};
 use crate::units::{Secret, UnusableSetting};
@@ -18,6 +19,22 @@ pub(super) struct Advice {
     pub(super) text: String,
     /// The remedy.
     pub(super) todo: String,
+}
+
+/// Lists names in `[budgets]` and `[capture]` that no client key has. `names`: those of all keys.
+pub(super) fn find_unknown_keys(settings: &Settings, names: &[String]) -> Vec<Advice> {
+    let budgets = settings.budgets.keys.keys().map(|name| ("budgets.keys", name));
+    let captures =
+        settings.capture.keys.iter().filter(|name| *name != "*").map(|name| ("capture.keys", name));
+    let unknown = budgets.chain(captures).filter(|(_, name)| !names.contains(name));
+    let advice = |(setting, name): (&str, &String)| {
+        let near = suggest_nearest(name, names.iter().map(String::as_str));
+        Advice {
+            text: format!("`{setting}` names {name:?}, but no client key has this name"),
+            todo: format!("{near}names are those of `client_keys_file` (docs/keys.md)"),
+        }
+    };
+    unknown.map(advice).collect()
 }
 
 pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
@@ -71,7 +88,28 @@ pub(super) fn start_problems(settings: &Settings) -> Vec<UnusableSetting> {
         .chain(short_operator_key(settings))
         .chain(open_to_all(settings))
         .chain(own_upstreams(settings))
+        .chain(missing_hook_secrets(settings))
         .collect()
+}
+
+/// Reports hooks whose secret is not in the variable that they name.
+fn missing_hook_secrets(settings: &Settings) -> Vec<UnusableSetting> {
+    let experts = settings.experts.by_name.iter();
+    let hooks = experts.flat_map(|(name, expert)| {
+        let missing = expert
+            .hook_secret_env
+            .iter()
+            .filter(move |(trigger, _)| !expert.hook_secrets.contains_key(*trigger));
+        missing.map(move |(trigger, variable)| (name, trigger, variable))
+    });
+    let problem = |(name, trigger, variable): (&String, &String, &String)| {
+        let why = format!(
+            "the environment variable {variable} is not set, or shorter than {} characters; set it to a long random text",
+            ExpertConfig::SHORTEST_SECRET
+        );
+        UnusableSetting::new(&["experts", name.as_str(), "hook_secret_env", trigger.as_str()], why)
+    };
+    hooks.map(problem).collect()
 }
 
 /// Reports a key in `RESPOOL_OPERATOR_KEY` that can be guessed.
@@ -304,6 +342,23 @@ mod tests {
             problems.contains("f:4: upstream[0].url: respool itself listens on 127.0.0.1:7"),
             "{problems}"
         );
+    }
+
+    #[test]
+    fn names_of_keys_are_known() {
+        let text = "[budgets]\nkeys = { alice = 1.0, bobb = 2.0 }\n[capture]\nkeys = ['*', 'carol']\n";
+        let file = FileText { path: "f".as_ref(), text };
+        let loaded = resolve(Some(file), &Environment::new(), &Flags::default()).unwrap();
+        let found = find_unknown_keys(&loaded.settings, &["alice".into(), "bob".into()]);
+        let texts: Vec<_> = found.iter().map(|one| one.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            [
+                "`budgets.keys` names \"bobb\", but no client key has this name",
+                "`capture.keys` names \"carol\", but no client key has this name"
+            ]
+        );
+        assert!(found[0].todo.contains("bob"), "{found:?}");
     }
 
     #[test]

@@ -45,6 +45,12 @@ pub(super) enum AlertsCommand {
     },
 }
 
+impl Default for AlertsCommand {
+    fn default() -> Self {
+        Self::List(ListArgs::default())
+    }
+}
+
 pub(super) fn run_alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
     match command {
         AlertsCommand::List(arguments) => {
@@ -121,6 +127,7 @@ fn parse_rule(name: &str) -> Result<Rule, Failure> {
 }
 
 fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) -> Result<(), Failure> {
+    check_silence(loaded, rule, &subject, span)?;
     let now = clock::now();
     let silence = Silence {
         rule: rule.as_str().to_owned(),
@@ -133,6 +140,23 @@ fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) ->
     added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()))?;
     let about = if subject.is_empty() { String::new() } else { format!(" about {subject}") };
     say(&flat_text(&format!("Silenced {}{about} until {until}.", rule.as_str())));
+    Ok(())
+}
+
+/// Refuses a silence that can never cover an alert.
+fn check_silence(loaded: &Loaded, rule: Rule, subject: &str, span: Duration) -> Result<(), Failure> {
+    if span.is_zero() {
+        return Err(
+            "a silence of no time has no effect: write `--for 8h`, or `respool alerts unsilence` to end one"
+                .into(),
+        );
+    }
+    let names: Vec<&str> = loaded.settings.upstreams.iter().map(|upstream| upstream.name.as_str()).collect();
+    if rule.is_about_upstream() && !subject.is_empty() && !names.contains(&subject) {
+        return Err(
+            format!("there is no upstream `{subject}`. Available upstreams: {}", names.join(", ")).into()
+        );
+    }
     Ok(())
 }
 

@@ -33,6 +33,12 @@ pub(super) enum AuditCommand {
     },
 }
 
+impl Default for AuditCommand {
+    fn default() -> Self {
+        Self::List { arguments: ListArgs::default(), file: None }
+    }
+}
+
 pub(super) fn run_audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failure> {
     let place =
         |file: Option<PathBuf>| file.unwrap_or_else(|| loaded.settings.store.state_dir.join(audit::FILE));

@@ -12,11 +12,12 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::advice::{Advice, find_advice, start_problems};
+use super::advice::{Advice, find_advice, find_unknown_keys, start_problems, uses_own_key};
 use super::assembly::{app, open_parts};
 use super::expert_names::find_unknown_names;
 use super::failure::Failure;
 use super::findings::Findings;
+use super::listing::Noun;
 use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::runtime::new_runtime;
@@ -26,7 +27,7 @@ use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
-use crate::server::{App, is_for_everybody};
+use crate::server::{Access, App, is_for_everybody};
 use crate::tools::{reached_services, sandbox_level};
 use crate::translate::Reply;
 use crate::turn::Note;
@@ -77,6 +78,7 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     {
         findings.warn(&text, &todo);
     }
+    check_keys(&loaded.settings, &mut findings);
     unknown_routes(&loaded.settings, &mut findings);
     state_directory(&loaded.settings.store.state_dir, &mut findings);
     check_sandbox(&loaded.settings, &mut findings);
@@ -85,6 +87,20 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
         0 => Ok(()),
         1 => Err("one check failed".to_owned().into()),
         count => Err(format!("{count} checks failed").into()),
+    }
+}
+
+/// Checks the names of client keys in other sections. An unusable file of keys is reported with the
+/// upstreams.
+fn check_keys(settings: &Settings, findings: &mut Findings) {
+    let Ok(access) = Access::new(&settings.server, uses_own_key(settings)) else { return };
+    let names = access.key_names();
+    if let Some(file) = &settings.server.client_keys_file {
+        let count = Noun("key", "keys").count_things(names.len());
+        findings.ok(&format!("{count} of clients, with those of {}", file.display()));
+    }
+    for Advice { text, todo } in find_unknown_keys(settings, &names) {
+        findings.warn(&text, &todo);
     }
 }
 

@@ -9,11 +9,14 @@ use super::failure::Failure;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::units::parse_duration;
 
+/// How many rows are listed unless `--limit` says otherwise.
+const LIMIT: usize = 50;
+
 /// The options of a list.
 #[derive(Args, Clone, Debug)]
 pub(super) struct ListArgs {
     /// List at most this many
-    #[arg(long, alias = "most", value_name = "COUNT", default_value_t = 50)]
+    #[arg(long, alias = "most", value_name = "COUNT", default_value_t = LIMIT)]
     pub(super) limit: usize,
     /// List only what is from within this time: 24h, 7d, 30d
     #[arg(long, value_name = "TIME", value_parser = parse_span)]
@@ -21,6 +24,12 @@ pub(super) struct ListArgs {
     /// Print JSON, for programs
     #[arg(long)]
     pub(super) json: bool,
+}
+
+impl Default for ListArgs {
+    fn default() -> Self {
+        Self { limit: LIMIT, since: None, json: false }
+    }
 }
 
 impl ListArgs {

@@ -28,6 +28,8 @@ mod reachability;
 mod reference;
 mod reload;
 mod replay;
+mod requests;
+mod running;
 mod runs;
 mod runtime;
 mod say;
@@ -108,7 +110,7 @@ enum Command {
         #[command(flatten)]
         options: Configured,
         #[command(subcommand)]
-        command: runs::RunsCommand,
+        command: Option<runs::RunsCommand>,
     },
     /// Run the kept replies of a request through this version and compare what the client gets, or list the
     /// kept exchanges.
@@ -118,6 +120,16 @@ enum Command {
     Replay {
         #[command(flatten)]
         arguments: replay::ReplayArgs,
+        #[command(flatten)]
+        options: Configured,
+    },
+    /// List recorded requests, newest first: outcome, error, key, model, upstream, tokens and time.
+    #[command(
+        after_help = "Examples:\n  respool requests --failed --since 1h\n  respool requests --key alice --json"
+    )]
+    Requests {
+        #[command(flatten)]
+        arguments: requests::RequestsArgs,
         #[command(flatten)]
         options: Configured,
     },
@@ -151,7 +163,7 @@ enum Command {
         #[command(flatten)]
         options: Configured,
         #[command(subcommand)]
-        command: alerts::AlertsCommand,
+        command: Option<alerts::AlertsCommand>,
     },
     /// Show the tool calls that may have changed something and the refused ones.
     #[command(after_help = "Example:\n  respool audit list --since 24h")]
@@ -159,7 +171,7 @@ enum Command {
         #[command(flatten)]
         options: Configured,
         #[command(subcommand)]
-        command: audit::AuditCommand,
+        command: Option<audit::AuditCommand>,
     },
     /// Manage expert packages, and approve or reject calls that wait for a decision.
     #[command(after_help = "Example:\n  respool expert validate ./support-desk")]
@@ -275,14 +287,19 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Runs { options, command } => {
             let loaded = options.load()?;
             unread_notes(&loaded).iter().for_each(|note| say::say_on_stderr(&format!("respool: {note}")));
-            runs::run_runs(&loaded, command)
+            runs::run_runs(&loaded, command.unwrap_or_default())
         }
-        Command::Alerts { options, command } => alerts::run_alerts(&options.load()?, command),
+        Command::Alerts { options, command } => {
+            alerts::run_alerts(&options.load()?, command.unwrap_or_default())
+        }
         Command::Nodes { options, arguments } => nodes::run_nodes(&options.load()?, &arguments),
         Command::Store { options, command } => store::run_store(&options.load()?, command),
         Command::Replay { options, arguments } => replay::run_replay(&options.load()?, &arguments),
+        Command::Requests { options, arguments } => requests::list_requests(&options.load()?, &arguments),
         Command::Usage { options, arguments } => usage::run_usage(&options.load()?, &arguments),
-        Command::Audit { options, command } => audit::run_audit(&options.load()?, command),
+        Command::Audit { options, command } => {
+            audit::run_audit(&options.load()?, command.unwrap_or_default())
+        }
         Command::Expert { options, command } => expert::run_expert(options, command),
         Command::Setup(args) => setup::run_setup(args),
         Command::Config { command: ConfigCommand::Show { json, options } } => {

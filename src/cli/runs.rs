@@ -53,6 +53,12 @@ pub(super) enum RunsCommand {
     },
 }
 
+impl Default for RunsCommand {
+    fn default() -> Self {
+        Self::List(ListArgs::default())
+    }
+}
+
 pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     let done = new_runtime()?.block_on(async {

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use super::advice::{self, Advice, find_advice};
+use super::advice::{self, Advice, find_advice, find_unknown_keys};
 use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
 use super::expert_names::find_unknown_names;
@@ -18,7 +18,7 @@ use super::options::misspelt_note;
 use super::reload::{Reloading, Stamp};
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use crate::alerts::Watched;
-use crate::config::{Flags, Loaded};
+use crate::config::{Flags, Loaded, Settings};
 use crate::observe;
 use crate::relay::Relay;
 use crate::relay_ports::RelayProbes;
@@ -55,9 +55,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     for misspelt in &loaded.misspelt {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
-    for Advice { text, todo } in find_advice(settings).into_iter().chain(find_unknown_names(settings)) {
-        tracing::warn!(target: "respool::server", todo, "{text}");
-    }
+    log_advice(settings, &app.access.key_names());
     let hangup =
         signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
     let listener = bind_address(&settings.server.listen).await?;
@@ -109,6 +107,15 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
+}
+
+/// Logs settings that will not do what their owner expects. `keys`: the names of all client keys.
+fn log_advice(settings: &Settings, keys: &[String]) {
+    let unknown_keys = find_unknown_keys(settings, keys);
+    let advice = find_advice(settings).into_iter().chain(find_unknown_names(settings)).chain(unknown_keys);
+    for Advice { text, todo } in advice {
+        tracing::warn!(target: "respool::server", todo, "{text}");
+    }
 }
 
 /// Stops the server at a signal; a second one stops it at once.

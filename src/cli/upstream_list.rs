@@ -1,4 +1,5 @@
-//! `respool upstreams`: lists the configured upstreams, whether each answers, and its models.
+//! `respool upstreams`: lists the configured upstreams, whether each answers, its models, and what the
+//! running respool observes of it.
 
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::reachability::{ListedModel, Reachability, ask_all};
+use super::running::{RunningUpstream, ask_running};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
@@ -62,27 +64,40 @@ fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
 
 fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
     let abort = CancellationToken::new();
-    let found = new_runtime()?.block_on(async {
+    let listen = loaded.settings.server.listen.to_string();
+    let (found, running) = new_runtime()?.block_on(async {
         let upstreams = ServedUpstreams::open(&loaded.settings, &abort).await;
         let upstreams = upstreams.map_err(|found| loaded.problems(found))?;
-        Ok::<_, Failure>(ask_all(&upstreams.fleet, ANSWER_WITHIN).await)
+        Ok::<_, Failure>(tokio::join!(ask_all(&upstreams.fleet, ANSWER_WITHIN), ask_running(&listen)))
     })?;
+    let seen = |name: &str| running.iter().flatten().find(|seen| seen.name == name);
     let rules = RuleFile::new(&loaded.settings.store.state_dir);
     if arguments.json {
         let entry = |upstream: &Reachability| {
             let mut entry = upstream.json();
             entry["learned_rules"] = json!(rules.rules_of(&upstream.name).models);
+            entry["running"] = seen(&upstream.name).map(RunningUpstream::json).unwrap_or_default();
             entry
         };
         let all: Vec<Value> = found.iter().map(entry).collect();
         say(&format!("{:#}", Value::from(all)));
     } else {
         table_lines(&found).iter().for_each(|line| say(&flat_text(line)));
+        if running.is_none() {
+            say_on_stderr(&format!("No respool answers at {listen}, so circuits and queues are not known."));
+        }
+        running.iter().flatten().for_each(|seen| say(&flat_text(&seen.line())));
         for upstream in &found {
             rule_lines(&upstream.name, &rules.rules_of(&upstream.name))
                 .iter()
                 .for_each(|line| say(&flat_text(line)));
         }
+    }
+    if running.iter().flatten().any(RunningUpstream::is_failing) {
+        say_on_stderr(
+            "The running respool leaves an upstream out, because requests fail there: `respool requests --failed` shows why.",
+        );
+        return Err(Failure::Reported);
     }
     if found.iter().all(|upstream| upstream.problem.is_none()) {
         return Ok(());

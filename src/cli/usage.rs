@@ -93,7 +93,8 @@ pub(super) fn load_prices(settings: &Settings) -> Result<Prices, Vec<UnusableSet
     let list = list.transpose()?;
     let relay = &settings.relay;
     let aliases = relay.models.keys().map(|id| (id.clone(), relay.target(id).to_owned()));
-    let prices = Prices::new(&settings.prices, list.as_deref()).map_err(|why| {
+    let currency = settings.usage.currency.as_deref();
+    let prices = Prices::new(&settings.prices, currency, list.as_deref()).map_err(|why| {
         fault(format!("the price list cannot be read: {why}; docs/operating.md shows its form"))
     })?;
     Ok(prices.with_aliases(aliases.collect()))
@@ -213,10 +214,14 @@ fn describe_comparison(report: &Report, currency: &str) -> Vec<String> {
     let cost = report.total.cost.with_currency(currency);
     let mut lines = vec![String::new(), format!("It cost {cost}. The same tokens elsewhere:")];
     for it in &report.total.compared {
+        let source = it.source.as_ref().map(PriceSource::describe).unwrap_or_default();
         lines.push(match (it.cost, it.saved) {
             (Some(cost), Some(saved)) => {
-                let source = it.source.as_ref().map(PriceSource::describe).unwrap_or_default();
                 format!("  {:<28} {cost:>12}   difference {saved:>12}   price: {source}", it.model)
+            }
+            (Some(cost), None) => {
+                let cost = cost.with_currency(it.currency.as_deref().unwrap_or_default());
+                format!("  {:<28} {cost:>12}   no difference between currencies   price: {source}", it.model)
             }
             _ => format!("  {:<28}   price unknown: add [prices.\"{}\"]", it.model, it.model),
         });

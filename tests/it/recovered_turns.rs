@@ -303,5 +303,6 @@ async fn metrics_name_the_model_of_failures() {
     let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
     let is_failure =
         |line: &str| line.contains(r#"model="served-before""#) && line.contains(r#"outcome="error""#);
-    assert!(metrics.lines().any(is_failure), "{metrics}");
+    let failure = metrics.lines().find(|line| is_failure(line)).unwrap_or_else(|| panic!("{metrics}"));
+    assert!(failure.contains(r#"upstream="box""#) && failure.contains("error_code="), "{failure}");
 }

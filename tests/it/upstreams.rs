@@ -397,6 +397,11 @@ async fn single_servers_are_always_asked() {
         (standing(&respool, "box").await["circuit"].clone(), fake.requests().len()),
         (json!("open"), 3)
     );
+    let ready = exchange(respool.address, &Request::get("/ready")).await;
+    assert_eq!(ready.status, 503, "all upstreams are left out");
+    let is_counted =
+        async || standing(&respool, "box").await["recent_errors"] == json!(["upstream_unavailable"]);
+    wait_until("the failure is counted", is_counted).await;
     fake.otherwise(ok("back"));
     assert_eq!(who(&respool, &begins("hi")).await, "back", "at once");
     assert_eq!(standing(&respool, "box").await["circuit"], "closed");

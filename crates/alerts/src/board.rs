@@ -28,6 +28,7 @@ struct Open {
     seen: u64,
     sent: Option<u64>,
     what: String,
+    is_worse: bool,
 }
 
 /// The alerts of one server.
@@ -43,14 +44,18 @@ impl Board {
         pace: Pace,
         silences: &Silences,
     ) -> Option<Message> {
-        for Finding { rule, subject, what } in findings {
+        for Finding { rule, subject, what, is_worse } in findings {
             let open = self.0.entry((rule, subject)).or_insert(Open {
                 since: now,
                 seen: now,
                 sent: None,
                 what: String::new(),
+                is_worse,
             });
-            (open.seen, open.what) = (now, what);
+            if is_worse && !open.is_worse {
+                open.sent = None;
+            }
+            (open.seen, open.what, open.is_worse) = (now, what, is_worse);
         }
         let mut entries = self.take_resolved(now);
         entries.extend(self.due_entries(now, pace, silences));
@@ -128,7 +133,7 @@ mod tests {
     }
 
     fn found(rule: Rule, subject: &str) -> Finding {
-        Finding { rule, subject: subject.into(), what: format!("{subject}!") }
+        Finding { rule, subject: subject.into(), what: format!("{subject}!"), is_worse: false }
     }
 
     /// Returns the entries that are sent at a time, as `STATE SUBJECT`.
@@ -151,6 +156,18 @@ mod tests {
         assert_eq!(sent(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
         assert_eq!(sent(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
         assert_eq!(sent(&mut board, later + 90_000, &[], pace()), [""; 0]);
+    }
+
+    #[test]
+    fn an_alert_that_becomes_worse_is_sent_anew_once() {
+        let mut board = Board::default();
+        let reached = [found(Rule::BudgetReached, "alice")];
+        let spent = [Finding { is_worse: true, ..reached[0].clone() }];
+        sent(&mut board, 0, &reached, pace());
+        assert_eq!(sent(&mut board, 5_000, &reached, pace()), ["new alice"]);
+        assert_eq!(sent(&mut board, 10_000, &spent, pace()), ["new alice"]);
+        assert_eq!(sent(&mut board, 15_000, &spent, pace()), [""; 0]);
+        assert_eq!(sent(&mut board, 20_000, &reached, pace()), [""; 0], "the budget was raised");
     }
 
     #[test]

@@ -79,14 +79,14 @@ impl Message {
     pub(super) fn json(&self, link: Option<&str>) -> Value {
         let entry = |entry: &Entry| {
             // Programs that page someone by rule and severity must not do so for a test.
-            let (rule, severity) = match entry.state {
-                State::Test => ("test", Severity::Warning),
-                _ => (entry.rule.as_str(), entry.rule.severity()),
+            let (rule, severity, meaning, todo) = match entry.state {
+                State::Test => ("test", Severity::Warning, "respool's alerts arrive here.", "Nothing."),
+                _ => (entry.rule.as_str(), entry.rule.severity(), entry.rule.meaning(), entry.rule.todo()),
             };
             json!({
                 "rule": rule, "severity": severity.as_str(), "subject": entry.subject,
                 "state": entry.state.as_str(), "what": entry.what, "since": clock::format_time(entry.since),
-                "meaning": entry.rule.meaning(), "todo": entry.rule.todo(),
+                "meaning": meaning, "todo": todo,
             })
         };
         let alerts: Vec<Value> = self.entries.iter().map(entry).collect();

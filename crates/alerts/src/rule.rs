@@ -108,6 +108,9 @@ rules! {
     RunFailed = "run_failed", Warning,
         "A run of an agent or expert has failed.",
         "The page shows its steps and the reason, under Runs.";
+    TaskFailed = "task_failed", Warning,
+        "An expert's task has failed: all its attempts are used up.",
+        "`respool expert outbox list --kind escalation` has its message: why it failed, and what was done before. Send the event again once the cause is repaired.";
     DeadLetter = "dead_letter", Warning,
         "An expert's task failed for good: all its attempts are used up.",
         "Look at it on the page under Approvals, then try it again or drop it.";
@@ -132,6 +135,11 @@ impl Rule {
     /// Returns the rule of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
+    }
+
+    /// Returns true if the subjects of its alerts are upstreams.
+    pub fn is_about_upstream(self) -> bool {
+        matches!(self, Self::UpstreamDown | Self::CircuitOpen | Self::KeyRefused | Self::CertificateRefused)
     }
 }
 
@@ -160,7 +168,9 @@ pub(super) struct Signals {
     pub(super) approvals: Vec<(String, String)>,
     /// Runs that failed of late: the id and the agent.
     pub(super) failed_runs: Vec<(String, String)>,
-    /// Tasks that failed permanently: the id and the expert.
+    /// Tasks that failed of late: the id and the expert.
+    pub(super) failed_tasks: Vec<(String, String)>,
+    /// Tasks that failed and wait for a person: the id and the expert.
     pub(super) dead_letters: Vec<(String, String)>,
     /// The reason why the changed configuration is not used.
     pub(super) reload_problem: Option<String>,
@@ -173,10 +183,12 @@ pub(super) struct Finding {
     /// Its subject. The same rule and subject are the same alert.
     pub(super) subject: String,
     pub(super) what: String,
+    /// It is worse than it was when the alert began, and is sent again as a new one.
+    pub(super) is_worse: bool,
 }
 
 fn new_finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> Finding {
-    Finding { rule, subject: subject.into(), what: what.into() }
+    Finding { rule, subject: subject.into(), what: what.into(), is_worse: false }
 }
 
 /// Returns all conditions that hold now.
@@ -200,18 +212,16 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     }
     all.extend(request_findings(&signals.minutes, now));
     for warning in &signals.budgets {
-        let end = if warning.spent >= warning.budget {
-            " The budget is spent: requests get HTTP 429 until 00:00 UTC."
-        } else {
-            ""
-        };
+        let is_spent = warning.is_spent();
+        let end = if is_spent { " The budget is spent: requests get HTTP 429 until 00:00 UTC." } else { "" };
         let what = format!(
             "{} used {} of {} today.{end}",
             capitalize(&warning.scope.describe()),
             warning.spent,
             warning.budget
         );
-        all.push(new_finding(Rule::BudgetReached, warning.scope.describe(), what));
+        let finding = new_finding(Rule::BudgetReached, warning.scope.describe(), what);
+        all.push(Finding { is_worse: is_spent, ..finding });
     }
     for (id, agent) in &signals.approvals {
         all.push(new_finding(
@@ -222,6 +232,10 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     }
     for (id, agent) in &signals.failed_runs {
         all.push(new_finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
+    }
+    for (id, expert) in &signals.failed_tasks {
+        let what = format!("A task of the expert `{expert}` has failed (`{id}`).");
+        all.push(new_finding(Rule::TaskFailed, id, what));
     }
     for (id, expert) in &signals.dead_letters {
         let what = format!("A task of the expert `{expert}` failed for good (`{id}`).");
@@ -416,6 +430,7 @@ mod tests {
         let signals = Signals {
             approvals: vec![("a1".into(), "helper".into())],
             failed_runs: vec![("run-1".into(), "helper".into())],
+            failed_tasks: vec![("entry-2".into(), "sales".into())],
             dead_letters: vec![("entry-1".into(), "sales".into())],
             is_state_broken: true,
             removed_database: Some("the database /x was removed".into()),
@@ -429,6 +444,7 @@ mod tests {
             [
                 "approval_waiting",
                 "run_failed",
+                "task_failed",
                 "dead_letter",
                 "state_not_writable",
                 "state_removed",

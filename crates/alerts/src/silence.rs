@@ -2,7 +2,7 @@
 //! share them.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -12,6 +12,8 @@ use super::rule::Rule;
 
 const SILENCES: &str = "alerts-silenced.json";
 const OPEN: &str = "alerts-open.json";
+/// The size of the file of open alerts is a multiple of this, in bytes.
+const ROOM: usize = 16 << 10;
 
 /// One silence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,9 +77,27 @@ impl Silences {
     }
 }
 
-/// Writes the open alerts, for the command line.
+/// Writes the open alerts, for the command line. On a full disk, which is an alert itself, they are written
+/// over the last list: its file has room for more.
 pub(super) fn write_open(state_dir: &Path, open: &[OpenAlert]) -> io::Result<()> {
-    write_atomically(&state_dir.join(OPEN), &serde_json::to_string(open).unwrap_or_default())
+    let path = state_dir.join(OPEN);
+    let text = serde_json::to_string(open).unwrap_or_default();
+    let padded = pad_text(&text, text.len().next_multiple_of(ROOM));
+    write_atomically(&path, &padded).or_else(|full| write_over(&path, &text).map_err(|_| full))
+}
+
+fn pad_text(text: &str, len: usize) -> String {
+    format!("{text}{}", " ".repeat(len.saturating_sub(text.len())))
+}
+
+/// Writes a text into the room that a file has, and blanks behind it.
+fn write_over(path: &Path, text: &str) -> io::Result<()> {
+    let mut file = fs::OpenOptions::new().write(true).open(path)?;
+    let room = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+    if text.len() > room {
+        return Err(io::ErrorKind::StorageFull.into());
+    }
+    file.write_all(pad_text(text, room).as_bytes())
 }
 
 /// Reads the open alerts that a server wrote last; `None` if no server wrote any.
@@ -97,6 +117,21 @@ fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: on a full disk no alert was listed, not even that the disk is full.
+    #[test]
+    fn open_alerts_are_written_over_the_last_list() {
+        let dir = tempfile::tempdir().unwrap();
+        write_open(dir.path(), &[]).unwrap();
+        let path = dir.path().join(OPEN);
+        let alerts =
+            r#"[{"rule":"state_not_writable","subject":"","what":"x","since":1,"is_silenced":false}]"#;
+        write_over(&path, alerts).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let read: Vec<OpenAlert> = serde_json::from_str(&text).unwrap();
+        assert_eq!((&*read[0].rule, text.len()), ("state_not_writable", ROOM));
+        write_over(&path, &"x".repeat(ROOM + 1)).unwrap_err();
+    }
 
     #[test]
     fn a_silence_covers_its_rule() {

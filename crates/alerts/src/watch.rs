@@ -13,12 +13,12 @@ use super::board::{Board, Pace};
 use super::config::AlertsConfig;
 use super::message::{Entry, Message, State, entry_headline};
 use super::open_alert::OpenAlert;
-use super::rule::{Finding, Rule, Signals, UpstreamSignal, find_problems};
+use super::rule::{Finding, Rule, Severity, Signals, UpstreamSignal, find_problems};
 use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use super::sink_error::SinkError;
 use agent::Agents;
-use store::EntryState;
+use store::{EntryRow, EntryState};
 use telemetry::metrics;
 use usage::Ledger;
 
@@ -183,6 +183,12 @@ impl Alerts {
             (message, board.open(now, &silences))
         };
         let message = self.leave_out_others(watched, message, &open).await;
+        for severity in [Severity::Critical, Severity::Warning] {
+            let has_it =
+                |alert: &&OpenAlert| Rule::from_name(&alert.rule).map(Rule::severity) == Some(severity);
+            metrics::set_open_alerts(severity.as_str(), open.iter().filter(has_it).count());
+        }
+        metrics::set_reload_failed(self.reload_result().problem.is_some());
         self.write_open_alerts(open);
         if let Some(message) = message {
             self.send_message(&message);
@@ -218,12 +224,16 @@ impl Alerts {
 
     fn send_message(&self, message: &Message) {
         for entry in &message.entries {
-            let (rule, state, since) = (entry.rule.as_str(), entry.state.as_str(), entry.since);
+            let (rule, state) = (entry.rule.as_str(), entry.state.as_str());
+            let since = clock::format_time(entry.since);
             let text = entry_headline(entry);
+            let (subject, todo) = (entry.subject.as_str(), entry.rule.todo());
             if entry.state == State::Resolved {
-                tracing::info!(target: "respool::alerts", rule, state, subject = entry.subject, since, "{text}");
+                tracing::info!(target: "respool::alerts", rule, state, subject, since, "{text}");
+            } else if entry.rule.severity() == Severity::Critical {
+                tracing::error!(target: "respool::alerts", rule, state, subject, since, todo, "{text}");
             } else {
-                tracing::warn!(target: "respool::alerts", rule, state, subject = entry.subject, since, todo = entry.rule.todo(), "{text}");
+                tracing::warn!(target: "respool::alerts", rule, state, subject, since, todo, "{text}");
             }
         }
         self.delivery().sinks.iter().for_each(|sink| sink.send(message));
@@ -233,7 +243,8 @@ impl Alerts {
         let upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
         let approvals = watched.agents.waiting_approvals(MOST).await.unwrap_or_default();
-        let (failed_runs, dead_letters) = failed_work(&watched.agents).await;
+        let FailedWork { runs: failed_runs, tasks: failed_tasks, dead_letters } =
+            failed_work(&watched.agents).await;
         Signals {
             upstreams,
             minutes: watched.usage.minutes(),
@@ -242,6 +253,7 @@ impl Alerts {
             removed_database: removed_database(watched),
             approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
             failed_runs,
+            failed_tasks,
             dead_letters,
             reload_problem: self.reload_result().problem,
         }
@@ -300,11 +312,29 @@ fn removed_database(watched: &Watched) -> Option<String> {
     runs.or(usage).map(|error| error.0)
 }
 
-/// Ids of runs that failed of late and their agents; ids of tasks that failed permanently and their experts.
-async fn failed_work(agents: &Agents) -> (Vec<(String, String)>, Vec<(String, String)>) {
-    let Some(store) = agents.store() else { return (Vec::new(), Vec::new()) };
-    let rows = store.failed_since(clock::now().saturating_sub(FAILED_FOR), MOST).await.unwrap_or_default();
-    let failed = rows.into_iter().map(|row| (row.id, row.agent)).collect();
+/// Work that has failed, each with its id and whose it is.
+#[derive(Default)]
+struct FailedWork {
+    /// Runs that failed of late.
+    runs: Vec<(String, String)>,
+    /// Tasks that failed of late.
+    tasks: Vec<(String, String)>,
+    /// Tasks that failed and wait for a person.
+    dead_letters: Vec<(String, String)>,
+}
+
+async fn failed_work(agents: &Agents) -> FailedWork {
+    let Some(store) = agents.store() else { return FailedWork::default() };
+    let since = clock::now().saturating_sub(FAILED_FOR);
+    let rows = store.failed_since(since, MOST).await.unwrap_or_default();
+    let runs = rows.into_iter().map(|row| (row.id, row.agent)).collect();
+    let mut tasks = store.newest_entries(EntryState::Failed, MOST).await.unwrap_or_default();
+    tasks.retain(|row| row.ended.is_some_and(|ended| ended >= since) && !row.is_cancelled());
     let letters = store.newest_entries(EntryState::DeadLetter, MOST).await.unwrap_or_default();
-    (failed, letters.into_iter().map(|row| (row.id, row.queue)).collect())
+    let named = |row: EntryRow| (row.id, row.queue);
+    FailedWork {
+        runs,
+        tasks: tasks.into_iter().map(named).collect(),
+        dead_letters: letters.into_iter().map(named).collect(),
+    }
 }

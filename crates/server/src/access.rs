@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::admin_routes::{has_dot_segments, is_below_route, is_for_clients, likely_path};
 use super::config::ServerConfig;
-use super::key_digest::digest_key;
+use super::key_digest::{digest_key, short_digest};
 use super::key_file::KeyList;
 use super::key_reading::{KeyFile, KeyFileError};
 use super::keys::{ClientKey, KEY_HEADERS, KeyRing, key_in_headers};
@@ -196,6 +196,11 @@ impl Access {
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
     }
 
+    /// Returns the names of all keys, in order.
+    pub fn key_names(&self) -> Vec<String> {
+        self.key_ring().key_names()
+    }
+
     fn settings(&self) -> Arc<AccessSettings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -209,7 +214,13 @@ impl Access {
 
     fn accept_list(&self, list: KeyList) {
         let ring = KeyRing::new(&self.settings().config, list, &self.meters);
-        tracing::info!(target: "respool::server", keys = ring.len(), "the client keys were read again");
+        match ring.len() {
+            0 => tracing::error!(
+                target: "respool::server",
+                "the changed file of client keys has no key: every request is refused until it has one"
+            ),
+            keys => tracing::info!(target: "respool::server", keys, "the client keys were read again"),
+        }
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
     }
 
@@ -252,12 +263,17 @@ impl Access {
         } else {
             Some(self.key_of(request.headers(), peer)?)
         };
-        self.check_path(request.method(), path, key.as_deref())?;
-        let Some(key) = key else { return Ok(None) };
-        request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
-        let metered = MeteredRequest::new(key);
-        request.extensions_mut().insert(Arc::clone(&metered));
-        Ok(Some(metered))
+        let metered = key.map(MeteredRequest::new);
+        if let Some(metered) = &metered {
+            // The record of a request that is refused below names its key.
+            request.extensions_mut().insert(Arc::clone(metered));
+        }
+        let key = metered.as_ref().map(|metered| metered.key.as_ref());
+        self.check_path(request.method(), request.uri().path(), key)?;
+        if let Some(key) = key {
+            request.headers_mut().insert(header::AUTHORIZATION, key.identity.clone());
+        }
+        Ok(metered)
     }
 
     /// Refuses administrative routes, and paths that a server would take for another one.
@@ -295,11 +311,9 @@ impl Access {
     }
 
     fn key_of(&self, headers: &HeaderMap, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, ApiError> {
-        let what = "respool asks for a key: send `authorization: Bearer KEY` or `x-api-key: KEY` with one of its `client_keys`";
-        let missing = || ApiError::new(401, ErrorCode::InvalidApiKey, what);
-        let sent = key_in_headers(headers).ok_or_else(missing)?;
+        let sent = key_in_headers(headers).ok_or_else(missing_key)?;
         let key = self.key_ring().find(sent).cloned();
-        let Some(from) = peer.map(Neighbour::from) else { return key.ok_or_else(missing) };
+        let Some(from) = peer.map(Neighbour::from) else { return key.ok_or_else(|| unknown_key(sent)) };
         if let Some(wait) = self.required_wait(from)
             && !key.as_ref().is_some_and(|key| !key.is_short || key.meter.knows_neighbour(from))
         {
@@ -313,7 +327,7 @@ impl Access {
         }
         let Some(key) = key else {
             self.count_wrong(from, peer);
-            return Err(missing());
+            return Err(unknown_key(sent));
         };
         key.meter.used_from(from);
         Ok(key)
@@ -379,6 +393,20 @@ impl Access {
     /// # Errors
     /// The reason for the refusal.
     pub(super) fn open_session(&self, key: &str, peer: Option<IpAddr>) -> Result<String, LoginError> {
+        let found = self.find_operator(key, peer);
+        let client = peer.map(|peer| peer.to_string());
+        match &found {
+            Ok(found) => {
+                tracing::info!(target: "respool::server", by = found.name, client, "an operator logged in on the page");
+            }
+            Err(error) => {
+                tracing::warn!(target: "respool::server", client, %error, "a login on the page was refused");
+            }
+        }
+        found.map(|_| self.sessions.begin_session(&digest_key(key.as_bytes()), read_clocks().since_1970))
+    }
+
+    fn find_operator(&self, key: &str, peer: Option<IpAddr>) -> Result<Arc<ClientKey>, LoginError> {
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| LoginError::Unknown)?;
         headers.insert(header::AUTHORIZATION, value);
@@ -386,10 +414,7 @@ impl Access {
             Some(ErrorCode::TooManyWrongKeys) => LoginError::TooManyWrongKeys(error.message),
             _ => LoginError::Unknown,
         })?;
-        if !found.is_operator {
-            return Err(LoginError::Client);
-        }
-        Ok(self.sessions.begin_session(&digest_key(key.as_bytes()), read_clocks().since_1970))
+        if found.is_operator { Ok(found) } else { Err(LoginError::Client) }
     }
 
     /// Ends the session of a request, if it has one.
@@ -440,6 +465,20 @@ pub fn is_for_everybody(config: &ServerConfig, method: &Method, path: &str) -> b
     let is_respools = OPEN.contains(&path) || is_page(path) || is_own(path);
     let mut routes = config.pass_routes.iter();
     is_respools || is_for_clients(method, path) || routes.any(|route| is_below_route(route, path))
+}
+
+fn missing_key() -> ApiError {
+    let what = "respool asks for a key: send `authorization: Bearer KEY` or `x-api-key: KEY` with one of its `client_keys`";
+    ApiError::new(401, ErrorCode::InvalidApiKey, what)
+}
+
+/// The error names the key by the beginning of its digest, as logs and `sha256sum` do.
+fn unknown_key(sent: &[u8]) -> ApiError {
+    let what = format!(
+        "respool does not know the key that was sent, whose SHA-256 begins with {}: send one of its `client_keys`",
+        short_digest(sent)
+    );
+    ApiError::new(401, ErrorCode::InvalidApiKey, what)
 }
 
 /// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its

@@ -13,7 +13,12 @@ pub(super) fn is_short(key: &str) -> bool {
 
 /// Returns the name of a key that has none: it stays when other keys of the list come and go.
 pub(super) fn default_name(list: &str, key: &str) -> String {
-    format!("{list}[{}]", hex(&digest_key(key.as_bytes())[..3]))
+    format!("{list}[{}]", short_digest(key.as_bytes()))
+}
+
+/// Returns the beginning of a key's digest, by which people tell keys apart.
+pub(super) fn short_digest(key: &[u8]) -> String {
+    hex(&digest_key(key)[..3])
 }
 
 /// Returns the digest of a key.

@@ -133,6 +133,13 @@ impl KeyRing {
         keys
     }
 
+    /// Returns the names of all keys, in order.
+    pub(super) fn key_names(&self) -> Vec<String> {
+        let mut names: Vec<_> = self.by_digest.values().map(|key| key.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Returns the number of keys.
     pub(super) fn len(&self) -> usize {
         self.by_digest.len()

@@ -92,28 +92,29 @@ fn unknown_model(id: &str, models: &[Value]) -> ApiError {
     ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
 }
 
-/// Answers `/ready`: this process is up, and so is at least one upstream. Requests are relayed without a
-/// database too, so one that cannot be used is named and does not change the status.
+/// Answers `/ready`: this process is up, and at least one upstream answers and is not left out. Requests are
+/// relayed without a database too, so one that cannot be used is named and does not change the status.
 pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> Response {
     let mut headers = question_headers(&headers);
     headers.remove(header::AUTHORIZATION);
-    let headers = &headers;
+    let (headers, usage) = (&headers, &app.usage);
     let checks = app.relay.upstreams().map(|upstream| async move {
         let asked =
             tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
         // A refused key is an answer too: the client brings its own.
         let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
-        let up = matches!(&asked, Ok(Ok((status, _))) if answers(status));
+        // Its circuit admits a trial after each pause, which a balancer must let through.
+        let is_left_out = !upstream.state.admits();
+        let up = !is_left_out && matches!(&asked, Ok(Ok((status, _))) if answers(status));
         let problem = match asked {
-            Ok(Ok((status, _))) => {
-                (!status.is_success()).then(|| format!("it answers HTTP {}", status.as_u16()))
-            }
+            Ok(Ok((status, _))) if !status.is_success() => Some(format!("it answers HTTP {}", status.as_u16())),
+            Ok(Ok(_)) => is_left_out.then(|| "it fails requests and is left out for a moment".to_owned()),
             Ok(Err(error)) => Some(error.error.message),
             Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
         };
         let (circuit, in_flight, queued) = upstream.state.circuit_report();
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "queued": queued, "models": upstream.state.models()})
+            "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": upstream.state.models()})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);

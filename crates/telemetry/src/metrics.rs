@@ -1,5 +1,6 @@
 //! Prometheus metrics: names, help texts and the page at `/metrics`.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use wire::turn::Usage;
 
-/// Requests, by route, model and outcome.
+/// Requests, by route, model, outcome, upstream of the last attempt, and code of the error.
 pub const REQUESTS: &str = "respool_requests_total";
 /// Requests in progress.
 pub const IN_FLIGHT: &str = "respool_requests_in_flight";
@@ -67,6 +68,10 @@ pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 /// Usage rows that could not be stored.
 pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 
+/// Open alerts, by severity; silenced ones count too.
+pub const ALERTS_OPEN: &str = "respool_alerts_open";
+/// 1 while a changed configuration is wrong and not used.
+pub const RELOAD_FAILED: &str = "respool_configuration_reload_failed";
 /// Alerts that could not be delivered, by sink.
 pub const ALERTS_LOST: &str = "respool_alerts_lost_total";
 
@@ -113,11 +118,21 @@ struct TokenSeries {
     completion: Counter,
 }
 
+/// The labels of a request's series.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct RequestLabels<'a> {
+    pub(super) route: &'static str,
+    pub(super) outcome: &'static str,
+    pub(super) model: Cow<'a, str>,
+    /// Empty if no upstream was asked.
+    pub(super) upstream: Cow<'a, str>,
+    /// Empty without an error.
+    pub(super) error_code: &'static str,
+}
+
 /// The series of all requests that share these labels.
 struct RequestSeries {
-    route: &'static str,
-    outcome: &'static str,
-    model: String,
+    labels: RequestLabels<'static>,
     requests: Counter,
     duration: Histogram,
     first_byte: Histogram,
@@ -146,23 +161,34 @@ impl CommonSeries {
         series
     }
 
-    fn find_requests(&self, route: &'static str, outcome: &'static str, model: &str) -> Arc<RequestSeries> {
-        let is_it = |series: &&Arc<RequestSeries>| {
-            series.route == route && series.outcome == outcome && series.model == model
-        };
+    fn find_requests(&self, labels: &RequestLabels<'_>) -> Arc<RequestSeries> {
+        let is_it = |series: &&Arc<RequestSeries>| series.labels == *labels;
         let known = self.requests.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = known.iter().find(is_it) {
             return Arc::clone(series);
         }
         drop(known);
-        let model = model.to_owned();
+        let RequestLabels { route, outcome, error_code, .. } = *labels;
+        let model = labels.model.clone().into_owned();
+        let upstream = labels.upstream.clone().into_owned();
         let series = Arc::new(RequestSeries {
-            requests: counter!(REQUESTS, "route" => route, "model" => model.clone(), "outcome" => outcome),
+            requests: counter!(
+                REQUESTS,
+                "route" => route,
+                "model" => model.clone(),
+                "outcome" => outcome,
+                "upstream" => upstream.clone(),
+                "error_code" => error_code
+            ),
             duration: histogram!(DURATION, "route" => route),
             first_byte: histogram!(FIRST_BYTE, "route" => route),
-            route,
-            outcome,
-            model,
+            labels: RequestLabels {
+                route,
+                outcome,
+                model: model.into(),
+                upstream: upstream.into(),
+                error_code,
+            },
         });
         self.requests.write().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&series));
         series
@@ -209,16 +235,10 @@ pub(super) fn count_arrival() {
 }
 
 /// Records the outcome and the times of a request that has ended.
-pub(super) fn record_request(
-    route: &'static str,
-    model: &str,
-    outcome: &'static str,
-    total: Duration,
-    first: Option<Duration>,
-) {
+pub(super) fn record_request(labels: &RequestLabels<'_>, total: Duration, first: Option<Duration>) {
     let Some(common) = COMMON.get() else { return };
     common.in_flight.decrement(1.0);
-    let series = common.find_requests(route, outcome, model);
+    let series = common.find_requests(labels);
     series.requests.increment(1);
     series.duration.record(total.as_secs_f64());
     if let Some(first) = first {
@@ -262,6 +282,16 @@ pub fn count_lost_usage_rows(count: u64) {
 /// Counts an alert that could not be delivered.
 pub fn count_lost_alert(sink: &str) {
     counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
+}
+
+/// Sets the number of open alerts of a severity.
+pub fn set_open_alerts(severity: &'static str, count: usize) {
+    gauge!(ALERTS_OPEN, "severity" => severity).set(u32::try_from(count).unwrap_or(u32::MAX));
+}
+
+/// Sets whether a changed configuration is wrong and not used.
+pub fn set_reload_failed(failed: bool) {
+    gauge!(RELOAD_FAILED).set(u8::from(failed));
 }
 
 /// Sets the size of the remembered reasoning.
@@ -321,7 +351,12 @@ fn describe_metrics() {
         ADAPTATIONS,
         "Requests that were adapted to what their upstream takes, by rule (docs/requests.md) and upstream"
     );
-    metrics::describe_counter!(REQUESTS, "Requests, by route, model and outcome");
+    metrics::describe_counter!(
+        REQUESTS,
+        "Requests, by route, model, outcome, upstream of the last attempt, and code of the error"
+    );
+    metrics::describe_gauge!(ALERTS_OPEN, "Open alerts, by severity");
+    metrics::describe_gauge!(RELOAD_FAILED, "1 while a changed configuration is wrong and not used");
     metrics::describe_gauge!(IN_FLIGHT, "Requests in progress");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");
     metrics::describe_histogram!(FIRST_BYTE, "Seconds from request to the first byte of the reply");

@@ -1,6 +1,7 @@
 //! The canonical line: one per request, written when the last `RequestRecord` of the request is dropped,
 //! which also happens when the client hangs up. Only `record` changes it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +61,8 @@ pub(super) struct RequestLine {
     pub(super) upstreams_tried: u32,
     /// The time that it waited for a place at an upstream.
     pub(super) queued: Duration,
+    /// Whether it has had a place at an upstream.
+    has_place: bool,
     /// The time that it waited for an upstream to return.
     pub(super) waited: Duration,
     /// The status of the upstream's answer, if there was one.
@@ -130,6 +133,7 @@ impl RequestLine {
             upstream: String::new(),
             upstreams_tried: 0,
             queued: Duration::ZERO,
+            has_place: false,
             waited: Duration::ZERO,
             upstream_status: None,
             status: 0,
@@ -164,6 +168,7 @@ impl RequestLine {
     /// Ends a wait for a place at an upstream.
     pub(super) fn end_queueing(&mut self, queued: Duration) {
         self.queued += queued;
+        self.has_place = true;
         if let Some(trace) = self.trace.as_ref().filter(|_| !queued.is_zero()) {
             trace.record_queueing(&self.upstream, queued);
         }
@@ -314,6 +319,7 @@ impl RequestLine {
             (Some(_), None) => "waiting, kept alive",
             (None, Some(_)) => "reading the reply",
             (None, None) if self.upstream.is_empty() => "arrived",
+            (None, None) if !self.has_place => "waiting for a slot",
             (None, None) => "waiting for the model",
         };
         let RowFacts { agent, run, .. } = self.row.clone();
@@ -375,7 +381,14 @@ impl RequestLine {
     }
 
     fn record_metrics(&self, total: Duration) {
-        metrics::record_request(self.route, &self.known_model, self.outcome.as_str(), total, self.first_byte);
+        let labels = metrics::RequestLabels {
+            route: self.route,
+            outcome: self.outcome.as_str(),
+            model: Cow::Borrowed(&self.known_model),
+            upstream: Cow::Borrowed(&self.upstream),
+            error_code: self.error_code.unwrap_or_default(),
+        };
+        metrics::record_request(&labels, total, self.first_byte);
         if let Some(usage) = self.all_usage() {
             metrics::count_tokens(usage, &self.known_model, &self.upstream);
         }

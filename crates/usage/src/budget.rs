@@ -101,7 +101,7 @@ pub struct Exhausted {
     pub wait: u64,
 }
 
-/// A budget that is nearly spent, or spent: each is reported once a day.
+/// A budget that is nearly spent, or spent: both are reported once a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Warning {
     /// The requests that it covers.
@@ -110,6 +110,13 @@ pub struct Warning {
     pub budget: Money,
     /// The part that is spent.
     pub spent: Money,
+}
+
+impl Warning {
+    /// Returns true once requests are refused.
+    pub fn is_spent(&self) -> bool {
+        self.spent >= self.budget
+    }
 }
 
 /// The spending of today.
@@ -121,12 +128,14 @@ pub(super) struct Spending {
     others: HashMap<Scope, Money>,
     /// The measured cost of a request to each model.
     likely: HashMap<String, Money>,
-    /// The reported budgets with their amounts at that time: a raised budget is reported again.
-    reported: HashMap<Scope, Money>,
+    /// The reported budgets with their amounts at that time, and whether they were spent: a raised budget is
+    /// reported again.
+    reported: HashMap<Scope, (Money, bool)>,
 }
 
 impl Spending {
-    /// Counts the cost of a request. Returns the budgets that it brought to their warning mark.
+    /// Counts the cost of a request. Returns the budgets that it brought to their warning mark, and those
+    /// that it spent.
     pub(super) fn add_cost(
         &mut self,
         config: &BudgetsConfig,
@@ -141,9 +150,11 @@ impl Spending {
             *own = *own + cost;
             let spent = self.spent_by_all(&scope);
             let Some(budget) = daily_budget(config, &scope) else { continue };
-            if has_reached(spent, budget, config) && self.reported.get(&scope) != Some(&budget) {
-                self.reported.insert(scope.clone(), budget);
-                warnings.push(Warning { scope, budget, spent });
+            let warning = Warning { scope: scope.clone(), budget, spent };
+            let stage = (budget, warning.is_spent());
+            if has_reached(spent, budget, config) && self.reported.get(&scope) != Some(&stage) {
+                self.reported.insert(scope, stage);
+                warnings.push(warning);
             }
         }
         warnings
@@ -262,7 +273,11 @@ mod tests {
         assert_eq!([add(alice, 0.4), add(alice, 0.2), add(alice, 0.2)], [0, 1, 0]);
         assert_eq!(add(Owner { key: "bob", agent: "" }, 1.5), 1);
         spending.check_budgets(&config, alice, &[], now).unwrap();
-        spending.add_cost(&config, alice, money(0.3), now);
+        let mut add = |amount| {
+            let warnings = spending.add_cost(&config, alice, money(amount), now);
+            warnings.iter().map(Warning::is_spent).collect::<Vec<_>>()
+        };
+        assert_eq!([add(0.3), add(0.1)], [vec![true], vec![]], "a spent budget is reported once more");
         let found = spending.check_budgets(&config, alice, &[], now).unwrap_err();
         assert_eq!(
             found,

@@ -44,6 +44,8 @@ const COPIED: usize = 2_000;
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
 /// The number of recent problems that are kept in memory.
 const PROBLEMS: usize = 50;
+/// The period of errors that are recent.
+const RECENT: Duration = Duration::from_mins(5);
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -552,6 +554,14 @@ impl Ledger {
         }
     }
 
+    /// Returns the codes of the errors with which requests failed at an upstream in the last 5 minutes.
+    pub fn recent_errors(&self, upstream: &str) -> Vec<String> {
+        let counts = self.minutes().counts_since(clock::time_ago(RECENT));
+        let of_upstream =
+            counts.errors.into_iter().filter(|(name, code)| name == upstream && !code.is_empty());
+        of_upstream.map(|(_, code)| code).collect()
+    }
+
     /// Returns the currency of the prices; empty if it is not set.
     pub fn currency(&self) -> String {
         self.current_settings().config.currency.clone().unwrap_or_default()
@@ -642,7 +652,11 @@ fn count_lost(lost: u64) {
 fn warn_about_budget(warning: &Warning) {
     let Warning { scope, budget, spent } = warning;
     let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
-    tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is nearly used up; when it is, requests are refused until the next UTC day");
+    if warning.is_spent() {
+        tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is used up: requests are refused until the next UTC day");
+    } else {
+        tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is nearly used up; when it is, requests are refused until the next UTC day");
+    }
 }
 
 #[cfg(test)]
@@ -654,7 +668,7 @@ mod tests {
     use wire::units::Secret;
 
     fn ledger(dir: &std::path::Path) -> Ledger {
-        let prices = Prices::new(&BTreeMap::new(), None).unwrap();
+        let prices = Prices::new(&BTreeMap::new(), None, None).unwrap();
         let store = Arc::new(UsageStore::open(dir).unwrap());
         Ledger::new(LedgerSettings { prices, ..LedgerSettings::default() }, Some(store))
     }
@@ -703,7 +717,7 @@ mod tests {
     fn prices() -> Prices {
         let text = "[paid]\ninput = 1.0";
         let aliases = BTreeMap::from([("cheap".to_owned(), "paid".to_owned())]);
-        Prices::new(&toml::from_str(text).unwrap(), None).unwrap().with_aliases(aliases)
+        Prices::new(&toml::from_str(text).unwrap(), None, None).unwrap().with_aliases(aliases)
     }
 
     #[tokio::test]

@@ -60,12 +60,16 @@ pub struct Prices {
     public: BTreeMap<String, Price>,
     date: String,
     source: String,
+    /// The currency of the public prices, if it is not that of the configured ones.
+    foreign_currency: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PublicList {
     date: String,
+    /// Without it, the prices are in the currency of the configured ones.
+    currency: Option<String>,
     source: String,
     models: BTreeMap<String, PublicPrice>,
 }
@@ -82,14 +86,17 @@ struct PublicPrice {
 
 impl Prices {
     /// Combines configured prices with a list of public prices; `None`: the list that comes with respool.
+    /// `currency`: that of the configured prices, if it is known.
     ///
     /// # Errors
     /// When the list cannot be read.
     pub fn new(
         configured: &BTreeMap<String, PriceConfig>,
+        currency: Option<&str>,
         list: Option<&str>,
     ) -> Result<Self, toml::de::Error> {
         let list: PublicList = toml::from_str(list.unwrap_or(PUBLIC))?;
+        let is_foreign = |public: &String| currency.is_some_and(|own| !own.eq_ignore_ascii_case(public));
         let public = |(name, price): (String, PublicPrice)| {
             let PublicPrice { input, cached_input, output, .. } = price;
             (name, Price { input, cached_input: cached_input.unwrap_or(input), output })
@@ -103,6 +110,7 @@ impl Prices {
             aliases: BTreeMap::new(),
             configured: configured.iter().map(paid).collect(),
             public: list.models.into_iter().map(public).collect(),
+            foreign_currency: list.currency.filter(is_foreign),
             date: list.date,
             source: list.source,
         })
@@ -126,6 +134,11 @@ impl Prices {
         self.token_price(model).map(|price| (price, PriceSource::Configured)).or_else(public)
     }
 
+    /// Returns the currency of the prices from a source, if it is not that of the configured ones.
+    pub fn foreign_currency(&self, source: &PriceSource) -> Option<&str> {
+        self.foreign_currency.as_deref().filter(|_| *source != PriceSource::Configured)
+    }
+
     /// Returns the source and date of the public prices.
     pub fn public_source(&self) -> String {
         format!("{}, {}", self.source, self.date)
@@ -146,7 +159,7 @@ mod tests {
     }
 
     fn configured(text: &str) -> Prices {
-        Prices::new(&toml::from_str(text).unwrap(), None).unwrap()
+        Prices::new(&toml::from_str(text).unwrap(), None, None).unwrap()
     }
 
     #[test]
@@ -171,6 +184,6 @@ mod tests {
         }
         assert!(prices.public.values().all(|price| price.input > 0.0 && price.cached_input <= price.input));
         assert_eq!(prices.comparison_price("gpt-5-mini").unwrap().1, PriceSource::Configured);
-        assert!(Prices::new(&BTreeMap::new(), Some("date = 1")).is_err());
+        assert!(Prices::new(&BTreeMap::new(), None, Some("date = 1")).is_err());
     }
 }

@@ -47,7 +47,9 @@ pub struct Comparison {
     pub source: Option<PriceSource>,
     /// The amount.
     pub cost: Option<Money>,
-    /// The difference; negative where the other model would have been cheaper.
+    /// The amount's currency, if it is another one than that of the report.
+    pub currency: Option<String>,
+    /// The difference; negative where the other model would have been cheaper. `None` between currencies.
     pub saved: Option<Money>,
 }
 
@@ -103,8 +105,9 @@ impl ReportLine {
 fn compare_line(model: &str, line: &ReportLine, prices: &Prices) -> Comparison {
     let (price, source) = prices.comparison_price(model).unzip();
     let cost = price.map(|price| price.cost_of(line.totals.usage));
-    let saved = cost.map(|cost| cost - line.cost);
-    Comparison { model: model.to_owned(), source, cost, saved }
+    let currency = source.as_ref().and_then(|source| prices.foreign_currency(source)).map(str::to_owned);
+    let saved = cost.filter(|_| currency.is_none()).map(|cost| cost - line.cost);
+    Comparison { model: model.to_owned(), source, cost, currency, saved }
 }
 
 fn explain_costs(prices: &Prices) -> Vec<String> {
@@ -153,7 +156,11 @@ impl Report {
 impl Comparison {
     fn to_json(&self) -> Value {
         let source = self.source.as_ref().map(PriceSource::describe);
-        json!({"model": self.model, "price": source, "cost": self.cost.map(Money::units), "saved": self.saved.map(Money::units)})
+        let mut body = json!({"model": self.model, "price": source, "cost": self.cost.map(Money::units), "saved": self.saved.map(Money::units)});
+        if let Some(currency) = &self.currency {
+            body["currency"] = currency.as_str().into();
+        }
+        body
     }
 }
 
@@ -182,7 +189,7 @@ mod tests {
     #[test]
     fn models_without_a_price_cost_nothing() {
         let text = "[paid]\ninput = 1.0\noutput = 10.0";
-        let prices = Prices::new(&toml::from_str(text).unwrap(), None).unwrap();
+        let prices = Prices::new(&toml::from_str(text).unwrap(), None, None).unwrap();
         let sums = [
             sum("alice", "paid", 1_000_000, 0),
             sum("alice", "mine", 3_000, 0),
@@ -202,6 +209,21 @@ mod tests {
         assert!(matches!(nano.source, Some(PriceSource::Public(_))));
         let by_line: Money = found.lines.iter().map(|line| line.compared[0].saved.unwrap()).sum();
         assert_eq!(Some(by_line), nano.saved, "each line has its difference");
+    }
+
+    /// Regression: a cost in dollars had a cost in euros subtracted.
+    #[test]
+    fn currencies_are_not_subtracted() {
+        let configured = toml::from_str("[own]\ninput = 1.0").unwrap();
+        let compared = |currency| {
+            let prices = Prices::new(&configured, Some(currency), None).unwrap();
+            let models = ["gpt-5-nano".to_owned(), "own".to_owned()];
+            let total = make_report(0..1, &[], &[sum("a", "own", 1_000, 0)], &prices, &models).total;
+            let facts = |it: &Comparison| (it.cost.is_some(), it.currency.clone(), it.saved.is_some());
+            total.compared.iter().map(facts).collect::<Vec<_>>()
+        };
+        assert_eq!(compared("EUR"), [(true, Some("USD".into()), false), (true, None, true)]);
+        assert_eq!(compared("usd"), [(true, None, true), (true, None, true)]);
     }
 
     #[test]

@@ -152,6 +152,24 @@ fn administrative_routes_need_permission() {
     check(&clients, "sk-a", None);
 }
 
+/// Regression: a client with a wrong key could not be found, nor the key that asked for a forbidden route.
+#[test]
+fn refusals_tell_keys_apart() {
+    let access = access(&ServerConfig { client_keys: secrets(&["sk-a"]), ..ServerConfig::default() }, false);
+    let refused = |path: &str, headers: &[(&str, &str)]| {
+        let mut request = request(path, headers);
+        let error = access.admit_request(&mut request, None).unwrap_err();
+        let key = request.extensions().get::<Arc<MeteredRequest>>().map(|metered| metered.key.name.clone());
+        (error.message, key)
+    };
+    let (without, _) = refused("/v1/models", &[]);
+    assert!(without.starts_with("respool asks for a key"), "{without}");
+    let (wrong, _) = refused("/v1/models", &[("authorization", "Bearer sk-b")]);
+    assert!(wrong.contains("SHA-256 begins with 18519d:"), "{wrong}");
+    let (_, key) = refused("/sleep", &[("authorization", "Bearer sk-a")]);
+    assert_eq!(key.as_deref(), Some("client_keys[a4a6d3]"));
+}
+
 #[test]
 fn an_upstream_does_not_open_respool_to_pages() {
     let check = |access: &Access, is_kept: bool| {

@@ -11,7 +11,7 @@ use super::guard::authorize_post;
 use super::response::redirect_response;
 use super::session::Viewer;
 use super::{format, layout};
-use crate::app::App;
+use crate::app::{App, Peer};
 use alerts::{OpenAlert, Rule, Severity};
 
 /// The time for which the button silences an alert.
@@ -82,7 +82,9 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
     let requests = |query: &str| Some((format!("/ui/requests?{query}"), "Show the requests"));
     match rule {
         Rule::RunFailed => Some((format!("/ui/runs/{}", encode(subject)), "Show the run")),
-        Rule::ApprovalWaiting | Rule::DeadLetter => Some(("/ui/approvals".to_owned(), "Show it")),
+        Rule::ApprovalWaiting | Rule::DeadLetter | Rule::TaskFailed => {
+            Some(("/ui/approvals".to_owned(), "Show it"))
+        }
         Rule::UpstreamDown | Rule::CircuitOpen | Rule::KeyRefused | Rule::CertificateRefused => {
             requests(&format!("outcome=error&upstream={}", encode(subject)))
         }
@@ -98,6 +100,7 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
 
 /// Silences an alert, or ends its silence.
 pub(super) async fn silence_alert(State(app): State<App>, request: Request) -> Response {
+    let client = request.extensions().get::<Peer>().map(|peer| peer.0.to_string());
     let (viewer, form) = match authorize_post(&app, request).await {
         Ok(pressed) => pressed,
         Err(response) => return *response,
@@ -112,7 +115,8 @@ pub(super) async fn silence_alert(State(app): State<App>, request: Request) -> R
         let rule = rule.as_str();
         match changed {
             Ok(()) => {
-                tracing::info!(target: "respool::server", rule, subject, ends, by = viewer.name, "a silence was changed on the page");
+                let done = if ends { "ended" } else { "begun" };
+                tracing::info!(target: "respool::server", rule, subject, by = viewer.name, client, "a silence was {done} on the page");
             }
             Err(error) => tracing::error!(target: "respool::server", %error, "a silence cannot be saved"),
         }

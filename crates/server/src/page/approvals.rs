@@ -23,6 +23,8 @@ use wire::visible::make_visible;
 const MOST: usize = 200;
 /// How many earlier steps are shown with a request.
 const STEPS: usize = 6;
+/// How many failed tasks are shown.
+const FAILED_TASKS: usize = 20;
 
 pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
@@ -41,6 +43,7 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         Some(store) => store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default(),
         None => Vec::new(),
     };
+    let failed = failed_tasks(&app).await;
     let mut items = Vec::new();
     for (row, asked) in &approvals {
         let event = match app.agents.store() {
@@ -55,8 +58,9 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         @if approvals.is_empty() { (layout::empty_note("No call is waiting for approval.")) }
         @for item in &items { (item) }
         section { h2 { "Dead letters" }
-            @if letters.is_empty() { (layout::empty_note("No task of an expert has failed for good.")) }
+            @if letters.is_empty() { (layout::empty_note("No task of an expert waits to be tried again or dropped.")) }
             @for letter in &letters { (dead_letter_item(&viewer, letter)) } }
+        @if !failed.is_empty() { section { h2 { "Tasks that failed" } @for task in &failed { (failed_task_item(task)) } } }
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
@@ -152,6 +156,26 @@ fn call_item(call: &RequestedCall, has_others: bool) -> Markup {
             @else { input type="hidden" name="call" value=(call.id); code { (make_visible(&call.name)) } }
         }
         pre { (make_visible(&call.arguments)) }
+    }
+}
+
+/// Returns the last tasks that failed and are not kept for another attempt.
+async fn failed_tasks(app: &App) -> Vec<EntryRow> {
+    let Some(store) = app.agents.store() else { return Vec::new() };
+    let mut failed = store.newest_entries(EntryState::Failed, FAILED_TASKS).await.unwrap_or_default();
+    failed.retain(|row| !row.is_cancelled());
+    failed
+}
+
+fn failed_task_item(task: &EntryRow) -> Markup {
+    html! {
+        section class="card" {
+            h3 { (task.queue) }
+            p { code { (task.id) } @if let Some(ended) = task.ended { ", " (format::format_age(ended, clock::now())) } }
+            p { (make_visible(task.note.as_deref().unwrap_or_default())) }
+            @if let Some(run) = &task.run { p { a href={ "/ui/runs/" (run) } { "Show the run" } } }
+            p class="dim" { "Its message says what was done before: " code { "respool expert outbox list --expert " (task.queue) } }
+        }
     }
 }
 

@@ -31,10 +31,7 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
     };
     let peer = parts.extensions.get::<Peer>().map(|peer| peer.0);
     match app.access.open_session(form.get("key").trim(), peer) {
-        Ok(cookie) => {
-            tracing::info!(target: "respool::server", "an operator logged in on the page");
-            with_cookie(redirect_response("/"), &cookie, &parts.headers)
-        }
+        Ok(cookie) => with_cookie(redirect_response("/"), &cookie, &parts.headers),
         Err(why) => page_response(StatusCode::FORBIDDEN, login_markup(&app, &why.to_string())),
     }
 }

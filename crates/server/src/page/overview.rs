@@ -182,7 +182,10 @@ struct ProblemGroup<'a> {
 /// Puts problems with the same code, model and upstream together. `problems`: the newest first.
 fn group_problems(problems: &[Problem]) -> Vec<ProblemGroup<'_>> {
     let mut groups: Vec<ProblemGroup<'_>> = Vec::new();
-    let kind = |problem: &Problem| [problem.code.clone(), problem.model.clone(), problem.upstream.clone()];
+    let kind = |problem: &Problem| {
+        let key = key_alone(problem).to_owned();
+        [problem.code.clone(), problem.model.clone(), problem.upstream.clone(), key]
+    };
     for problem in problems {
         match groups.iter_mut().find(|group| kind(group.newest) == kind(problem)) {
             Some(group) => group.count += 1,
@@ -190,6 +193,11 @@ fn group_problems(problems: &[Problem]) -> Vec<ProblemGroup<'_>> {
         }
     }
     groups
+}
+
+/// Returns the key of a request that was refused before any server was asked: the refusal is about the key.
+fn key_alone(problem: &Problem) -> &str {
+    if problem.upstream.is_empty() { &problem.key } else { "" }
 }
 
 fn problem_group(app: &App, group: &ProblemGroup<'_>, now: u64) -> Markup {
@@ -209,6 +217,7 @@ fn problem_group(app: &App, group: &ProblemGroup<'_>, now: u64) -> Markup {
                 span class="what" {
                     @if !problem.model.is_empty() { strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) } }
                     @else if !problem.upstream.is_empty() { (problem.upstream) }
+                    @if !key_alone(problem).is_empty() { ", key " (problem.key) }
                     @if group.count > 1 { " × " (group.count) }
                 }
                 time class="dim" datetime=(clock::format_time(problem.at)) { (format::format_age(problem.at, now)) }
@@ -241,5 +250,11 @@ mod tests {
         let found: Vec<_> =
             group_problems(&problems).iter().map(|group| (group.newest.at, group.count)).collect();
         assert_eq!(found, [(3, 2), (2, 1)]);
+        let refused = |at, key: &str| Problem {
+            key: key.into(),
+            upstream: String::new(),
+            ..problem(at, "budget_spent", "m")
+        };
+        assert_eq!(group_problems(&[refused(2, "alice"), refused(1, "bob")]).len(), 2);
     }
 }

@@ -71,6 +71,14 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "The model server does not answer. Check whether it is running and whether the `url` of this upstream is right; its log says why it \
              stopped."
         }
+        Some(Code::ApprovalRejected) => {
+            "A person rejected a call that the run needs. `respool audit list` shows the call, who decided and the comment; ask again with what \
+             the comment asks for."
+        }
+        Some(Code::ApprovalTimeout) => {
+            "Nobody decided about a call in time. Ask again, and decide under Approvals; `policy.approval.timeout` of an expert and \
+             `approval_timeout` of an agent say how long it waits."
+        }
         Some(Code::UpstreamTls) => {
             "No secure connection to the model server can be made. Renew its certificate, or correct the host name in the `url` of this upstream."
         }

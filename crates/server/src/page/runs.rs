@@ -51,6 +51,7 @@ pub(super) async fn show_runs(State(app): State<App>, uri: Uri, headers: HeaderM
         h1 { "Runs of agents" }
         (filter_form(&query, &agents))
         div id="list" data-refresh=[(query.page() == 1).then_some("5")] {
+            @if viewer.name.is_empty() && app.experts.is_some() { (operators_note(app.access.has_operators())) }
             @if runs.is_empty() && agents.is_empty() { (layout::empty_note("No runs yet. A request to an agent starts one.")) }
             @else if runs.is_empty() { (layout::empty_note("No run fits these filters.")) }
             @else {
@@ -60,6 +61,17 @@ pub(super) async fn show_runs(State(app): State<App>, uri: Uri, headers: HeaderM
         }
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, PATH, "Runs", &main))
+}
+
+/// Says who sees the runs of experts' work.
+fn operators_note(has_operators: bool) -> Markup {
+    html! {
+        p class="notice" {
+            "The runs of experts' tasks are shown to operators: "
+            @if has_operators { a href="/ui/login" { "log in with an operator key" } "." }
+            @else { "name an environment variable that holds an operator key in " code { "operator_keys_env" } ", and log in here with it." }
+        }
+    }
 }
 
 fn filter_form(query: &PageQuery, agents: &BTreeSet<String>) -> Markup {

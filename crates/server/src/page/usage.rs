@@ -173,6 +173,9 @@ fn comparison_section(app: &App, report: &Report, step: &str) -> Markup {
                 @if let (Some(cost), Some(saved)) = (it.cost, it.saved) {
                     td class="number" { (money.format(cost)) } td class="number" { (money.format(saved)) }
                     td class="wide" { (it.source.as_ref().map(PriceSource::describe).unwrap_or_default()) }
+                } @else if let Some(cost) = it.cost {
+                    td class="number" { (cost.with_currency(it.currency.as_deref().unwrap_or_default())) } td class="number" { "–" }
+                    td class="wide" { (it.source.as_ref().map(PriceSource::describe).unwrap_or_default()) ", in another currency" }
                 } @else { td {} td {} td class="wide" { "unknown: add it to " code { "[prices]" } } }
             }
         }

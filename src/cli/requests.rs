@@ -1,0 +1,187 @@
+//! `respool requests`: lists recorded requests from the rows on disk, while a server may write more.
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::failure::Failure;
+use super::listing::{ListArgs, Noun};
+use super::runtime::new_runtime;
+use super::say::{flat_text, say, say_on_stderr};
+use crate::config::Loaded;
+use crate::store::{Dimension, RequestQuery, StoredUsage, UsageStore};
+
+#[derive(Args, Debug)]
+pub(super) struct RequestsArgs {
+    #[command(flatten)]
+    list: ListArgs,
+    /// List only failed requests
+    #[arg(long, conflicts_with = "outcome")]
+    failed: bool,
+    /// List only requests that ended in this way
+    #[arg(long, value_parser = ["ok", "error", "client_gone", "loop_guard", "shutdown"])]
+    outcome: Option<String>,
+    /// List only requests for this model
+    #[arg(long, value_name = "NAME")]
+    model: Option<String>,
+    /// List only requests of this client key
+    #[arg(long, value_name = "NAME")]
+    key: Option<String>,
+    /// List only requests whose last attempt went to this upstream
+    #[arg(long, value_name = "NAME")]
+    upstream: Option<String>,
+    /// List only requests for this agent or expert
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// List only requests that contain this text in an id, error, repair or name
+    #[arg(long, default_value = "", hide_default_value = true)]
+    text: String,
+}
+
+/// Executes `respool requests`.
+pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result<(), Failure> {
+    let store = UsageStore::open(&loaded.settings.store.state_dir)?;
+    let limit = arguments.list.limit;
+    let mut rows = new_runtime()?.block_on(store.find(request_query(arguments)))?;
+    let has_more = rows.len() > limit;
+    rows.truncate(limit);
+    if arguments.list.json {
+        say(&format!("{:#}", rows.iter().map(row_json).collect::<Value>()));
+        return Ok(());
+    }
+    table_lines(&rows).iter().for_each(|line| say(&flat_text(line)));
+    let count = Noun("request", "requests").count_things(rows.len());
+    say_on_stderr(&match (rows.is_empty(), has_more) {
+        (true, _) => "No such requests. `respool serve` records them unless `[usage] keep` is 0s.".to_owned(),
+        (_, true) => format!("the newest {count}; --limit COUNT lists more"),
+        _ => count,
+    });
+    Ok(())
+}
+
+fn request_query(arguments: &RequestsArgs) -> RequestQuery {
+    let outcome = arguments.outcome.clone().or_else(|| arguments.failed.then(|| "error".to_owned()));
+    let chosen = [
+        (Dimension::Outcome, outcome),
+        (Dimension::Model, arguments.model.clone()),
+        (Dimension::Key, arguments.key.clone()),
+        (Dimension::Upstream, arguments.upstream.clone()),
+        (Dimension::Agent, arguments.agent.clone()),
+    ];
+    RequestQuery {
+        since: arguments.list.since.map(clock::time_ago).unwrap_or_default(),
+        only: chosen.into_iter().filter_map(|(dimension, value)| Some((dimension, value?))).collect(),
+        text: arguments.text.clone(),
+        most: arguments.list.limit.saturating_add(1),
+        ..RequestQuery::default()
+    }
+}
+
+fn row_json(row: &StoredUsage) -> Value {
+    json!({
+        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "outcome": row.outcome,
+        "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
+        "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,
+        "attempts": row.attempts, "prompt_tokens": row.usage.map(|usage| usage.prompt),
+        "completion_tokens": row.usage.map(|usage| usage.completion),
+        "first_byte_ms": row.first_byte.map(clock::to_millis), "waited_ms": clock::to_millis(row.waited),
+        "duration_ms": clock::to_millis(row.duration),
+    })
+}
+
+/// The columns of texts are aligned to the left, the others to the right.
+const HEADS: [&str; 9] = ["time", "outcome", "status", "model", "key", "upstream", "tokens", "seconds", "id"];
+const TEXTS: [usize; 6] = [0, 1, 3, 4, 5, 8];
+
+fn cells(row: &StoredUsage) -> [String; 9] {
+    let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
+    let outcome = if row.error_code.is_empty() { &row.outcome } else { row.error_code.as_str() };
+    let status = if row.status == 0 { String::new() } else { row.status.to_string() };
+    [
+        clock::format_time(row.at),
+        outcome.to_owned(),
+        or_dash(&status),
+        or_dash(&row.model),
+        or_dash(&row.key),
+        or_dash(&row.upstream),
+        row.usage.map_or_else(|| "–".to_owned(), |usage| usage.total_tokens().to_string()),
+        format!("{:.1}", row.duration.as_secs_f64()),
+        row.id.clone(),
+    ]
+}
+
+/// Writes a heading, a line for each request, and below it the error of one that failed.
+fn table_lines(rows: &[StoredUsage]) -> Vec<String> {
+    if rows.is_empty() {
+        return Vec::new();
+    }
+    let all: Vec<[String; 9]> =
+        std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let aligned = |row: &[String; 9]| {
+        let cell = |(column, cell): (usize, &String)| {
+            let width = width(column);
+            if TEXTS.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        };
+        row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    let mut lines = vec![aligned(&all[0])];
+    for (row, cells) in rows.iter().zip(&all[1..]) {
+        lines.push(aligned(cells));
+        if !row.error.is_empty() {
+            lines.push(format!("    {}", row.error));
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_explained_below_its_line() {
+        let good = StoredUsage {
+            id: "r1".into(),
+            at: 1_795_223_698_000,
+            outcome: "ok".into(),
+            status: 200,
+            model: "qwen".into(),
+            duration: Duration::from_millis(1_250),
+            ..StoredUsage::default()
+        };
+        let bad = StoredUsage {
+            id: "r2".into(),
+            outcome: "error".into(),
+            status: 503,
+            error_code: "upstream_refused".into(),
+            error: "upstream `box` refused the connection".into(),
+            key: "alice".into(),
+            upstream: "box".into(),
+            ..good.clone()
+        };
+        let expected = [
+            "time                  outcome           status  model  key    upstream  tokens  seconds  id",
+            "2026-11-21T01:14:58Z  upstream_refused     503  qwen   alice  box            –      1.2  r2",
+            "    upstream `box` refused the connection",
+            "2026-11-21T01:14:58Z  ok                   200  qwen   –      –              –      1.2  r1",
+        ];
+        assert_eq!(table_lines(&[bad, good]), expected);
+    }
+
+    #[test]
+    fn options_select_rows() {
+        use clap::Parser;
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            arguments: RequestsArgs,
+        }
+        let line = ["x", "--failed", "--key", "alice", "--text", "refused", "--limit", "3"];
+        let query = request_query(&Line::parse_from(line).arguments);
+        let only = vec![(Dimension::Outcome, "error".to_owned()), (Dimension::Key, "alice".to_owned())];
+        assert_eq!((query.only, &*query.text, query.most, query.since), (only, "refused", 4, 0));
+        assert!(Line::try_parse_from(["x", "--failed", "--outcome", "ok"]).is_err());
+    }
+}

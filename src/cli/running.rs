@@ -1,0 +1,114 @@
+//! Asks the respool that runs with this configuration what it observes of its upstreams: `/ready` says it
+//! to everybody.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How long respool has to answer, which probes its upstreams first.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// An upstream as the running respool sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RunningUpstream {
+    pub(super) name: String,
+    circuit: String,
+    in_flight: u64,
+    queued: u64,
+    recent_errors: Vec<String>,
+}
+
+/// Returns the upstreams of the respool that listens at this address; `None` if none answers.
+pub(super) async fn ask_running(listen: &str) -> Option<Vec<RunningUpstream>> {
+    let address = local_address(listen)?;
+    let client =
+        reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(ANSWER_WITHIN).build().ok()?;
+    let reply = client.get(format!("http://{address}/ready")).send().await.ok()?;
+    let ready: Value = serde_json::from_slice(&reply.bytes().await.ok()?).ok()?;
+    ready["upstreams"].as_array()?.iter().map(RunningUpstream::read).collect()
+}
+
+/// Returns where this machine reaches a listener; `None` if the system chooses the port.
+fn local_address(listen: &str) -> Option<String> {
+    let (host, port) = listen.rsplit_once(':').filter(|(_, port)| *port != "0")?;
+    let host = match host {
+        "0.0.0.0" => "127.0.0.1",
+        "[::]" => "[::1]",
+        host => host,
+    };
+    Some(format!("{host}:{port}"))
+}
+
+impl RunningUpstream {
+    fn read(entry: &Value) -> Option<Self> {
+        let codes = entry["recent_errors"].as_array().into_iter().flatten();
+        Some(Self {
+            name: entry["name"].as_str()?.to_owned(),
+            circuit: entry["circuit"].as_str()?.to_owned(),
+            in_flight: entry["in_flight"].as_u64()?,
+            queued: entry["queued"].as_u64()?,
+            recent_errors: codes.filter_map(Value::as_str).map(str::to_owned).collect(),
+        })
+    }
+
+    /// Returns true if requests are not sent there for a moment.
+    pub(super) fn is_failing(&self) -> bool {
+        self.circuit != "closed"
+    }
+
+    pub(super) fn line(&self) -> String {
+        let Self { name, circuit, in_flight, queued, recent_errors } = self;
+        let state = match circuit.as_str() {
+            "closed" => "works".to_owned(),
+            "half_open" => "fails requests, is being tried again".to_owned(),
+            _ => "fails requests, is left out".to_owned(),
+        };
+        let errors = match recent_errors.as_slice() {
+            [] => String::new(),
+            codes => format!("; errors of the last 5 minutes: {}", codes.join(", ")),
+        };
+        format!(
+            "{name}: the running respool says: {state}; {in_flight} in progress, {queued} waiting{errors}"
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let Self { circuit, in_flight, queued, recent_errors, .. } = self;
+        json!({"circuit": circuit, "in_flight": in_flight, "queued": queued, "recent_errors": recent_errors})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_listener_is_reached_on_this_machine() {
+        let check = |listen, expected: Option<&str>| assert_eq!(local_address(listen).as_deref(), expected);
+        check("127.0.0.1:8003", Some("127.0.0.1:8003"));
+        check("0.0.0.0:8003", Some("127.0.0.1:8003"));
+        check("[::]:8003", Some("[::1]:8003"));
+        check("127.0.0.1:0", None);
+    }
+
+    /// Regression: in a total outage, whose servers list their models all the same, all upstreams were `ok`.
+    #[tokio::test]
+    async fn a_circuit_that_is_open_is_shown() {
+        use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let body = r#"{"ready":false,"upstreams":[{"name":"box","ready":false,"circuit":"open","in_flight":3,
+            "queued":2,"recent_errors":["upstream_error"],"models":null}]}"#;
+        tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.read(&mut [0; 4096]).await.unwrap();
+            let head = format!("HTTP/1.1 503 x\r\ncontent-length: {}\r\n\r\n", body.len());
+            socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        });
+        let seen = ask_running(&address).await.unwrap();
+        assert!(seen[0].is_failing());
+        let expected = "box: the running respool says: fails requests, is left out; 3 in progress, 2 waiting; \
+                        errors of the last 5 minutes: upstream_error";
+        assert_eq!(seen[0].line(), expected);
+    }
+}
