@@ -44,6 +44,14 @@ messages:
 dist DIR="target/dist-out":
     deploy/dist.sh {{DIR}}
 
+# Build and install respool as releases are built, with a profile of the relay at work: a sixth faster, for two builds. Needs Python 3.
+install:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    target=$(rustc -vV | sed -n 's/^host: //p')
+    TARGET=$target deploy/profile.sh target/respool.profdata
+    RUSTFLAGS="-Cprofile-use=$PWD/target/respool.profdata" cargo install --locked --path . --profile dist --target "$target"
+
 # Install what `just dist` made on clean roots (as root).
 dist-test DIR="target/dist-out":
     tests/dist/run.sh {{DIR}}
