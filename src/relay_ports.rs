@@ -1,6 +1,7 @@
 //! The ports of `agent`, `chat` and `alerts` to model servers, served by the relay. Those crates do not know
 //! it.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,11 @@ use bytes::Bytes;
 use futures::future::{BoxFuture, join_all};
 use http::{HeaderMap, HeaderValue, header};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::agent::{Activity, ChatModel, ModelAnswer, ModelFacts, ModelRequest, Observer};
 use crate::alerts::{UpstreamProbes, UpstreamSignal};
-use crate::relay::{Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart};
+use crate::relay::{Awaited, Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart, WaitEnd};
 use crate::translate::Reply;
 use crate::upstream::{Health, Upstream};
 use tool_call_parser::PreferredDialects;
@@ -21,6 +22,7 @@ use wire::{ApiError, ErrorCode};
 
 /// An upstream whose probe takes longer is down.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
+const WAITING_REPORTED_EVERY: Duration = Duration::from_millis(500);
 
 /// The models behind a relay, for agents and for the terminal.
 #[derive(Clone, Debug)]
@@ -35,7 +37,13 @@ impl ChatModel for RelayedModels {
         Box::pin(async move {
             let (progress, within) = (Arc::default(), request.within);
             let asked = Box::pin(ask_relay(&self.0, request, observer, &progress));
-            limit_model_time(within, &progress, asked).await.unwrap_or(Ok(ModelAnswer::TimedOut))
+            tokio::select! {
+                biased;
+                answer = limit_model_time(within, &progress, asked) => {
+                    answer.unwrap_or(Ok(ModelAnswer::TimedOut))
+                }
+                never = report_waiting(&progress, observer) => match never {},
+            }
         })
     }
 
@@ -110,6 +118,28 @@ async fn limit_model_time<T>(
     }
 }
 
+/// Reports why the request waits for a server, whenever that changes.
+async fn report_waiting(progress: &RequestProgress, observer: &Observer) -> Infallible {
+    let mut reported = None;
+    loop {
+        sleep(WAITING_REPORTED_EVERY).await;
+        let text = progress.awaited().map(|awaited| waiting_text(&awaited));
+        if text != reported {
+            observer(Activity::ServerAwaited(text.as_deref()));
+            reported = text;
+        }
+    }
+}
+
+fn waiting_text(Awaited { cause, end }: &Awaited) -> String {
+    let seconds = |end: &Instant| end.saturating_duration_since(Instant::now()).as_secs();
+    match end {
+        WaitEnd::At(end) => format!("{cause}; trying again in {} s", seconds(end)),
+        WaitEnd::Before(end) => format!("{cause}; trying again for {} s", seconds(end)),
+        WaitEnd::Unknown => cause.clone(),
+    }
+}
+
 /// Returns the first choice of a whole reply.
 fn answer_of_reply(reply: Reply) -> ModelAnswer {
     let turn = reply.choices.into_iter().next().map(|choice| choice.turn).unwrap_or_default();
@@ -167,9 +197,37 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::sleep;
+    use std::sync::Mutex;
 
     use super::*;
+
+    fn awaited(end: WaitEnd) -> Awaited {
+        Awaited { cause: "connection refused".into(), end }
+    }
+
+    /// Regression: in the chat a dead server looked like a slow model.
+    #[tokio::test(start_paused = true)]
+    async fn the_reason_of_a_wait_is_reported() {
+        let (progress, texts) = (RequestProgress::default(), Arc::new(Mutex::new(Vec::new())));
+        let heard = Arc::clone(&texts);
+        let observer = move |activity: Activity<'_>| {
+            if let Activity::ServerAwaited(text) = activity {
+                heard.lock().unwrap().push(text.map(str::to_owned));
+            }
+        };
+        let waits = async {
+            let end = Instant::now() + Duration::from_millis(2_900);
+            let waiting = progress.begin_waiting(awaited(WaitEnd::Before(end)));
+            sleep(Duration::from_millis(1_200)).await;
+            drop(waiting);
+            sleep(Duration::from_secs(1)).await;
+        };
+        tokio::select! { () = waits => {}, _ = report_waiting(&progress, &observer) => {} }
+        let text = |seconds: u64| Some(format!("connection refused; trying again for {seconds} s"));
+        assert_eq!(*texts.lock().unwrap(), [text(2), text(1), None]);
+        let in_time = waiting_text(&awaited(WaitEnd::At(Instant::now() + Duration::from_secs(6))));
+        assert_eq!(in_time, "connection refused; trying again in 6 s");
+    }
 
     /// A server takes one to five minutes to start, and a model call may take one.
     #[tokio::test(start_paused = true)]
@@ -179,7 +237,7 @@ mod tests {
             let (began, progress) = (Instant::now(), RequestProgress::default());
             let call = Box::pin(async {
                 sleep(works / 2).await;
-                let waiting = progress.begin_waiting();
+                let waiting = progress.begin_waiting(awaited(WaitEnd::Unknown));
                 sleep(waits).await;
                 drop(waiting);
                 sleep(works / 2).await;

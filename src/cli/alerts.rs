@@ -85,7 +85,7 @@ fn page_address(listen: &str) -> Option<String> {
 
 fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
     let dir = &loaded.settings.store.state_dir;
-    let Some(open) = read_open(dir) else {
+    let Some(open) = read_open(dir, clock::now()) else {
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
         say_on_stderr(&what);
@@ -97,7 +97,8 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
 
 fn alert_line(alert: &OpenAlert) -> String {
     let since = clock::format_time(alert.since);
-    let silenced = if alert.is_silenced { "  (silenced)" } else { "" };
+    let until = alert.silenced_until.map(clock::format_time);
+    let silenced = until.map(|until| format!("  (silenced until {until})")).unwrap_or_default();
     let todo = Rule::from_name(&alert.rule).map_or("", Rule::todo);
     format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
 }

@@ -137,7 +137,7 @@ pub(super) async fn assemble(
         shared_folder::check_folder(settings, store).await.map_err(|problem| vec![problem])?;
     }
     if settings.server.asks_for_keys() {
-        tokio::spawn(Arc::clone(&access).watch_key_file(abort.clone()));
+        tokio::spawn(Arc::clone(&access).watch_key_file(Arc::clone(&alerts), abort.clone()));
     }
     let agents_store = agents.store().cloned();
     let catalog = experts::open_catalog(settings).await;

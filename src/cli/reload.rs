@@ -139,7 +139,8 @@ impl Reloading {
         let asked_for_keys = self.holds.server.asks_for_keys();
         app.access.change_keys(&settings.server, advice::uses_own_key(settings));
         if settings.server.asks_for_keys() && !asked_for_keys {
-            tokio::spawn(Arc::clone(&app.access).watch_key_file(self.stop.clone()));
+            let (access, alerts) = (Arc::clone(&app.access), Arc::clone(&app.alerts));
+            tokio::spawn(access.watch_key_file(alerts, self.stop.clone()));
         }
         app.usage.change_settings(terms).await;
         if settings.alerts != self.holds.alerts {

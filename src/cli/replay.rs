@@ -30,7 +30,8 @@ use crate::wire::Object;
 
 #[derive(Args, Debug)]
 pub(super) struct ReplayArgs {
-    /// The id of a request, or the file of a kept exchange; without it, the kept exchanges are listed
+    /// The id of a request or its beginning, or the file of a kept exchange; without it, the kept exchanges
+    /// are listed
     exchange: Option<String>,
     #[command(flatten)]
     list: ListArgs,
@@ -64,21 +65,31 @@ fn list_exchanges(captures: &Captures, arguments: &ListArgs) {
             "id": exchange.id, "at": clock::format_time(exchange.at), "key": exchange.key,
             "request": exchange.request, "model": model_of(exchange), "status": exchange.client_reply.status,
             "attempts": exchange.attempts.len(), "cut": exchange.is_cut,
+            "stream": exchange.client_reply.is_stream(),
         })
     };
+    let width = |text: fn(&Exchange) -> String| kept.iter().map(|it| text(it).chars().count()).max();
+    let ids = width(|exchange| exchange.id.clone()).unwrap_or_default();
+    let models = width(model_of).unwrap_or_default().max("model".len());
     let line = |exchange: &Exchange| {
         let at = clock::format_time(exchange.at);
         let status = match exchange.client_reply.status {
-            0 => "–  ".to_owned(),
+            0 => "–".to_owned(),
             status => status.to_string(),
         };
+        let form = if exchange.client_reply.is_stream() { "stream" } else { "whole" };
         let cut = if exchange.is_cut { "  (cut)" } else { "" };
-        format!("{at}  {}  {status}  {}  {}{cut}", exchange.id, model_of(exchange), exchange.key)
+        let (id, model, key) = (&exchange.id, model_of(exchange), &exchange.key);
+        format!("{at}  {id:<ids$}  {status:<6}  {form:<6}  {model:<models$}  {key}{cut}")
     };
     if kept.is_empty() && !arguments.json {
         let dir = captures.dir().display();
         say_on_stderr(&format!("No exchanges are kept in {dir}. Name keys in `[capture]` (docs/replay.md)."));
         return;
+    }
+    if !arguments.json {
+        let (time, id, model) = ("time", "id", "model");
+        say(&format!("{time:<20}  {id:<ids$}  status  reply   {model:<models$}  key"));
     }
     arguments.print_rows(kept, Noun("kept exchange", "kept exchanges"), time, as_json, line);
 }
@@ -95,8 +106,15 @@ fn find_exchange(captures: &Captures, name: &str) -> Result<Exchange, Failure> {
     if path.is_file() {
         return read_exchange(path).map_err(|error| format!("{name} cannot be replayed: {error}").into());
     }
+    let id = match captures.ids_beginning(name).as_slice() {
+        [id] => id.clone(),
+        [_, _, ..] if captures.find(name, None).is_none() => {
+            return Err(format!("several kept exchanges begin with `{name}`: write more of the id").into());
+        }
+        _ => name.to_owned(),
+    };
     let dir = captures.dir().display();
-    captures.find(name, None).ok_or_else(|| {
+    captures.find(&id, None).ok_or_else(|| {
         format!(
             "no exchange of the request `{name}` is kept in {dir}. `[capture]` keeps those of the keys that it \
              names (docs/replay.md)"
@@ -109,12 +127,8 @@ fn find_exchange(captures: &Captures, name: &str) -> Result<Exchange, Failure> {
 fn check_exchange(exchange: &Exchange) -> Result<(), Failure> {
     let why = if exchange.is_cut {
         "it was larger than `capture.max_exchange` and is cut: raise it and keep another one"
-    } else if exchange.client_request.is_empty() && exchange.attempts.is_empty() {
-        "it is not a request for a turn"
     } else if exchange.client_request.is_empty() {
         "it has no request of a client: respool made this request for an agent"
-    } else if exchange.attempts.is_empty() {
-        "no model server was asked; the model calls of an agent are kept by themselves"
     } else if exchange.attempts.iter().all(|attempt| attempt.reply.status == 0) {
         "no model server replied to it"
     } else {

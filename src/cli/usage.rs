@@ -175,6 +175,38 @@ fn csv_lines(report: &Report, costs: bool) -> Vec<String> {
     report_cells(report, costs).iter().map(row).collect()
 }
 
+/// Counts are shortened in a table that is wider.
+const MOST_COLUMNS: usize = 80;
+
+/// Shortens a count of at least 10,000 to three digits; leaves other cells.
+fn shorten_count(cell: &str) -> String {
+    let Ok(count) = cell.parse::<u64>() else { return cell.to_owned() };
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let (value, unit) = match count {
+        ..10_000 => return cell.to_owned(),
+        ..999_500 => (count as f64 / 1e3, "k"),
+        ..999_500_000 => (count as f64 / 1e6, "M"),
+        _ => (count as f64 / 1e9, "G"),
+    };
+    let decimals = if value < 10.0 { 2 } else { usize::from(value < 99.95) };
+    format!("{value:.decimals$}{unit}")
+}
+
+/// Removes the counts that few need, where all are 0.
+fn remove_empty_counts(rows: &mut [Vec<String>], first: usize) {
+    let is_empty = |column: usize| {
+        let name = rows.first().map_or("", |head| &head[column]);
+        ["calls", "repeats", "cached", "reasoning"].contains(&name)
+            && rows.iter().skip(1).all(|row| row[column] == "0")
+    };
+    let columns = rows.first().map_or(0, Vec::len);
+    let empty: Vec<usize> = (first..columns).filter(|column| is_empty(*column)).collect();
+    for row in rows {
+        let mut columns = 0..;
+        row.retain(|_| columns.next().is_some_and(|column| !empty.contains(&column)));
+    }
+}
+
 /// Aligns names to the left and numbers to the right, with the sum at the bottom.
 fn table_lines(report: &Report, costs: bool, currency: &str) -> Vec<String> {
     let mut rows = report_cells(report, costs);
@@ -187,14 +219,23 @@ fn table_lines(report: &Report, costs: bool, currency: &str) -> Vec<String> {
         "all".clone_into(&mut sum[0]);
         rows.push(sum);
     }
-    let columns = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let names = report.by.len();
+    remove_empty_counts(&mut rows, names);
+    let column_widths = |rows: &[Vec<String>]| {
+        let columns = rows.first().map_or(0, Vec::len);
+        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+        (0..columns).filter_map(width).collect::<Vec<_>>()
+    };
+    let mut widths = column_widths(&rows);
+    if widths.iter().map(|width| width + 2).sum::<usize>() > MOST_COLUMNS + 2 {
+        rows.iter_mut().flat_map(|row| &mut row[names..]).for_each(|cell| *cell = shorten_count(cell));
+        widths = column_widths(&rows);
+    }
     let aligned = |row: &Vec<String>| {
         let mut out = String::new();
         for (column, cell) in row.iter().enumerate() {
             let width = widths[column];
-            let _ = if column < report.by.len() {
+            let _ = if column < names {
                 write!(out, "{cell:<width$}  ")
             } else {
                 write!(out, "{cell:>width$}  ")
@@ -234,6 +275,7 @@ fn describe_comparison(report: &Report, currency: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::turn::Usage;
 
     fn sample() -> Report {
         let line = |name: &str, requests| {
@@ -247,18 +289,33 @@ mod tests {
     #[test]
     fn columns_line_up_and_the_sum_stands_below() {
         let lines = table_lines(&sample(), false, "");
-        assert_eq!(
-            lines[0],
-            "model  requests  failed  calls  repeats  prompt  cached  completion  reasoning"
-        );
-        assert_eq!(
-            lines[5],
-            "all          23       0      0        0       0       0           0          0"
-        );
+        assert_eq!(lines[0], "model  requests  failed  prompt  completion");
+        assert_eq!(lines[5], "all          23       0       0           0");
         assert_eq!(lines.len(), 6);
         let with_costs = table_lines(&sample(), true, "EUR");
-        assert!(with_costs[0].ends_with("reasoning  cost"));
+        assert!(with_costs[0].ends_with("completion  cost"));
         assert!(with_costs.iter().any(|line| line.starts_with("It cost 0.00 EUR.")), "{with_costs:?}");
+    }
+
+    #[test]
+    fn a_wide_table_has_short_counts() {
+        for (cell, expected) in [
+            ("9999", "9999"),
+            ("12345", "12.3k"),
+            ("999499", "999k"),
+            ("1234567", "1.23M"),
+            ("12345678900", "12.3G"),
+            ("1.50", "1.50"),
+        ] {
+            assert_eq!(shorten_count(cell), expected);
+        }
+        let mut report = sample();
+        let usage = Usage { prompt: 123_456_789, completion: 4_567_890, ..Usage::default() };
+        report.lines[0].totals.usage = usage;
+        assert!(table_lines(&report, false, "")[1].contains("  123456789  "));
+        report.lines[0].names = vec!["m".repeat(50)];
+        let lines = table_lines(&report, false, "");
+        assert!(lines[1].ends_with("  123M       4.57M") && lines[1].len() <= 100, "{}", lines[1]);
     }
 
     #[test]

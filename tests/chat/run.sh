@@ -112,17 +112,20 @@ grep -q "the person who was asked said no" "$dir/log" || fail "the model was not
 ok "a denied command does not run, and the model is told"
 
 say "Write a poem."
-await "Change poem.txt (+60 −0)? [y]es  [n]o  [a]lways write_file  [v]iew all"
+await "Change poem.txt (+60 −0)? [y]es  [n]o  [a]lways write_file  [t]ell it instead  [v]iew all"
 shows "… 27 more rows, not shown: [v]iew"
 keys v
 await "rows to 38 of 61"
 keys Space
 await "+verse 60"
 await "[v]iew all" 2
-keys n
+keys t
+await "Tell it:"
+say "Two lines, please."
 await "No poem."
+grep -q "the person who was asked says instead: Two lines, please." "$dir/log" || fail "the model was not told"
 [ -e "$repo/poem.txt" ] && fail "a denied file was written"
-ok "a long change is shown whole on request"
+ok "a long change is shown whole on request; instead of consent the model gets a sentence"
 
 say "Wait for me."
 await "Run it?" 3

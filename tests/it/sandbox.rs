@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use respool::tools::{
-    Approver, Level, Question, QuestionKind, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
+    Approver, Consent, Level, Question, QuestionKind, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -524,10 +524,10 @@ async fn metadata_outside_stays_unchanged() {
 struct Person(bool, std::sync::Mutex<Vec<String>>);
 
 impl Approver for Person {
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
         self.1.lock().unwrap().push(format!("{}: {}", question.tool, question.preview.unwrap_or_default()));
         let is_wider = question.kind == QuestionKind::OutsideSandbox;
-        Box::pin(async move { !is_wider || self.0 })
+        Box::pin(async move { Consent::from_answer(!is_wider || self.0) })
     }
 }
 
@@ -549,6 +549,7 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
         let person = Person(answer, std::sync::Mutex::default());
         let said = tools.call(&write, Some(&person)).await.unwrap().text;
         assert_eq!(said.lines().last(), Some(if answer { "[no output]" } else { "[exit code 1]" }), "{said}");
+        assert_ne!(said.contains("the person who was asked said no"), answer, "{said}");
         let asked = person.1.into_inner().unwrap();
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[1].starts_with("shell_command outside the sandbox: "), "{asked:?}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use respool::tools::{Approver, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
+use respool::tools::{Approver, Consent, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -556,10 +556,10 @@ async fn the_policy_resolves_paths() {
 struct Swapper(std::path::PathBuf);
 
 impl Approver for Swapper {
-    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
         fs::remove_file(&self.0).unwrap();
         symlink("other", &self.0).unwrap();
-        Box::pin(async { true })
+        Box::pin(async { Consent::Given })
     }
 }
 

@@ -12,6 +12,8 @@ use super::step::CallPurpose;
 pub enum Activity<'a> {
     /// The model is asked. The text of a summary is not reported.
     ModelAsked(CallPurpose),
+    /// The model's server is waited for, for this reason; `None`: no longer.
+    ServerAwaited(Option<&'a str>),
     /// A piece of reasoning, of a run that streams.
     Reasoning(&'a str),
     /// A piece of content, of a run that streams.

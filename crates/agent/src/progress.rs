@@ -25,7 +25,10 @@ pub(super) fn activity_text(activity: Activity<'_>) -> Option<String> {
         Activity::ApprovalRequested(request) => Some(approval_line(request)),
         Activity::HandedOver(call) => Some(format!("[{}] handed over as a draft\n", call.name)),
         Activity::NotStored => Some("[this run cannot be kept on disk at present; it goes on]\n".to_owned()),
-        Activity::ModelAsked(_) | Activity::Reasoning(_) | Activity::Content(_) => None,
+        Activity::ModelAsked(_)
+        | Activity::ServerAwaited(_)
+        | Activity::Reasoning(_)
+        | Activity::Content(_) => None,
     }
 }
 

@@ -105,12 +105,17 @@ impl Board {
 
     /// Returns the alerts that hold.
     pub(super) fn open(&self, now: u64, silences: &Silences) -> Vec<OpenAlert> {
-        let one = |((rule, subject), open): (&(Rule, String), &Open)| OpenAlert {
-            rule: rule.as_str().to_owned(),
-            subject: subject.clone(),
-            what: open.what.clone(),
-            since: open.since,
-            is_silenced: silences.covers(*rule, subject, now),
+        let one = |((rule, subject), open): (&(Rule, String), &Open)| {
+            let mut alert = OpenAlert {
+                rule: rule.as_str().to_owned(),
+                subject: subject.clone(),
+                what: open.what.clone(),
+                since: open.since,
+                is_silenced: false,
+                silenced_until: None,
+            };
+            silences.mark_alert(&mut alert, now);
+            alert
         };
         self.0.iter().filter(|(_, open)| !open.is_over(now)).map(one).collect()
     }

@@ -15,4 +15,7 @@ pub struct OpenAlert {
     pub since: u64,
     /// True when it is not sent for now.
     pub is_silenced: bool,
+    /// Until when, in milliseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub silenced_until: Option<u64>,
 }

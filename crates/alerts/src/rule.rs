@@ -127,7 +127,7 @@ rules! {
         "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
         "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
     ReloadFailed = "reload_failed", Warning,
-        "The changed configuration is wrong. The old one stays in use.",
+        "The changed configuration, or file of client keys, is wrong. The old one stays in use.",
         "Correct the file; `respool check` says what is wrong and where.";
 }
 
@@ -174,6 +174,8 @@ pub(super) struct Signals {
     pub(super) dead_letters: Vec<(String, String)>,
     /// The reason why the changed configuration is not used.
     pub(super) reload_problem: Option<String>,
+    /// The reason why the changed file of client keys is not used.
+    pub(super) key_file_problem: Option<String>,
 }
 
 /// A condition that holds now.
@@ -249,6 +251,10 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     }
     if let Some(why) = &signals.reload_problem {
         all.push(new_finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
+    }
+    if let Some(why) = &signals.key_file_problem {
+        let what = format!("The changed file of client keys is wrong: {why}");
+        all.push(new_finding(Rule::ReloadFailed, "client keys", what));
     }
     all
 }
@@ -435,6 +441,7 @@ mod tests {
             is_state_broken: true,
             removed_database: Some("the database /x was removed".into()),
             reload_problem: Some("line 3".into()),
+            key_file_problem: Some("keys.toml cannot be read".into()),
             ..Signals::default()
         };
         let found: Vec<_> =
@@ -448,6 +455,7 @@ mod tests {
                 "dead_letter",
                 "state_not_writable",
                 "state_removed",
+                "reload_failed",
                 "reload_failed"
             ]
         );

@@ -39,9 +39,21 @@ impl Silences {
 
     /// Returns true if an alert is silenced now.
     pub fn covers(&self, rule: Rule, subject: &str, now: u64) -> bool {
-        self.0.iter().any(|it| {
-            it.rule == rule.as_str() && (it.subject.is_empty() || it.subject == subject) && it.until > now
-        })
+        self.end_of(rule.as_str(), subject, now).is_some()
+    }
+
+    /// Returns the end of the silence that covers an alert now.
+    fn end_of(&self, rule: &str, subject: &str, now: u64) -> Option<u64> {
+        let covers = |it: &&Silence| {
+            it.rule == rule && (it.subject.is_empty() || it.subject == subject) && it.until > now
+        };
+        self.0.iter().filter(covers).map(|it| it.until).max()
+    }
+
+    /// Notes in an alert whether it is silenced now.
+    pub(super) fn mark_alert(&self, alert: &mut OpenAlert, now: u64) {
+        alert.silenced_until = self.end_of(&alert.rule, &alert.subject, now);
+        alert.is_silenced = alert.silenced_until.is_some();
     }
 
     /// Adds a silence in this directory, and deletes those that are over.
@@ -100,9 +112,14 @@ fn write_over(path: &Path, text: &str) -> io::Result<()> {
     file.write_all(pad_text(text, room).as_bytes())
 }
 
-/// Reads the open alerts that a server wrote last; `None` if no server wrote any.
-pub fn read_open(state_dir: &Path) -> Option<Vec<OpenAlert>> {
-    serde_json::from_str(&fs::read_to_string(state_dir.join(OPEN)).ok()?).ok()
+/// Reads the open alerts that a server wrote last, with their present silences; `None` if no server wrote
+/// any.
+pub fn read_open(state_dir: &Path, now: u64) -> Option<Vec<OpenAlert>> {
+    let text = fs::read_to_string(state_dir.join(OPEN)).ok()?;
+    let mut open: Vec<OpenAlert> = serde_json::from_str(&text).ok()?;
+    let silences = Silences::read(state_dir);
+    open.iter_mut().for_each(|alert| silences.mark_alert(alert, now));
+    Some(open)
 }
 
 /// Writes a file as a whole, or not at all.
@@ -131,6 +148,21 @@ mod tests {
         let read: Vec<OpenAlert> = serde_json::from_str(&text).unwrap();
         assert_eq!((&*read[0].rule, text.len()), ("state_not_writable", ROOM));
         write_over(&path, &"x".repeat(ROOM + 1)).unwrap_err();
+    }
+
+    #[test]
+    fn open_alerts_show_the_end_of_their_silence() {
+        let dir = tempfile::tempdir().unwrap();
+        let written =
+            r#"[{"rule":"upstream_down","subject":"box","what":"x","since":1,"is_silenced":false}]"#;
+        fs::write(dir.path().join(OPEN), written).unwrap();
+        let silence = |until| Silence { rule: "upstream_down".into(), subject: String::new(), until };
+        Silences::add(dir.path(), silence(50), 1).unwrap();
+        let shown = |now| {
+            let open = read_open(dir.path(), now).unwrap();
+            (open[0].is_silenced, open[0].silenced_until)
+        };
+        assert_eq!((shown(49), shown(50)), ((true, Some(50)), (false, None)));
     }
 
     #[test]

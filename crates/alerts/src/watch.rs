@@ -62,6 +62,8 @@ pub struct Alerts {
     /// The upstreams of the last probes, and whether they answered.
     probed: Mutex<BTreeMap<String, bool>>,
     reloaded: Mutex<Reloaded>,
+    /// The reason why the changed file of client keys is not used.
+    key_file_problem: Mutex<Option<String>>,
     /// The alerts that this process sends.
     held: Mutex<BTreeSet<String>>,
 }
@@ -106,6 +108,7 @@ impl Alerts {
             written: Mutex::default(),
             probed: Mutex::default(),
             reloaded: Mutex::default(),
+            key_file_problem: Mutex::default(),
             held: Mutex::default(),
         }
     }
@@ -256,12 +259,18 @@ impl Alerts {
             failed_tasks,
             dead_letters,
             reload_problem: self.reload_result().problem,
+            key_file_problem: self.key_file_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
     /// Notes the result of reading the configuration again.
     pub fn note_reload(&self, reloaded: Reloaded) {
         *self.reloaded.lock().unwrap_or_else(PoisonError::into_inner) = reloaded;
+    }
+
+    /// Notes why the changed file of client keys is not used; `None`: it is.
+    pub fn note_key_file(&self, problem: Option<String>) {
+        *self.key_file_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
     /// Returns the result of reading the changed configuration.

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, filter_operands, stays_inside};
 use super::screen::Shown;
-use tools::{Approver, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
+use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
 
 /// The calls that need no further question in this session.
 #[derive(Debug, Default)]
@@ -181,7 +181,7 @@ pub(super) struct Asking {
     pub(super) preview: Option<String>,
     /// The calls that "always" would cover.
     pub(super) always: SessionGrant,
-    pub(super) answer: oneshot::Sender<bool>,
+    pub(super) answer: oneshot::Sender<Consent>,
 }
 
 /// The person at the terminal, or `--yes` in their place.
@@ -207,21 +207,24 @@ impl Approver for Person {
         }))
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
         Box::pin(async move {
             let Question { kind, tool, arguments, target, preview, .. } = question;
             let always = match kind {
-                QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return true,
+                QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return Consent::Given,
                 QuestionKind::Call => SessionGrant::from_target(tool, target, &self.root),
                 // No earlier answer covers that.
-                QuestionKind::OutsideSandbox if self.yes => return false,
+                QuestionKind::OutsideSandbox if self.yes => return Consent::DECLINED,
                 QuestionKind::OutsideSandbox => SessionGrant::Never,
             };
             let (answer, answered) = oneshot::channel();
             let (target, arguments) = (target.clone(), arguments.clone());
             let asking = Asking { kind, tool: tool.to_owned(), target, arguments, preview, always, answer };
             let sent = self.screen.send(Shown::Asking(asking));
-            sent.is_ok() && answered.await.unwrap_or(false)
+            match sent {
+                Ok(()) => answered.await.unwrap_or(Consent::DECLINED),
+                Err(_) => Consent::DECLINED,
+            }
         })
     }
 }
@@ -397,19 +400,20 @@ mod tests {
         let (arguments, target) = (Map::new(), shell("make", "."));
         allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
         let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
-        assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
-        for said in [true, false, true] {
+        assert_eq!(person.approve(question(QuestionKind::Call, &arguments, &target)).await, Consent::Given);
+        for said in [Consent::Given, Consent::DECLINED, Consent::Given] {
             let answer = async {
                 let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
                 assert_eq!(asking.always, SessionGrant::Never);
-                asking.answer.send(said).unwrap();
+                asking.answer.send(said.clone()).unwrap();
             };
             let asked = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target));
             assert_eq!(tokio::join!(asked, answer).0, said);
         }
         person.yes = true;
-        assert!(person.approve(question(QuestionKind::Call, &arguments, &target)).await);
-        assert!(!person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target)).await);
+        assert_eq!(person.approve(question(QuestionKind::Call, &arguments, &target)).await, Consent::Given);
+        let outside = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target)).await;
+        assert_eq!(outside, Consent::DECLINED);
         assert!(inbox.try_recv().is_err());
     }
 
@@ -423,12 +427,12 @@ mod tests {
         let answer = async {
             let Some(Shown::Asking(asking)) = inbox.recv().await else { panic!("nothing was asked") };
             assert_eq!(asking.target, target);
-            asking.answer.send(true).unwrap();
+            asking.answer.send(Consent::Given).unwrap();
         };
-        assert!(tokio::join!(person.approve(question()), answer).0);
+        assert_eq!(tokio::join!(person.approve(question()), answer).0, Consent::Given);
         drop(inbox);
-        assert!(!person.approve(question()).await);
+        assert_eq!(person.approve(question()).await, Consent::DECLINED);
         allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
-        assert!(person.approve(question()).await);
+        assert_eq!(person.approve(question()).await, Consent::Given);
     }
 }

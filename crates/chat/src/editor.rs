@@ -6,14 +6,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use rustyline::completion::Completer;
+use rustyline::config::Builder;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{
-    Cmd, ConditionalEventHandler, Config, Context, Editor, Event, EventContext, EventHandler, Helper,
-    KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
+    Cmd, ConditionalEventHandler, Config, Context, DefaultEditor, Editor, Event, EventContext, EventHandler,
+    Helper, KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
 };
 
 use super::command;
@@ -21,6 +22,8 @@ use super::paint::Paint;
 
 pub(super) const PROMPT: &str = "❯ ";
 const MOST_HISTORY: usize = 1_000;
+/// The milliseconds after which Esc is a key of its own.
+const ESC_ALONE: u16 = 50;
 
 /// An input of the person.
 #[derive(Debug, PartialEq, Eq)]
@@ -39,10 +42,25 @@ pub(super) struct Lines {
     history: PathBuf,
 }
 
+/// Returns settings with which Esc stands for itself, and not for the beginning of what comes later.
+fn key_config() -> Builder {
+    Config::builder().keyseq_timeout(Some(ESC_ALONE))
+}
+
+/// Reads one line after this prompt. Blocks.
+pub(super) fn read_line(prompt: &str) -> Input {
+    let editor = DefaultEditor::with_config(key_config().build());
+    match editor.and_then(|mut editor| editor.readline(prompt)) {
+        Ok(text) => Input::Text(text),
+        Err(ReadlineError::Interrupted) => Input::Interrupt,
+        Err(_) => Input::End,
+    }
+}
+
 impl Lines {
     /// Opens the editor with the history in `state_dir`. The chat works without a history too.
     pub(super) fn open(state_dir: &Path, paint: Paint) -> Result<Self, ReadlineError> {
-        let config = Config::builder().max_history_size(MOST_HISTORY)?;
+        let config = key_config().max_history_size(MOST_HISTORY)?;
         let config = config.history_ignore_dups(true)?.auto_add_history(false).build();
         let mut editor = Editor::with_config(config)?;
         editor.set_helper(Some(Keys { paint }));

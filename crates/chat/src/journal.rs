@@ -14,7 +14,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 
-use tools::{Approver, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSpec, Tools};
+use tools::{
+    Approver, Consent, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSpec, Tools,
+};
 
 /// Larger files are not remembered.
 const LARGEST: u64 = 16 << 20;
@@ -241,10 +243,10 @@ impl Approver for Watch<'_> {
         self.approver.is_some_and(Approver::is_present)
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
         match self.approver {
             Some(approver) => approver.approve(question),
-            None => Box::pin(std::future::ready(false)),
+            None => Box::pin(std::future::ready(Consent::DECLINED)),
         }
     }
 
@@ -336,9 +338,9 @@ mod tests {
     struct Yes<'a>(&'a Path);
 
     impl Approver for Yes<'_> {
-        fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
+        fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
             std::fs::write(self.0, "changed by hand\n").unwrap();
-            Box::pin(std::future::ready(true))
+            Box::pin(std::future::ready(Consent::Given))
         }
     }
 

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::approval::Asking;
+use super::editor::PROMPT;
 use super::markdown::Markdown;
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
+use super::terminal::END;
 use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
 pub(super) use ask::Answer;
-use tools::named_subject;
+use tools::{Consent, named_subject};
 use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// The most rows of a change that are shown at once.
@@ -29,6 +31,7 @@ const OUTPUT: usize = 8 << 10;
 const PAST_ROWS: usize = 12;
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
+const MODEL_AWAITED: &str = "waiting for the model";
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
 /// Something to show: an event of the run, or a question.
@@ -38,6 +41,8 @@ pub(super) enum Shown {
     Asks {
         summary: bool,
     },
+    /// The model's server is waited for, for this reason; `None`: no longer.
+    ServerAwaited(Option<String>),
     Reasoning(String),
     Content(String),
     Replied {
@@ -69,6 +74,7 @@ impl Shown {
     pub(super) fn from_activity(activity: Activity<'_>) -> Self {
         match activity {
             Activity::ModelAsked(why) => Self::Asks { summary: why == CallPurpose::Summary },
+            Activity::ServerAwaited(why) => Self::ServerAwaited(why.map(str::to_owned)),
             Activity::Reasoning(text) => Self::Reasoning(text.to_owned()),
             Activity::Content(text) => Self::Content(text.to_owned()),
             Activity::ModelReplied(said) => {
@@ -114,9 +120,11 @@ pub(super) struct Screen {
     speaks: bool,
     markdown: Markdown,
     status: Option<Status>,
-    /// Rows of the terminal at the bottom that the next drawing replaces: text that is not complete, and the
+    /// The text at the bottom of the terminal that the next drawing replaces: what is not complete, and the
     /// status line.
-    live_rows: usize,
+    drawn: String,
+    /// The person has typed this for the next prompt.
+    typed: String,
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
     bytes: usize,
@@ -156,7 +164,8 @@ impl Screen {
             speaks,
             markdown: Markdown::new(paint, moves, width),
             status: None,
-            live_rows: 0,
+            drawn: String::new(),
+            typed: String::new(),
             pieces: 0,
             bytes: 0,
             thought: String::new(),
@@ -245,7 +254,11 @@ impl Screen {
                 self.thought.clear();
                 self.reply.clear();
                 self.breaks.clear();
-                self.set_status(if summary { "waiting for a summary" } else { "waiting for the model" });
+                self.set_status(if summary { "waiting for a summary" } else { MODEL_AWAITED });
+            }
+            Shown::ServerAwaited(why) => {
+                let why = why.as_deref().map_or_else(|| MODEL_AWAITED.to_owned(), |why| one_line(why, 300));
+                self.name_activity(&why);
             }
             Shown::Reasoning(text) => {
                 self.count_piece(&text);
@@ -266,7 +279,7 @@ impl Screen {
                 self.write_warning("the conversation cannot be kept on disk at present; it goes on");
             }
             // No person can answer a question that reaches this.
-            Shown::Asking(asking) => drop(asking.answer.send(false)),
+            Shown::Asking(asking) => drop(asking.answer.send(Consent::DECLINED)),
         }
     }
 
@@ -430,6 +443,16 @@ impl Screen {
         self.tick();
     }
 
+    /// Shows what the person has typed for the next prompt.
+    pub(super) fn set_typed(&mut self, typed: String) {
+        self.typed = if typed == END { String::new() } else { typed };
+    }
+
+    /// Leaves what was drawn at the bottom: a shell has written below it.
+    pub(super) fn forget_drawn(&mut self) {
+        self.drawn.clear();
+    }
+
     /// Moves what is at the bottom: called ten times a second.
     pub(super) fn tick(&mut self) {
         self.measure_terminal();
@@ -451,9 +474,19 @@ impl Screen {
         let breaks = if self.is_begun || self.is_open { self.breaks.as_str() } else { "\n" };
         let above = if preview.is_empty() { String::new() } else { format!("{breaks}{preview}\n") };
         let line = self.paint.dim(&self.status_line(status, preview.is_empty()));
-        let drawn = format!("{}{above}{line}", self.erase_live_rows());
-        self.live_rows = above.lines().map(|line| rows_of(line, self.width)).sum::<usize>() + 1;
-        let _ = self.out.write_all(drawn.as_bytes()).and_then(|()| self.out.flush());
+        let drawn = above + &line + &self.typed_line();
+        let codes = erasing_codes(&std::mem::replace(&mut self.drawn, drawn), self.width);
+        let written = format!("{codes}{}", self.drawn);
+        let _ = self.out.write_all(written.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    /// Returns the line below the status line: what the person has typed for the next prompt.
+    fn typed_line(&self) -> String {
+        let room = self.width.saturating_sub(PROMPT.chars().count() + 1);
+        match end_of(&self.typed.replace('\n', " ⏎ "), room) {
+            typed if typed.is_empty() => typed,
+            typed => self.paint.dim(&format!("\n{PROMPT}{typed}")),
+        }
     }
 
     /// Returns the last lines that the running command wrote.
@@ -485,21 +518,13 @@ impl Screen {
         line + &tail
     }
 
-    /// Returns the codes that erase what was drawn at the bottom.
-    fn erase_live_rows(&self) -> String {
-        match self.live_rows {
-            0 => String::new(),
-            1 => "\r\u{1b}[K".to_owned(),
-            rows => format!("\r\u{1b}[{}A\u{1b}[J", rows - 1),
-        }
-    }
-
     fn wipe_status(&mut self) {
-        let erase = self.erase_live_rows();
-        self.live_rows = 0;
-        if !erase.is_empty() {
-            let _ = self.out.write_all(erase.as_bytes()).and_then(|()| self.out.flush());
+        if self.drawn.is_empty() {
+            return;
         }
+        self.measure_terminal();
+        let codes = erasing_codes(&std::mem::take(&mut self.drawn), self.width);
+        let _ = self.out.write_all(codes.as_bytes()).and_then(|()| self.out.flush());
     }
 
     /// Describes for the model what a stopped turn had written: a part of the reply, or a command's output.
@@ -584,6 +609,16 @@ fn last_rows(text: &str, width: usize, rows: usize) -> &str {
         (room, start) = (left, start - line.len());
     }
     &text[start..]
+}
+
+/// Returns the codes that erase what was drawn at the bottom. A terminal that is narrower now has wrapped it
+/// again.
+fn erasing_codes(drawn: &str, width: usize) -> String {
+    match drawn.split('\n').map(|line| rows_of(line, width)).sum() {
+        _ if drawn.is_empty() => String::new(),
+        1 => "\r\u{1b}[K".to_owned(),
+        rows => format!("\r\u{1b}[{}A\u{1b}[J", rows - 1),
+    }
 }
 
 /// Returns the rows that a line takes in a terminal of this width. The line may have styles.

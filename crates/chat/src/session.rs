@@ -21,7 +21,7 @@ use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
 use super::terminal::{self, Quiet, SavedTerminal};
 use super::transcript;
 use agent::{Conversation, Outcome, Spent};
-use tools::{Approver, Tools as _, remove_temporary_directories};
+use tools::{Approver, Consent, Tools as _, remove_temporary_directories};
 use wire::visible::one_line;
 
 /// The interval at which the status line moves.
@@ -223,10 +223,8 @@ impl Session {
         let shown = screen.clone();
         let observer =
             Arc::new(move |activity: agent::Activity<'_>| drop(shown.send(Shown::from_activity(activity))));
-        let approver = (self.yes || self.is_attended).then(|| {
-            let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
-            Arc::new(Person { yes, allowed, root, screen }) as Arc<dyn Approver>
-        });
+        let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
+        let approver: Arc<dyn Approver> = Arc::new(Person { yes, allowed, root, screen });
         let quiet = if self.is_attended { Quiet::begin().map(Arc::new) } else { None };
         let stop = self.ending.child_token();
         let mut interrupts = signal(SignalKind::interrupt()).ok();
@@ -235,17 +233,21 @@ impl Session {
         self.journal.begin_turn();
         self.screen.begin_turn();
         let (conversation, view, allowed) = (&mut self.conversation, &mut self.screen, &self.allowed);
-        let mut work = Box::pin(conversation.run_turn(text, observer, approver, stop.clone()));
+        let mut work = Box::pin(conversation.run_turn(text, observer, Some(approver), stop.clone()));
         let outcome = loop {
             tokio::select! {
                 biased;
                 () = wait_for_signal(&mut interrupts) => stop.cancel(),
                 () = wait_for_signal(&mut continues) => {
                     let _ = quiet.as_ref().map(|quiet| quiet.set_again());
+                    view.forget_drawn();
                 }
                 Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
                 outcome = &mut work => break outcome,
-                _ = tick.tick() => view.tick(),
+                _ = tick.tick() => {
+                    view.set_typed(quiet.as_ref().map(|quiet| quiet.keep_typed()).unwrap_or_default());
+                    view.tick();
+                }
             }
         };
         while let Ok(shown) = inbox.try_recv() {
@@ -440,15 +442,29 @@ async fn show_activity(
     stop: &CancellationToken,
 ) {
     let Shown::Asking(asking) = shown else { return screen.show(shown) };
+    let Some(quiet) = quiet else {
+        let _ = asking.answer.send(Consent::Refused("it needs consent, and no person can be asked".into()));
+        return;
+    };
     let answer = screen.ask_person(&asking, quiet).await;
     let Asking { always, answer: reply, .. } = asking;
-    match answer {
-        Answer::Stop => stop.cancel(),
-        Answer::Always => allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always),
-        Answer::Yes | Answer::No => {}
-    }
+    let consent = match answer {
+        Answer::Yes => Consent::Given,
+        Answer::Always => {
+            allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always);
+            Consent::Given
+        }
+        Answer::No => Consent::DECLINED,
+        Answer::Instead(words) => {
+            Consent::Refused(format!("the person who was asked says instead: {words}").into())
+        }
+        Answer::Stop => {
+            stop.cancel();
+            Consent::DECLINED
+        }
+    };
     // A turn that was stopped in the meantime does not wait for it.
-    let _ = reply.send(matches!(answer, Answer::Yes | Answer::Always));
+    let _ = reply.send(consent);
 }
 
 /// Reads the number of a list that a person wrote; `None` for an empty line.

@@ -4,11 +4,11 @@
 use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use nix::sys::signal::{Signal, raise};
-use nix::sys::termios::{
-    FlushArg, LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcflush, tcgetattr, tcsetattr,
-};
+use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 
 /// The settings of the terminal at the start, which are restored however the process ends.
 #[derive(Debug)]
@@ -31,23 +31,30 @@ impl SavedTerminal {
     }
 }
 
-/// A terminal that does not echo. Dropping it restores the settings; keys typed in the meantime are kept.
+/// A terminal that does not echo. Dropping it restores the settings.
 #[derive(Debug)]
-pub(super) struct Quiet(SavedTerminal);
+pub(super) struct Quiet {
+    terminal: SavedTerminal,
+    /// What was typed while no question waited for a key.
+    typed: Mutex<Vec<u8>>,
+}
 
 /// Ctrl-C as a key.
 pub(super) const CTRL_C: u8 = 3;
 /// Ctrl-D as a key.
 pub(super) const CTRL_D: u8 = 4;
-const CTRL_Z: u8 = 26;
+/// Ctrl-Z as a key: the process was suspended and continues.
+pub(super) const CTRL_Z: u8 = 26;
 const ESCAPE: u8 = 27;
+/// The pause after which a paste is complete.
+const PASTE_PAUSE: Duration = Duration::from_millis(100);
 /// The tenths of a second without a key after which a single letter is an answer.
 const PAUSES: usize = 3;
 
 impl Quiet {
     /// Begins the mode without echo; `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
-        let quiet = Self(SavedTerminal::read()?);
+        let quiet = Self { terminal: SavedTerminal::read()?, typed: Mutex::default() };
         quiet.set_mode(true).then_some(quiet)
     }
 
@@ -58,29 +65,38 @@ impl Quiet {
 
     /// Gives the terminal to the shell until the process continues.
     fn suspend(&self) {
-        self.0.restore();
+        self.terminal.restore();
         // Sent to this thread: it stops before the next statement.
         let _ = raise(Signal::SIGTSTP);
         self.set_mode(false);
     }
 
-    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key. A read waits for at most a tenth
-    /// of a second.
+    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key, and a read does not wait. Otherwise
+    /// a read waits for at most a tenth of a second.
     fn set_mode(&self, signals: bool) -> bool {
-        let mut quiet = Termios::from(self.0.settings);
+        let mut quiet = Termios::from(self.terminal.settings);
         quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
         quiet.local_flags.set(LocalFlags::ISIG, signals);
+        // Ctrl-C discards nothing that was typed.
+        quiet.local_flags.insert(LocalFlags::NOFLSH);
         quiet.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
-        quiet.control_chars[SpecialCharacterIndices::VTIME as usize] = 1;
-        tcsetattr(&self.0.tty, SetArg::TCSANOW, &quiet).is_ok()
+        quiet.control_chars[SpecialCharacterIndices::VTIME as usize] = u8::from(!signals);
+        tcsetattr(&self.terminal.tty, SetArg::TCSANOW, &quiet).is_ok()
     }
 
-    /// Forgets what was typed up to now: it answers no later question.
-    pub(super) fn forget_typed(&self) {
-        let _ = tcflush(&self.0.tty, FlushArg::TCIFLUSH);
+    /// Keeps what was typed up to now, and returns all of it. The terminal has room for 4 KiB; once that is
+    /// full, Ctrl-C would not arrive either. Does not block while no question waits for a key.
+    pub(super) fn keep_typed(&self) -> String {
+        let mut typed = self.typed.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut chunk = [0; 4096];
+        while let Ok(count @ 1..) = (&self.terminal.tty).read(&mut chunk) {
+            typed.extend_from_slice(&chunk[..count]);
+        }
+        clean_typed(&String::from_utf8_lossy(&typed))
     }
 
-    /// Waits for a key, or a text that is typed at once. Stops when `gone`. Blocks.
+    /// Waits for a key, or a text that is typed at once. What was typed before is no answer and waits for the
+    /// next prompt. Stops when `gone`. Blocks.
     pub(super) fn wait_for_key(&self, gone: &AtomicBool) -> Option<Typed> {
         self.set_mode(false);
         let mut bytes = [0; 256];
@@ -88,10 +104,15 @@ impl Quiet {
             if gone.load(Ordering::Relaxed) {
                 break None;
             }
-            match (&self.0.tty).read(&mut bytes) {
+            match (&self.terminal.tty).read(&mut bytes) {
                 // An arrow, another special key, or a marked paste: its bytes are not letters.
-                Ok(1..) if bytes[0] == ESCAPE => while matches!((&self.0.tty).read(&mut bytes), Ok(1..)) {},
-                Ok(1) if bytes[0] == CTRL_Z => self.suspend(),
+                Ok(1..) if bytes[0] == ESCAPE => {
+                    while matches!((&self.terminal.tty).read(&mut bytes), Ok(1..)) {}
+                }
+                Ok(1) if bytes[0] == CTRL_Z => {
+                    self.suspend();
+                    break Some(Typed { key: Some(CTRL_Z), is_line: false });
+                }
                 Ok(count @ 1..) => break Some(Typed::from_bytes(&self.read_rest(&bytes[..count]))),
                 Ok(0) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
@@ -108,7 +129,7 @@ impl Quiet {
         let mut chunk = [0; 256];
         let mut pauses = 0;
         while all.last().is_some_and(u8::is_ascii_alphanumeric) && pauses < PAUSES {
-            match (&self.0.tty).read(&mut chunk) {
+            match (&self.terminal.tty).read(&mut chunk) {
                 Ok(count @ 1..) => {
                     all.extend_from_slice(&chunk[..count]);
                     pauses = 0;
@@ -119,15 +140,19 @@ impl Quiet {
         all
     }
 
-    /// Takes what was typed or pasted while nothing read it. Blocks until a tenth of a second passes without
-    /// a key.
+    /// Takes what was typed or pasted while no question waited for a key. Blocks while a paste goes on.
     pub(super) fn take_typed(&self) -> String {
-        let mut all = Vec::new();
-        let mut chunk = [0; 4096];
-        while let Ok(count @ 1..) = (&self.0.tty).read(&mut chunk) {
-            all.extend_from_slice(&chunk[..count]);
+        let mut typed = self.keep_typed();
+        while !typed.is_empty() {
+            std::thread::sleep(PASTE_PAUSE);
+            let more = self.keep_typed();
+            if more == typed {
+                break;
+            }
+            typed = more;
         }
-        clean_typed(&String::from_utf8_lossy(&all))
+        self.typed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        typed
     }
 }
 
@@ -184,7 +209,7 @@ fn clean_typed(typed: &str) -> String {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
-        self.0.restore();
+        self.terminal.restore();
     }
 }
 

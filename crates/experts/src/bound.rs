@@ -16,7 +16,7 @@ use openexperts::{
     Binding, BindingType, Bindings, Diagnostic, Operation, Package, Severity, Tool, label::function_name,
 };
 use tools::{
-    Approver, Availability, Invocation, Question, QuestionKind, ServerProblem, Sources, ToolError,
+    Approver, Availability, Consent, Invocation, Question, QuestionKind, ServerProblem, Sources, ToolError,
     ToolOutput, ToolSet, ToolSpec, Tools as _,
 };
 
@@ -428,13 +428,11 @@ impl Approver for DecidedByTier<'_> {
         self.by.is_some()
     }
 
-    fn refusal_reason(&self) -> &'static str {
-        "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`"
-    }
-
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
+        const UNDECIDED: &str = "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`";
         let is_decided = question.kind == QuestionKind::Call && (self.by.is_some() || question.is_by_default);
-        Box::pin(std::future::ready(is_decided))
+        let consent = if is_decided { Consent::Given } else { Consent::Refused(UNDECIDED.into()) };
+        Box::pin(std::future::ready(consent))
     }
 }
 

@@ -13,7 +13,7 @@ use super::experts::Experts;
 use super::message::MessageKind;
 use super::trigger::fence_text;
 use store::{ApprovalState, MessageRow, NewMessage, Store};
-use tools::{Approver, Caller, Invocation, Question, ToolError, ToolSet, Tools as _};
+use tools::{Approver, Caller, Consent, Invocation, Question, ToolError, ToolSet, Tools as _};
 
 /// The gateway's tool that reaches a session.
 const SEND: &str = "sessions_send";
@@ -170,8 +170,8 @@ fn find_refusal(answer: &str) -> Option<String> {
 struct OwnDelivery;
 
 impl Approver for OwnDelivery {
-    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, bool> {
-        Box::pin(std::future::ready(true))
+    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
+        Box::pin(std::future::ready(Consent::Given))
     }
 }
 

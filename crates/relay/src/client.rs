@@ -84,8 +84,28 @@ pub struct RequestProgress(Mutex<ProgressState>);
 #[derive(Debug, Default)]
 struct ProgressState {
     waited_before: Duration,
-    waits_since: Option<Instant>,
+    wait: Option<(Instant, Awaited)>,
     trimmed: Option<String>,
+}
+
+/// The reason for which a request waits for an upstream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Awaited {
+    /// What is wrong with the upstream, for people.
+    pub cause: String,
+    /// When the wait ends.
+    pub end: WaitEnd,
+}
+
+/// The end of a wait for an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// The request is sent again at this moment.
+    At(Instant),
+    /// It is sent again when the upstream is back, and fails at this moment.
+    Before(Instant),
+    /// It is not known.
+    Unknown,
 }
 
 /// Counts the time until its drop as waiting for an upstream.
@@ -97,12 +117,17 @@ impl RequestProgress {
     /// count it as the model's.
     pub fn waiting_time(&self) -> Duration {
         let known = self.lock_state();
-        known.waited_before + known.waits_since.map(|since| since.elapsed()).unwrap_or_default()
+        known.waited_before + known.wait.as_ref().map(|(since, _)| since.elapsed()).unwrap_or_default()
     }
 
     /// Returns true while the request waits for an upstream.
     pub fn is_waiting(&self) -> bool {
-        self.lock_state().waits_since.is_some()
+        self.lock_state().wait.is_some()
+    }
+
+    /// Returns the reason for which the request waits now.
+    pub fn awaited(&self) -> Option<Awaited> {
+        self.lock_state().wait.as_ref().map(|(_, awaited)| awaited.clone())
     }
 
     /// Returns the parts that were taken out of the conversation of the last attempt so that it fits.
@@ -111,8 +136,8 @@ impl RequestProgress {
     }
 
     /// Begins to wait for an upstream. The wait ends when the guard is dropped.
-    pub fn begin_waiting(&self) -> WaitGuard<'_> {
-        self.lock_state().waits_since.get_or_insert_with(Instant::now);
+    pub fn begin_waiting(&self, awaited: Awaited) -> WaitGuard<'_> {
+        self.lock_state().wait.get_or_insert((Instant::now(), awaited));
         WaitGuard(self)
     }
 
@@ -128,8 +153,8 @@ impl RequestProgress {
 impl Drop for WaitGuard<'_> {
     fn drop(&mut self) {
         let mut known = self.0.lock_state();
-        let since = known.waits_since.take();
-        known.waited_before += since.map(|since| since.elapsed()).unwrap_or_default();
+        let wait = known.wait.take();
+        known.waited_before += wait.map(|(since, _)| since.elapsed()).unwrap_or_default();
     }
 }
 

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 pub(super) use self::sending::finding_of;
 pub(super) use self::state::{Exchange, ExchangeReply};
+use super::client::{Awaited, WaitEnd};
 use super::decide::{
     Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, RetryTarget, RetryTime, decide,
 };
@@ -138,13 +139,13 @@ impl Exchange {
                 return true;
             }
             RetryTime::After(pause) => {
-                let _waiting = self.request.progress.begin_waiting();
+                let _waiting = self.request.progress.begin_waiting(self.awaited(WaitEnd::At(began + pause)));
                 sleep(pause).await;
                 true
             }
             RetryTime::Up(longest) => {
-                let _waiting = self.request.progress.begin_waiting();
                 let until = began + longest;
+                let _waiting = self.request.progress.begin_waiting(self.awaited(WaitEnd::Before(until)));
                 let down = self.down_upstreams().await;
                 for upstream in &down {
                     tracing::info!(
@@ -172,6 +173,13 @@ impl Exchange {
         self.history.waited += waited;
         self.request.record.add_wait(began.elapsed());
         is_up
+    }
+
+    /// The reason for a wait: the last failure.
+    fn awaited(&self, end: WaitEnd) -> Awaited {
+        let error = self.history.last().and_then(|last| last.error.as_ref());
+        let cause = error.map(|error| error.error.message.clone()).unwrap_or_default();
+        Awaited { cause, end }
     }
 
     /// The upstreams that a request waits for: that of the last attempt, and the others that are down as

@@ -30,7 +30,7 @@ mod reply_stream;
 mod request;
 
 pub use answer::{Opened, ReadRequest};
-pub use client::{Origin, ReplyWishes, RequestProgress, Wire, program_of};
+pub use client::{Awaited, Origin, ReplyWishes, RequestProgress, WaitEnd, Wire, program_of};
 pub use config::{
     ContextConfig, FinalErrors, ModelConfig, OnOverflow, ReasoningField, RecoveryConfig, RelayConfig,
     ToolParsing, ToolsMode,

@@ -22,6 +22,7 @@ use super::origin_check::OriginCheck;
 use super::page::session::{self, Denied, Sessions, Viewer};
 use super::paths::{CHAT, OPEN, is_hook, is_own, is_page};
 use super::wrong_keys::{Neighbour, WrongKeys};
+use alerts::Alerts;
 use store::{Store, StoreError};
 use telemetry::{Account, Accounts};
 use upstream::hop_count;
@@ -173,15 +174,17 @@ impl Access {
         Ok(())
     }
 
-    /// Reads the file of keys again when it changes, until `stop`.
-    pub async fn watch_key_file(self: Arc<Self>, stop: CancellationToken) {
+    /// Reads the file of keys again when it changes, until `stop`, and tells `alerts` what is wrong with it.
+    pub async fn watch_key_file(self: Arc<Self>, alerts: Arc<Alerts>, stop: CancellationToken) {
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
             }
             let access = Arc::clone(&self);
-            let _ = tokio::task::spawn_blocking(move || access.read_again()).await;
+            if let Ok(problem) = tokio::task::spawn_blocking(move || access.read_again()).await {
+                alerts.note_key_file(problem);
+            }
         }
     }
 
@@ -205,11 +208,14 @@ impl Access {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn read_again(&self) {
+    /// Reads the file of keys if it has changed. Returns what is wrong with it.
+    fn read_again(&self) -> Option<String> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(list) = file.as_mut().and_then(KeyFile::read_changes) {
+        let file = file.as_mut()?;
+        if let Some(list) = file.read_changes() {
             self.accept_list(list);
         }
+        file.fault().map(str::to_owned)
     }
 
     fn accept_list(&self, list: KeyList) {

@@ -52,6 +52,11 @@ impl KeyFile {
         parse_keys(&self.path, &self.text).unwrap_or_default()
     }
 
+    /// Returns the problems of the last reading, for which the earlier keys stay valid.
+    pub(super) fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
     /// Returns the keys if the file has changed and is valid. A mistake is logged once, and the earlier keys
     /// stay valid.
     pub(super) fn read_changes(&mut self) -> Option<KeyList> {
@@ -133,10 +138,12 @@ mod tests {
         assert_eq!(names(&file.read_changes().unwrap()), ["bob"]);
         write("bob = ");
         assert_eq!((file.read_changes(), file.read_changes()), (None, None));
+        assert!(file.fault().unwrap().contains("line 1 is not TOML"), "{:?}", file.fault());
         std::fs::remove_file(&path).unwrap();
         assert_eq!(file.read_changes(), None);
         write("bob = 'sk-2'");
         assert_eq!(names(&file.read_changes().unwrap()), ["bob"], "it is in order again");
+        assert_eq!(file.fault(), None);
         assert_eq!(file.read_changes(), None);
         // A file without keys is a change like any other.
         write("");

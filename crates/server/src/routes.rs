@@ -98,6 +98,9 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
         let metered = match app.access.admit_request(&mut request, self.peer) {
             Ok(metered) => metered,
             Err(error) => {
+                if let Some(peer) = self.peer {
+                    request.extensions_mut().insert(Peer(peer));
+                }
                 return Box::pin(refuse_request(app.clone(), request, error).map(Ok));
             }
         };

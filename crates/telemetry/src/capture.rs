@@ -66,6 +66,13 @@ pub struct Reply {
     pub body: String,
 }
 
+impl Reply {
+    /// Returns true for a reply that streams.
+    pub fn is_stream(&self) -> bool {
+        self.content_type.starts_with("text/event-stream")
+    }
+}
+
 /// The parts of a reply as they arrive.
 #[derive(Debug, Default)]
 struct PartialReply {
@@ -224,8 +231,8 @@ impl Drop for Collector {
             });
         }
         let Some(captures) = &self.captures else { return };
-        // It asked no model for a turn, or was refused before its body was read.
-        if parts.client_request.is_empty() && parts.attempts.is_empty() {
+        // No model server was asked for a turn.
+        if parts.attempts.is_empty() {
             return;
         }
         captures.keep(Exchange {

@@ -2,7 +2,7 @@
 //! read. A thread writes them, replaces what looks like a secret, and removes the oldest ones when they are
 //! older or larger than `[capture]` permits.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
@@ -99,6 +99,16 @@ impl Captures {
         files.retain(|file| file.id == name);
         files.sort_by_key(|file| at.map_or(u64::MAX - file.at, |at| at.abs_diff(file.at)));
         files.iter().filter_map(|file| read_exchange(&self.dir.join(&file.name)).ok()).find(|it| it.id == id)
+    }
+
+    /// Returns the ids of kept exchanges that begin with this text, each once.
+    pub fn ids_beginning(&self, text: &str) -> Vec<String> {
+        let name = safe_name(text);
+        let files = list_files(&self.dir);
+        let found = files.iter().filter(|file| file.id.starts_with(&name));
+        let read = |file: &CaptureFile| read_exchange(&self.dir.join(&file.name)).ok();
+        let ids = found.filter_map(read).map(|exchange| exchange.id).filter(|id| id.starts_with(text));
+        ids.collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Returns the newest exchanges, at most this many.
@@ -305,6 +315,11 @@ mod tests {
             folder.write(exchange(id, at, conversation)).unwrap();
         }
         let found = |id, at| captures.find(id, at).map(|exchange| exchange.at);
+        assert_eq!(captures.ids_beginning("a"), ["a/b", "a_b"]);
+        assert_eq!(
+            (captures.ids_beginning("a/"), captures.ids_beginning("x")),
+            (vec!["a/b".to_owned()], vec![])
+        );
         assert_eq!(
             [found("a/b", None), found("a/b", Some(1_200)), found("x", None)],
             [Some(9_000), Some(1_000), None]
@@ -338,9 +353,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let captures = Captures::new(dir.path(), CaptureConfig { max_exchange: Size(60), ..config() });
         let start = Arc::new(RequestStart::new("r1".into(), "POST /v1/chat/completions", "chat"));
-        let listing = Arc::new(RequestStart::new("r0".into(), "GET /v1/models", "models"));
-        Collector::new(&listing, Some(Arc::clone(&captures)), false)
-            .take_client_head(200, "application/json");
+        let listing =
+            Arc::new(RequestStart::new("r0".into(), "POST /v1/messages/count_tokens", "count_tokens"));
+        Collector::new(&listing, Some(Arc::clone(&captures)), false).take_client_request(b"{}");
         let collector = Collector::new(&start, Some(Arc::clone(&captures)), false);
         collector.take_client_request(b"my key is sk-abcdefghijklmnopqrstuvwx");
         collector.begin_attempt("box", || b"sent".to_vec());

@@ -4,6 +4,7 @@
 //! Outcomes go in as plain values and nothing comes out, so no decision can depend on a log line. The facts
 //! from the request's arrival are an immutable value, [`RequestStart`].
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -103,6 +104,11 @@ impl RequestRecord {
     /// Sets the route that serves the request, when its path does not show it.
     pub fn set_route(&self, route: &'static str) {
         self.change_line(|line| line.route = route);
+    }
+
+    /// Sets the address of a client that is refused.
+    pub fn set_refused_client(&self, client: IpAddr) {
+        self.change_line(|line| line.client = Some(client));
     }
 
     /// Sets the model that the client named.

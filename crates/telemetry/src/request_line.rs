@@ -2,6 +2,7 @@
 //! which also happens when the client hangs up. Only `record` changes it.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,6 +109,8 @@ pub(super) struct RequestLine {
     pub(super) discarded: Usage,
     /// How it ended.
     pub(super) outcome: Outcome,
+    /// The address of a client that was refused.
+    pub(super) client: Option<IpAddr>,
     /// The error's text for people.
     pub(super) error: Option<String>,
     /// The error's code.
@@ -156,6 +159,7 @@ impl RequestLine {
             usage: None,
             discarded: Usage::default(),
             outcome: Outcome::default(),
+            client: None,
             error: None,
             error_code: None,
             row: RowFacts::default(),
@@ -380,6 +384,63 @@ impl RequestLine {
         ::metrics::counter!(metrics::HEARTBEATS).increment(1);
     }
 
+    /// Returns true for a failure that is not the client's mistake. Some clients get another status than the
+    /// upstream's.
+    fn is_servers_failure(&self) -> bool {
+        self.outcome == Outcome::Error && self.status.max(self.upstream_status.unwrap_or_default()) >= 500
+    }
+
+    /// Writes the line; a failure of a server is a warning.
+    fn write_line(&self, total: Duration, usage: Option<Usage>) {
+        macro_rules! write_line {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "respool::request",
+                    request_id = self.start.id,
+                    request = &*self.start.request,
+                    route = self.route,
+                    key = self.start.key_name(),
+                    client = self.client.map(|client| client.to_string()),
+                    model = self.model,
+                    stream = self.stream,
+                    upstream = self.upstream,
+                    upstreams_tried = (self.upstreams_tried > 1).then_some(self.upstreams_tried),
+                    queued_ms = non_default(self.queued).map(to_millis),
+                    waited_ms = non_default(self.waited).map(to_millis),
+                    upstream_status = self.upstream_status,
+                    status = self.status,
+                    outcome = self.outcome.as_str(),
+                    error_code = self.error_code,
+                    error = self.error,
+                    edits = join_names(&self.edits),
+                    loop_warned = self.loop_warned,
+                    loop_stopped = self.loop_stopped,
+                    counted = self.counted,
+                    trimmed = self.trimmed,
+                    prefix_lost = self.prefix_lost,
+                    fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
+                    retries = non_default(self.retries),
+                    heartbeats = non_default(self.heartbeats),
+                    calls = non_default(self.calls),
+                    dialect = non_default(each_once(&self.dialects)),
+                    repairs = non_default(each_once(&self.repairs)),
+                    dropped = non_default(each_once(&self.dropped)),
+                    recovery = join_names(&self.recovery),
+                    prompt_tokens = usage.map(|usage| usage.prompt),
+                    completion_tokens = usage.map(|usage| usage.completion),
+                    first_byte_ms = self.first_byte.map(to_millis),
+                    total_ms = to_millis(total),
+                    "request"
+                )
+            };
+        }
+        if self.is_servers_failure() {
+            write_line!(warn);
+        } else {
+            write_line!(info);
+        }
+    }
+
     fn record_metrics(&self, total: Duration) {
         let labels = metrics::RequestLabels {
             route: self.route,
@@ -453,43 +514,7 @@ impl Drop for RequestLine {
         let total = self.time_since_arrival();
         self.record_metrics(total);
         let usage = self.all_usage();
-        tracing::info!(
-            target: "respool::request",
-            request_id = self.start.id,
-            request = &*self.start.request,
-            route = self.route,
-            key = self.start.key_name(),
-            model = self.model,
-            stream = self.stream,
-            upstream = self.upstream,
-            upstreams_tried = (self.upstreams_tried > 1).then_some(self.upstreams_tried),
-            queued_ms = non_default(self.queued).map(to_millis),
-            waited_ms = non_default(self.waited).map(to_millis),
-            upstream_status = self.upstream_status,
-            status = self.status,
-            outcome = self.outcome.as_str(),
-            error_code = self.error_code,
-            error = self.error,
-            edits = join_names(&self.edits),
-            loop_warned = self.loop_warned,
-            loop_stopped = self.loop_stopped,
-            counted = self.counted,
-            trimmed = self.trimmed,
-            prefix_lost = self.prefix_lost,
-            fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
-            retries = non_default(self.retries),
-            heartbeats = non_default(self.heartbeats),
-            calls = non_default(self.calls),
-            dialect = non_default(each_once(&self.dialects)),
-            repairs = non_default(each_once(&self.repairs)),
-            dropped = non_default(each_once(&self.dropped)),
-            recovery = join_names(&self.recovery),
-            prompt_tokens = usage.map(|usage| usage.prompt),
-            completion_tokens = usage.map(|usage| usage.completion),
-            first_byte_ms = self.first_byte.map(to_millis),
-            total_ms = to_millis(total),
-            "request"
-        );
+        self.write_line(total, usage);
         self.end_trace(usage);
         if let Some(sink) = self.sink.take() {
             let row = self.take_row(total, usage);
@@ -524,6 +549,20 @@ mod tests {
         let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.repairs = names;
         assert_eq!(line.take_row(Duration::ZERO, None).repairs, "duplicate,unreadable");
+    }
+
+    #[test]
+    fn failures_of_servers_are_warnings() {
+        let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+        let mut check = |outcome, status, upstream_status, expected| {
+            (line.outcome, line.status, line.upstream_status) = (outcome, status, upstream_status);
+            assert_eq!(line.is_servers_failure(), expected, "{status} {upstream_status:?}");
+        };
+        check(Outcome::Error, 503, None, true);
+        check(Outcome::Error, 422, Some(500), true);
+        check(Outcome::Error, 400, Some(400), false);
+        check(Outcome::Error, 401, None, false);
+        check(Outcome::ClientGone, 503, None, false);
     }
 
     #[test]

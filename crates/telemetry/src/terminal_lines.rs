@@ -47,7 +47,7 @@ where
         let mut fields = Fields::default();
         event.record(&mut fields);
         let metadata = event.metadata();
-        let line = if metadata.target() == REQUEST && *metadata.level() == Level::INFO {
+        let line = if metadata.target() == REQUEST {
             self.request_line(&fields, terminal_width())
         } else {
             self.event_line(&fields, *metadata.level(), metadata.target())
@@ -142,6 +142,7 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
         named("repairs", "repaired:"),
         named("recovery", "asked again:"),
         named("key", "key"),
+        named("client", "from"),
         named("upstream", "at"),
     ];
     parts.into_iter().flatten().collect()
@@ -252,6 +253,8 @@ mod tests {
             narrow,
             "error       GET /v1/models  1m 1s  HTTP 502\n         no\\u{1b}[2J answer from it"
         );
+        let refused = fields(&[("request", "GET /x"), ("client", "10.0.0.5"), ("outcome", "error")]);
+        assert_eq!(PLAIN.request_line(&refused, 200), "error       GET /x  from 10.0.0.5");
         let twice =
             fields(&[("model", "m"), ("status", "404"), ("outcome", "error"), ("error", "no (HTTP 404)")]);
         assert_eq!(PLAIN.request_line(&twice, 200), "error       m  no (HTTP 404)");

@@ -3,6 +3,7 @@
 //! Implemented by the sets of tools in this folder; used by the agent and by the chat. These are only types
 //! and traits.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -156,6 +157,25 @@ pub struct Question<'a> {
     pub is_by_default: bool,
 }
 
+/// The answer to a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Consent {
+    /// The call may run.
+    Given,
+    /// It may not, for this reason, which the model reads.
+    Refused(Cow<'static, str>),
+}
+
+impl Consent {
+    /// The answer of a person who gives no reason.
+    pub const DECLINED: Self = Self::Refused(Cow::Borrowed("the person who was asked said no"));
+
+    /// Gives consent if `agrees`.
+    pub fn from_answer(agrees: bool) -> Self {
+        if agrees { Self::Given } else { Self::DECLINED }
+    }
+}
+
 /// Receives pieces of what a command writes, as they come.
 pub type OutputWatcher = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
@@ -176,13 +196,8 @@ pub trait Approver: Send + Sync {
         true
     }
 
-    /// Returns the reason for the model when this approver refuses a call.
-    fn refusal_reason(&self) -> &'static str {
-        "the person who was asked said no"
-    }
-
     /// Asks whether the call may run.
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool>;
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent>;
 
     /// Returns the receiver of what a command writes while it runs; `None` if it is not shown.
     fn output_watcher(&self) -> Option<OutputWatcher> {

@@ -32,8 +32,8 @@ pub use config::{
     GatewayConfig, LocalConfig, McpConfig, PolicyConfig, Rule, SandboxMode, ToolsConfig, Verdict,
 };
 pub use contract::{
-    Approver, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec,
-    Tools,
+    Approver, Consent, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError, ToolOutput,
+    ToolSpec, Tools,
 };
 pub use local::named_subject;
 pub use policy::reach::{never_allowed, rule_for};

@@ -27,7 +27,7 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::config::LocalConfig;
-use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
+use super::contract::{Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::environment::Passing;
 use super::plain::plain_text;
 use super::policy::{Plan, Subject, and_list, plain_words};
@@ -331,15 +331,16 @@ impl Local {
             None => self.run_shared(order).await?,
         };
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
-        let Some(Refusal(refusal)) = refusal else { return Ok(ran.into()) };
+        let Some(Refusal(mut refusal)) = refusal else { return Ok(ran.into()) };
         if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
             let tool = format!("{} outside the sandbox", invocation.name);
             let (kind, target, arguments) =
                 (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
             let preview = Some(plain_text(ran.text.trim_end()));
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
-            if approver.approve(question).await {
-                return exec::run_order(order, Reach::User).await.map(Into::into);
+            match approver.approve(question).await {
+                Consent::Given => return exec::run_order(order, Reach::User).await.map(Into::into),
+                Consent::Refused(reason) => refusal = format!("{refusal}; {reason}"),
             }
         }
         // The note on how the command ended stays last, for the model and for the person.

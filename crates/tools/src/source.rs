@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::config::Verdict;
-use super::contract::{Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
+use super::contract::{Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::offer::Offer;
 use super::policy::held::Policies;
 use super::policy::{Judgement, Plan, Subject};
@@ -71,12 +71,6 @@ pub(super) trait Source: Send + Sync {
 pub(super) struct Permit {
     policy: Arc<Policies>,
     subject: Subject,
-    consent: Consent,
-}
-
-/// The consent to a call.
-#[derive(Clone)]
-struct Consent {
     verdict: Verdict,
     /// The way to run its command, if a pattern allows it.
     plan: Option<Plan>,
@@ -85,7 +79,7 @@ struct Consent {
 impl Permit {
     /// Returns the way to run the command; `None` to run it as it was written.
     pub(super) fn plan(&self) -> Option<&Plan> {
-        self.consent.plan.as_ref()
+        self.plan.as_ref()
     }
 
     /// Returns the target of the call, for people.
@@ -103,7 +97,7 @@ impl Permit {
         let subject = Subject { paths: vec![path.to_owned()], ..self.subject.clone() };
         match self.policy.judge(&subject).verdict {
             Verdict::Allow => true,
-            Verdict::Ask => self.consent.verdict == Verdict::Ask,
+            Verdict::Ask => self.verdict == Verdict::Ask,
             Verdict::Deny => false,
         }
     }
@@ -133,15 +127,15 @@ pub(super) async fn request_permit(
             let Invocation { name: tool, arguments, .. } = invocation;
             let (kind, target) = (QuestionKind::Call, &subject.target);
             let question = Question { kind, tool, arguments, target, preview, is_by_default };
-            if !approver.approve(question).await {
+            if let Consent::Refused(reason) = approver.approve(question).await {
                 record.note_refusal("the person");
-                return deny(approver.refusal_reason());
+                return deny(&reason);
             }
             record.note_approval(approver);
             source.note_consent(&invocation.name);
         }
     }
-    Ok(Permit { policy, subject, consent: Consent { verdict, plan } })
+    Ok(Permit { policy, subject, verdict, plan })
 }
 
 fn denial_error(tool: &str, reason: &str) -> ToolError {

@@ -44,24 +44,37 @@ pub fn cut_line(line: &str, width: usize) -> String {
     format!("{kept}…")
 }
 
-/// Wraps text that is visible already at `width` columns, between words. The terminal breaks longer words.
+/// Wraps text that is visible already at `width` columns, between words. What continues a line is indented as
+/// the line is, or as the second column of a list. The terminal breaks longer words.
 pub fn wrap_text(text: &str, width: usize) -> String {
     text.split('\n').map(|line| wrap_line(line, width)).collect::<Vec<_>>().join("\n")
 }
 
 fn wrap_line(line: &str, width: usize) -> String {
+    let indent = " ".repeat(continuation_indent(line, width));
     let (mut out, mut used) = (String::new(), 0);
     for word in line.split_inclusive(' ') {
         let of_word: usize = word.trim_end().chars().map(char_width).sum();
-        if used > 0 && used + of_word > width {
+        if used > indent.len() && used + of_word > width {
             out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
-            used = 0;
+            out.push_str(&indent);
+            used = indent.len();
         }
         used += of_word + word.len() - word.trim_end().len();
         out.push_str(word);
     }
     out
+}
+
+/// Returns the columns before the text of a line, or of its second column after a gap of two spaces.
+fn continuation_indent(line: &str, width: usize) -> usize {
+    let text = line.trim_start_matches(' ');
+    let indent = line.len() - text.len();
+    let gap = text.find("  ").map(|gap| indent + gap);
+    let column = gap.map(|gap| gap + line[gap..].len() - line[gap..].trim_start_matches(' ').len());
+    let columns = |bytes: usize| line[..bytes].chars().map(char_width).sum();
+    [column, Some(indent)].into_iter().flatten().map(columns).find(|&at| at <= width / 2).unwrap_or(0)
 }
 
 /// Returns the columns of a character.
@@ -127,9 +140,12 @@ mod tests {
             ("one two three", "one two\nthree"),
             ("  one\ntwo", "  one\ntwo"),
             ("abcdefghijkl m", "abcdefghijkl\nm"),
-            ("漢字 漢字 x", "漢字\n漢字 x"),
+            ("漢字 漢字 x", "漢字 漢字\nx"),
+            (" /a  one two", " /a  one\n     two"),
+            ("  one three", "  one\n  three"),
+            ("  abcdefghijkl", "  abcdefghijkl"),
         ] {
-            assert_eq!(wrap_text(text, 8), expected);
+            assert_eq!(wrap_text(text, 10), expected, "{text}");
         }
     }
 

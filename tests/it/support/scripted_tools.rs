@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use respool::tools::{
-    Approver, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
+    Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
 };
 use serde_json::{Value, json};
 
@@ -117,10 +117,11 @@ impl Tools for ScriptedTools {
                     preview: None,
                     is_by_default: false,
                 };
-                assert!(approver.approve(question(&invocation.arguments)).await, "{invocation:?}");
+                let consent = approver.approve(question(&invocation.arguments)).await;
+                assert_eq!(consent, Consent::Given, "{invocation:?}");
                 let mut other = invocation.arguments.clone();
                 other.insert("more".to_owned(), Value::Null);
-                assert!(!approver.approve(question(&other)).await);
+                assert_eq!(approver.approve(question(&other)).await, Consent::DECLINED);
                 lock(&self.approved).push(invocation.clone());
             }
             testing::waiting::delay(self.delay).await;

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use respool::tools::{
-    Approver, Caller, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, Tools, ToolsConfig,
+    Approver, Caller, Consent, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, Tools,
+    ToolsConfig,
 };
 use serde_json::Value;
 
@@ -91,8 +92,8 @@ impl Person {
 }
 
 impl Approver for Person {
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
         self.asked.lock().unwrap().push((question.tool.to_owned(), question.preview));
-        Box::pin(async { self.answer })
+        Box::pin(async { Consent::from_answer(self.answer) })
     }
 }

@@ -11,7 +11,7 @@ use crate::event::EventKind;
 use crate::run::Run;
 use crate::stored::ok_or_log;
 use store::{ApprovalChange, ApprovalState, LateDecision};
-use tools::{Approver, Question, QuestionKind, Target};
+use tools::{Approver, Consent, Question, QuestionKind, Target};
 
 impl Driver {
     /// Writes the calls that a decision rejects into the audit log; they never come to the tools.
@@ -91,8 +91,9 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
             preview: None,
             is_by_default: false,
         };
-        if approver.approve(question).await {
-            decision.approved.push(call.id.clone());
+        match approver.approve(question).await {
+            Consent::Given => decision.approved.push(call.id.clone()),
+            Consent::Refused(reason) => decision.comment = Some(reason.into_owned()),
         }
     }
     decision

@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 
-use tools::{Approver, Invocation, Question, QuestionKind};
+use tools::{Approver, Consent, Invocation, Question, QuestionKind};
 
 /// Says yes to exactly one call: the recorded one.
 pub(super) struct ApprovedCall<'a> {
@@ -16,10 +16,10 @@ impl Approver for ApprovedCall<'_> {
         Some(self.by)
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, bool> {
+    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
         let is_same = question.kind == QuestionKind::Call
             && question.tool == self.invocation.name
             && *question.arguments == self.invocation.arguments;
-        Box::pin(std::future::ready(is_same))
+        Box::pin(std::future::ready(Consent::from_answer(is_same)))
     }
 }

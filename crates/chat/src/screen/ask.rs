@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use super::super::approval::Asking;
+use super::super::editor::{Input, read_line};
 use super::super::preview::{self, Kind, Row};
-use super::super::terminal::{CTRL_C, CTRL_D, Quiet, Typed};
+use super::super::terminal::{CTRL_C, CTRL_D, CTRL_Z, Quiet, Typed};
 use super::{MOST_ROWS, Screen, format_count, terminal_height};
 use tools::{QuestionKind, Target};
 use wire::visible::{cut_line, make_visible, one_line};
@@ -18,21 +19,27 @@ const AROUND: usize = 6;
 const FEW_ROWS: usize = 5;
 
 /// The person's answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     Yes,
     No,
     Always,
+    /// No, and the model reads these words.
+    Instead(String),
     /// Stop the whole turn.
     Stop,
 }
 
 /// A key that means something to a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Key {
     Answer(Answer),
+    /// Read what the model is to do instead.
+    Tell,
     /// Show everything page by page, then ask again.
     View,
+    /// The process was suspended: show the question again.
+    Resumed,
     /// No answer. `is_line`: Enter ended it.
     Other {
         is_line: bool,
@@ -40,9 +47,8 @@ enum Key {
 }
 
 impl Screen {
-    /// Shows a question and waits for the key. Without a terminal the answer is no.
-    pub(crate) async fn ask_person(&mut self, asking: &Asking, quiet: Option<&Arc<Quiet>>) -> Answer {
-        let Some(quiet) = quiet else { return Answer::No };
+    /// Shows a question and waits for the key.
+    pub(crate) async fn ask_person(&mut self, asking: &Asking, quiet: &Arc<Quiet>) -> Answer {
         let what = self.status.take().map(|status| status.what);
         self.measure_terminal();
         let rows = self.rows_of(asking);
@@ -61,13 +67,23 @@ impl Screen {
                 self.write_text(&question);
             }
             match wait_for_answer(quiet, has_always, is_text).await {
-                Key::Answer(answer) => break answer,
+                Key::Answer(answer) => {
+                    self.write_line(said(&answer));
+                    break answer;
+                }
+                Key::Tell => {
+                    self.write_line("tell");
+                    if let Some(answer) = read_words().await {
+                        break answer;
+                    }
+                }
                 Key::Other { is_line } => {
                     if !is_text {
                         self.write_line(&self.paint.yellow(&answer_hint(has_always, is_line)));
                     }
                     is_text = !is_line;
                 }
+                Key::Resumed => is_text = false,
                 Key::View => {
                     self.write_line("view");
                     self.show_pages(&rows, quiet).await;
@@ -77,13 +93,6 @@ impl Screen {
         self.asked += began.elapsed();
         self.is_refused = matches!(answer, Answer::Stop);
         self.is_outside = asking.kind == QuestionKind::OutsideSandbox && answer == Answer::Yes;
-        let said = match answer {
-            Answer::Yes => "yes",
-            Answer::No => "no",
-            Answer::Always => "always",
-            Answer::Stop => "stop",
-        };
-        self.write_line(said);
         if let Some(what) = what {
             self.set_status(&what);
         }
@@ -156,7 +165,7 @@ impl Screen {
         let always = always.map(|words| format!("  [a]lways {}", one_line(&words, 60))).unwrap_or_default();
         let view = if hidden > 0 { "  [v]iew all" } else { "" };
         let asked = format!("{verb}{}{count}?", preview::target_label(&asking.target));
-        let keys = format!("[y]es  [n]o{always}{view}");
+        let keys = format!("[y]es  [n]o{always}  [t]ell it instead{view}");
         format!("  {} {} ", self.paint.yellow(&asked), self.paint.dim(&keys))
     }
 
@@ -185,9 +194,29 @@ impl Screen {
     }
 }
 
+/// Returns the word that stays on the screen for an answer.
+fn said(answer: &Answer) -> &'static str {
+    match answer {
+        Answer::Yes => "yes",
+        Answer::No | Answer::Instead(_) => "no",
+        Answer::Always => "always",
+        Answer::Stop => "stop",
+    }
+}
+
+/// Reads what the model is to do instead; `None` for an empty line.
+async fn read_words() -> Option<Answer> {
+    let read = tokio::task::spawn_blocking(|| read_line("  Tell it: ")).await;
+    match read.unwrap_or(Input::End) {
+        Input::Text(words) if words.trim().is_empty() => None,
+        Input::Text(words) => Some(Answer::Instead(words.trim().to_owned())),
+        Input::Interrupt | Input::End => Some(Answer::Stop),
+    }
+}
+
 /// Says how to answer after another key or a text.
 fn answer_hint(has_always: bool, is_line: bool) -> String {
-    let keys = if has_always { "y, n or a" } else { "y or n" };
+    let keys = if has_always { "y, n, a or t" } else { "y, n or t" };
     let first = if is_line { "" } else { "press Enter, then " };
     format!("\n  That is not an answer: {first}answer {keys}; Ctrl-C stops the turn.")
 }
@@ -202,10 +231,12 @@ fn key_meaning(typed: Option<Typed>, has_always: bool, is_text: bool) -> Option<
     let Some(Typed { key, is_line }) = typed else { return Some(Key::Answer(Answer::Stop)) };
     match key {
         Some(CTRL_C | CTRL_D) => Some(Key::Answer(Answer::Stop)),
+        Some(CTRL_Z) => Some(Key::Resumed),
         _ if is_text => is_line.then_some(Key::Other { is_line }),
         Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
         Some(b'n' | b'N') => Some(Key::Answer(Answer::No)),
         Some(b'a') if has_always => Some(Key::Answer(Answer::Always)),
+        Some(b't' | b'T') => Some(Key::Tell),
         Some(b'v') => Some(Key::View),
         Some(b'\n' | b'\r') => None,
         _ => Some(Key::Other { is_line }),
@@ -237,7 +268,7 @@ async fn read_key<T: Send + 'static>(
     let gone = Gone(Arc::default());
     let (quiet, flag) = (Arc::clone(quiet), Arc::clone(&gone.0));
     let reader = tokio::task::spawn_blocking(move || {
-        quiet.forget_typed();
+        quiet.keep_typed();
         loop {
             if let Some(found) = meaning(quiet.wait_for_key(&flag)) {
                 return found;
@@ -291,25 +322,25 @@ mod tests {
             &asking("edit_file", file("a", "a"), Some(diff)),
             3,
             0,
-            "  Change a (+1 −1)? [y]es  [n]o  [a]lways edit_file ",
+            "  Change a (+1 −1)? [y]es  [n]o  [a]lways edit_file  [t]ell it instead ",
         );
         check(
             &asking("write_file", file(".git/hooks/pre-commit", "README.md"), Some(diff)),
             60,
             21,
-            "  Change .git/hooks/pre-commit (written as README.md) (+1 −1)? [y]es  [n]o  [v]iew all ",
+            "  Change .git/hooks/pre-commit (written as README.md) (+1 −1)? [y]es  [n]o  [t]ell it instead  [v]iew all ",
         );
         check(
             &asking("shell_command", command("make", "evil"), None),
             0,
             0,
-            "  Run it in evil? [y]es  [n]o  [a]lways this very command ",
+            "  Run it in evil? [y]es  [n]o  [a]lways this very command  [t]ell it instead ",
         );
         check(
             &asking("shell_command", command("echo 1\necho 2", "."), None),
             301,
             277,
-            "  Run it (301 rows, from `echo 1 echo 2`)? [y]es  [n]o  [a]lways this very command  [v]iew all ",
+            "  Run it (301 rows, from `echo 1 echo 2`)? [y]es  [n]o  [a]lways this very command  [t]ell it instead  [v]iew all ",
         );
     }
 
@@ -328,7 +359,7 @@ mod tests {
         assert_eq!(
             screen.question_text(&asking, rows.len(), 0),
             "  The sandbox may have stopped this command. Run it again with all your files and local services in \
-             reach? [y]es  [n]o "
+             reach? [y]es  [n]o  [t]ell it instead "
         );
     }
 
@@ -338,12 +369,14 @@ mod tests {
         let key = |key: u8| Some(Typed { key: Some(key), is_line: false });
         assert_eq!(key_meaning(key(b'a'), true, false), Some(Key::Answer(Answer::Always)));
         assert_eq!(key_meaning(key(b'a'), false, false), Some(Key::Other { is_line: false }));
+        assert_eq!(key_meaning(key(b't'), false, false), Some(Key::Tell));
         assert_eq!(key_meaning(key(b'p'), true, false), Some(Key::Other { is_line: false }));
-        for letter in b"lease yn" {
+        for letter in b"lease ynt" {
             assert_eq!(key_meaning(key(*letter), true, true), None);
         }
         let enter = Some(Typed { key: Some(b'\n'), is_line: true });
         assert_eq!(key_meaning(enter, true, true), Some(Key::Other { is_line: true }));
+        assert_eq!(key_meaning(key(CTRL_Z), true, true), Some(Key::Resumed));
         assert_eq!(key_meaning(key(CTRL_C), true, true), Some(Key::Answer(Answer::Stop)));
         let text = Some(Typed { key: None, is_line: true });
         assert_eq!(key_meaning(text, true, false), Some(Key::Other { is_line: true }));

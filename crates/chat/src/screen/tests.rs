@@ -139,6 +139,10 @@ fn the_status_says_what_is_waited_for() {
     let said = |screen: &Screen| screen.status.as_ref().map(|status| status.what.clone()).unwrap();
     screen.show(Shown::Asks { summary: false });
     assert_eq!(said(&screen), "waiting for the model");
+    screen.show(Shown::ServerAwaited(Some("connection refused; trying again for 43 s".into())));
+    assert_eq!(said(&screen), "connection refused; trying again for 43 s");
+    screen.show(Shown::ServerAwaited(None));
+    assert_eq!(said(&screen), "waiting for the model");
     screen.show(Shown::Reasoning("Hm.".into()));
     assert_eq!(said(&screen), "thinking");
     screen.show(content("Yes."));
@@ -227,9 +231,10 @@ fn turn_again(turn: &[Shown]) -> Vec<Shown> {
 }
 
 #[tokio::test]
-async fn without_a_terminal_every_question_is_answered_no() {
+async fn a_question_after_the_turn_is_answered_no() {
     let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), false, true);
-    let asking = |answer| Asking {
+    let (answer, answered) = oneshot::channel();
+    screen.show(Shown::Asking(Asking {
         kind: QuestionKind::Call,
         tool: "write_file".into(),
         target: Target::Other,
@@ -237,12 +242,8 @@ async fn without_a_terminal_every_question_is_answered_no() {
         preview: None,
         always: SessionGrant::Never,
         answer,
-    };
-    let (answer, _) = oneshot::channel();
-    assert_eq!(screen.ask_person(&asking(answer), None).await, Answer::No);
-    let (answer, answered) = oneshot::channel();
-    screen.show(Shown::Asking(asking(answer)));
-    assert!(!answered.await.unwrap());
+    }));
+    assert_eq!(answered.await.unwrap(), Consent::DECLINED);
 }
 
 #[test]
@@ -307,10 +308,28 @@ fn words_appear_before_their_line_is_complete() {
 }
 
 #[test]
+fn typed_text_stands_below_the_status_line() {
+    let paper = Paper::default();
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
+    screen.begin_turn();
+    screen.show(Shown::Asks { summary: false });
+    screen.set_typed("and then\nthat".into());
+    screen.tick();
+    assert!(rows()[0].contains("waiting for the model") && rows()[1] == "❯ and then ⏎ that", "{:?}", rows());
+    screen.end_turn();
+    assert_eq!(rows(), [""]);
+}
+
+#[test]
 fn long_lines_and_styles_are_counted_in_rows() {
     assert_eq!(rows_of("\u{1b}[36mab\u{1b}[0m", 2), 1);
     assert_eq!(rows_of("漢字", 3), 2);
     assert_eq!(rows_of("", 3), 1);
     assert_eq!(last_rows("a\nbcde\nf", 2, 3), "bcde\nf");
     assert_eq!(last_rows("a\nbcde\nf", 2, 2), "f");
+    // Regression: a terminal that became narrower kept copies of what was drawn.
+    assert_eq!(erasing_codes("one two\nwaiting", 10), "\r\u{1b}[1A\u{1b}[J");
+    assert_eq!(erasing_codes("one two\nwaiting", 4), "\r\u{1b}[3A\u{1b}[J");
+    assert_eq!((erasing_codes("waiting", 10).as_str(), erasing_codes("", 10).as_str()), ("\r\u{1b}[K", ""));
 }

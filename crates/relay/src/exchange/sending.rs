@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use super::state::{Current, Exchange};
 use crate::attempt::{Attempt, Fit};
 use crate::candidates::{AdmittedUpstream, no_upstream};
+use crate::client::{Awaited, WaitEnd};
 use crate::decide::{Change, NextAttempt, RetryTarget};
 use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
@@ -390,7 +391,10 @@ async fn note_loading(upstream: &Upstream, request: &ClientRequest) -> Infallibl
     loop {
         sleep(LOADING_ASKED_EVERY).await;
         if upstream.is_loading(&request.plan.target_model, &request.outgoing.headers).await {
-            waiting.get_or_insert_with(|| request.progress.begin_waiting());
+            waiting.get_or_insert_with(|| {
+                let cause = format!("upstream `{}` loads the model", upstream.name);
+                request.progress.begin_waiting(Awaited { cause, end: WaitEnd::Unknown })
+            });
         } else {
             waiting = None;
         }

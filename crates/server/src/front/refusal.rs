@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 
 use super::arrival::begin_record;
 use crate::agent_apis::refuse_unrouted;
-use crate::app::App;
+use crate::app::{App, Peer};
 use crate::{body, respond};
 use wire::ApiError;
 
@@ -22,6 +22,9 @@ pub(crate) async fn refuse_request(app: App, request: Request<Incoming>, error: 
 pub(crate) fn refuse_with_head(app: &App, parts: &request::Parts, error: ApiError) -> Response {
     let name = format!("{} {}", parts.method, parts.uri.path());
     let record = begin_record(app, &parts.headers, &parts.extensions, name, "refused");
+    if let Some(Peer(client)) = parts.extensions.get() {
+        record.set_refused_client(*client);
+    }
     let is_unknown = error.status == 401;
     let response = refuse_unrouted(app, parts, error, &record.start().id);
     let mut response = respond::finish_response(response, &record);

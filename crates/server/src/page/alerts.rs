@@ -41,12 +41,20 @@ fn alert_group(viewer: &Viewer, group: &[&OpenAlert], now: u64) -> Markup {
             summary {
                 (layout::colour_badge(if is_urgent { "bad" } else { "middling" }, &first.rule.replace('_', " ")))
                 span class="what" { (format::with_code(&headline(group))) }
-                span class="dim" { @if group.iter().all(|alert| alert.is_silenced) { "silenced, " } (format::format_age(since, now)) }
+                span class="dim" {
+                    @if let Some(until) = silence_end(group) { "silenced until " (format::format_short_time(until, now)) ", " }
+                    (format::format_age(since, now))
+                }
             }
             @if let Some(rule) = rule { p { (rule.meaning()) " " (format::with_code(rule.todo())) } }
             ul class="items" { @for alert in group { (alert_item(viewer, alert, group.len() > 1, now)) } }
         }
     }
+}
+
+/// Returns when the first silence of a group ends, if all its alerts are silenced.
+fn silence_end(group: &[&OpenAlert]) -> Option<u64> {
+    group.iter().map(|alert| alert.silenced_until).min().flatten()
 }
 
 fn headline(group: &[&OpenAlert]) -> String {
@@ -130,7 +138,14 @@ mod tests {
 
     fn alert(rule: Rule, subject: &str) -> OpenAlert {
         let what = format!("About `{subject}`.");
-        OpenAlert { rule: rule.as_str().into(), subject: subject.into(), what, since: 1, is_silenced: false }
+        OpenAlert {
+            rule: rule.as_str().into(),
+            subject: subject.into(),
+            what,
+            since: 1,
+            is_silenced: false,
+            silenced_until: None,
+        }
     }
 
     #[test]
@@ -148,8 +163,9 @@ mod tests {
     #[test]
     fn a_silence_can_be_ended() {
         let viewer = Viewer { name: String::new(), csrf: String::new() };
-        let silenced = OpenAlert { is_silenced: true, ..alert(Rule::ErrorRate, "") };
+        let silenced =
+            OpenAlert { is_silenced: true, silenced_until: Some(60_000), ..alert(Rule::ErrorRate, "") };
         let shown = alert_list(&viewer, &[silenced], 9).into_string();
-        assert!(shown.contains("silenced, ") && shown.contains("End the silence</button>"), "{shown}");
+        assert!(shown.contains("silenced until ") && shown.contains("End the silence</button>"), "{shown}");
     }
 }
