@@ -123,7 +123,7 @@ async fn report_waiting(progress: &RequestProgress, observer: &Observer) -> Infa
     let mut reported = None;
     loop {
         sleep(WAITING_REPORTED_EVERY).await;
-        let text = progress.awaited().map(|awaited| waiting_text(&awaited));
+        let text = progress.current_wait().map(|awaited| waiting_text(&awaited));
         if text != reported {
             observer(Activity::ServerAwaited(text.as_deref()));
             reported = text;

@@ -40,10 +40,8 @@ pub(super) fn find_unknown_keys(settings: &Settings, names: &[String]) -> Vec<Ad
 pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
     let denied =
         settings.agents.iter().filter_map(|(name, agent)| find_denied_tools(settings, name, &agent.tools));
-    let about_keys = no_operator(settings)
-        .into_iter()
-        .chain(only_operators(settings))
-        .chain(short_operator_keys(settings));
+    let about_keys =
+        no_operator(settings).into_iter().chain(only_operators(settings)).chain(short_keys(settings));
     denied.chain(warn_of_open_access(settings)).chain(find_idle_rules(settings)).chain(about_keys).collect()
 }
 
@@ -130,13 +128,18 @@ fn is_short_key(key: &Secret) -> bool {
     key.expose_secret().len() < ServerConfig::SHORTEST_KEY
 }
 
-/// Warns of keys in the variable of `operator_keys_env` that can be guessed.
-fn short_operator_keys(settings: &Settings) -> Option<Advice> {
+/// Warns of keys that can be guessed, of operators in the variable of `operator_keys_env` and of clients.
+fn short_keys(settings: &Settings) -> impl Iterator<Item = Advice> {
     let server = &settings.server;
-    let variable = server.operator_keys_env.as_ref()?;
-    server.operator_keys.iter().any(is_short_key).then(|| Advice {
+    let operators = server
+        .operator_keys_env
+        .as_deref()
+        .map(|variable| ("an operator key", variable, &server.operator_keys));
+    let variable = server.client_keys_env.as_deref().unwrap_or("client_keys");
+    let lists = operators.into_iter().chain([("a client key", variable, &server.client_keys)]);
+    lists.filter(|(_, _, keys)| keys.iter().any(is_short_key)).map(|(what, place, _)| Advice {
         text: format!(
-            "an operator key in {variable} is shorter than {} characters, so it could be guessed",
+            "{what} in {place} is shorter than {} characters, so it could be guessed",
             ServerConfig::SHORTEST_KEY
         ),
         todo: "replace it by a long random one: `openssl rand -hex 16`".to_owned(),
@@ -379,6 +382,13 @@ mod tests {
         assert_eq!(resolve("", OPERATOR_KEY, long), (String::new(), false));
         assert_eq!(resolve("operator_keys_env = 'V'\n", "V", short), (String::new(), true));
         assert_eq!(resolve("operator_keys_env = 'V'\n", "V", long), (String::new(), false));
+    }
+
+    #[test]
+    fn client_keys_are_long() {
+        let [short] = &check("client_keys = ['abc']\n")[..] else { panic!("one") };
+        assert!(short.text.starts_with("a client key in client_keys is shorter than 16"), "{short:?}");
+        assert_eq!(check("client_keys = ['0123456789abcdef']\n"), []);
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! `respool chat`: turns arguments and configuration into what the chat needs.
 
+use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use clap::Args;
 use clap::error::ErrorKind;
@@ -26,6 +30,8 @@ use crate::units::{Secret, UnusableSetting};
 use crate::upstream::UpstreamConfig;
 use wire::turn::Usage;
 
+/// The time after which it is said that standard input has not ended.
+const QUIET_INPUT: Duration = Duration::from_secs(2);
 /// The file that replaces the system prompt.
 const SYSTEM_FILE: &str = "systematic_exploration_prompt.md";
 
@@ -72,9 +78,15 @@ pub(super) struct ChatArgs {
     /// `-` reads the prompt from standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
     prompt: Option<String>,
+    /// Words that were meant as a prompt
+    #[arg(hide = true)]
+    words: Vec<String>,
 }
 
 pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
+    if !arguments.words.is_empty() {
+        end_with_usage("a prompt comes after -p: respool chat -p \"…\"; without it, the chat asks for one");
+    }
     let prompt = read_prompt(arguments.prompt.as_deref());
     let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
     let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
@@ -83,28 +95,54 @@ pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
     begin_chat(arguments, prompt?, preset, &mut loaded)
 }
 
-/// Returns the prompt from the command line; `-` means standard input.
+fn end_with_usage(why: &str) -> ! {
+    let mut command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
+    command.error(ErrorKind::ValueValidation, why).exit()
+}
+
+/// Returns the prompt from the command line, with the text of standard input below it, if that is a file or a
+/// pipe; `-` means standard input alone.
 fn read_prompt(text: Option<&str>) -> Result<Option<String>, Failure> {
-    let usage = |why: &str| -> ! {
-        let command = ChatArgs::augment_args(clap::Command::new("chat").bin_name("respool chat"));
-        let mut command = command;
-        command.error(ErrorKind::ValueValidation, why).exit()
-    };
+    let unreadable = |error: io::Error| format!("standard input cannot be read: {error}");
     let text = match text {
         None if io::stdin().is_terminal() && io::stdout().is_terminal() => return Ok(None),
-        None => usage("standard input is not a terminal; give a prompt, for example respool chat -p \"…\""),
+        None => end_with_usage(
+            "standard input is not a terminal; give a prompt, for example respool chat -p \"…\"",
+        ),
         Some("-") => {
             let mut text = String::new();
-            let read = io::stdin().read_to_string(&mut text);
-            read.map_err(|error| format!("standard input cannot be read: {error}"))?;
+            io::stdin().read_to_string(&mut text).map_err(unreadable)?;
             text
         }
-        Some(text) => text.to_owned(),
+        Some(text) => match read_piped_text().map_err(unreadable)? {
+            Some(piped) => format!("{text}\n\n{piped}"),
+            None => text.to_owned(),
+        },
     };
     if text.trim().is_empty() {
-        usage("the prompt is empty");
+        end_with_usage("the prompt is empty");
     }
     Ok(Some(text))
+}
+
+/// Returns the text of standard input if that is a file or a pipe with some.
+fn read_piped_text() -> io::Result<Option<String>> {
+    let mut input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let kind = input.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_fifo() {
+        return Ok(None);
+    }
+    let (sender, read) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        sender.send(input.read_to_string(&mut text).map(|_| text))
+    });
+    let text = read.recv_timeout(QUIET_INPUT).or_else(|_| {
+        say_on_stderr("respool: waiting for the end of standard input (`</dev/null` goes on without it)");
+        read.recv()
+    });
+    let text = text.map_err(io::Error::other)??;
+    Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }
 
 fn begin_chat(
@@ -171,12 +209,24 @@ fn begin_chat(
             prompt,
         },
     };
-    let done = chat::run_chat(setting, &runtime);
+    let done = chat::run_chat(setting, &runtime).map_err(|why| with_first_step(why, loaded));
     abort.cancel();
     // A thread that waits for a key must not delay the exit.
     runtime.shutdown_background();
     drop(flush);
     Ok(done?)
+}
+
+/// Adds to the reason why a chat could not begin what names a model server, if nothing does.
+fn with_first_step(why: String, loaded: &Loaded) -> String {
+    let is_default = loaded.settings.upstreams == Settings::default().upstreams;
+    match loaded.file.is_none() && is_default {
+        true => format!(
+            "{why}. No model server is configured: name one with --upstream URL, or as `[[upstream]]` in \
+             ~/.config/respool/respool.toml"
+        ),
+        false => why,
+    }
 }
 
 /// Prices tokens by `[prices]`.

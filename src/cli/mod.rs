@@ -73,7 +73,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the relay.
-    #[command(after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
+    #[command(alias = "start", after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
     Serve {
         /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
         #[arg(long, value_name = "HOST:PORT")]

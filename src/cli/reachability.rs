@@ -55,8 +55,11 @@ async fn query_upstream(upstream: &Upstream, within: Duration) -> Reachability {
     let began = Instant::now();
     let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", HeaderMap::new())).await;
     let listed = match asked {
-        Ok(Ok((status, body))) if status.is_success() => serde_json::from_slice::<Value>(&body)
-            .map_err(|_| "answers with something other than JSON".to_owned()),
+        Ok(Ok((status, body))) if status.is_success() => {
+            let list = serde_json::from_slice::<Value>(&body);
+            list.inspect(|_| upstream.learn_list(&body))
+                .map_err(|_| "answers with something other than JSON".to_owned())
+        }
         Ok(Ok((status, _))) if matches!(status.as_u16(), 401 | 403) => {
             Err(format!("rejects the key (HTTP {})", status.as_u16()))
         }

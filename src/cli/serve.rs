@@ -1,12 +1,12 @@
 //! `respool serve`: starts everything in order, and ends it in order.
 
-use std::io;
+use std::io::{self, IsTerminal as _};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
 use super::advice::{self, Advice, find_advice, find_unknown_keys};
@@ -56,11 +56,11 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
     log_advice(settings, &app.access.key_names());
-    let hangup =
-        signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?;
+    let hangup = handle_hangup()?;
     let listener = bind_address(&settings.server.listen).await?;
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
     stop_on_signals(&stop, &app.usage, settings.server.limits.drain)?;
+    stop_with_terminal(&stop)?;
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the
     // process.
     let _ = signal(SignalKind::from_raw(nix::libc::SIGXFSZ));
@@ -126,6 +126,28 @@ fn stop_on_signals(stop: &Stop, usage: &Ledger, drain: Duration) -> Result<(), F
     Ok(())
 }
 
+/// Stops a server that was started at a terminal when that is closed, as it would run on unseen. Elsewhere
+/// SIGHUP only means that the configuration is read again.
+fn stop_with_terminal(stop: &Stop) -> Result<(), Failure> {
+    if !io::stderr().is_terminal() {
+        return Ok(());
+    }
+    let (drain, mut hangup) = (stop.drain.clone(), handle_hangup()?);
+    tokio::spawn(async move {
+        while hangup.recv().await.is_some() {
+            if !io::stderr().is_terminal() {
+                tracing::info!(target: "respool::server", "its terminal was closed");
+                return drain.cancel();
+            }
+        }
+    });
+    Ok(())
+}
+
+fn handle_hangup() -> Result<Signal, Failure> {
+    Ok(signal(SignalKind::hangup()).map_err(|error| format!("signals cannot be handled: {error}"))?)
+}
+
 /// Says what a stopping server still waits for.
 fn describe_rest(requests: usize, drain: Duration) -> String {
     let count = match requests {
@@ -178,13 +200,15 @@ async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {
     let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
     bound.map_err(|error| {
         let what_to_do = match error.kind() {
-            io::ErrorKind::AddrInUse => {
-                "another program uses this port (another respool?); stop it or choose another with --listen"
-            }
+            io::ErrorKind::AddrInUse => format!(
+                "another program uses this port (another respool?): `ss -ltnp 'sport = :{}'` names it; stop it, or \
+                 choose another port with --listen",
+                listen.port
+            ),
             io::ErrorKind::PermissionDenied => {
-                "ports below 1024 need a privilege; choose a higher one with --listen"
+                "ports below 1024 need a privilege; choose a higher one with --listen".to_owned()
             }
-            _ => "correct --listen or `listen` in respool.toml",
+            _ => "correct --listen or `listen` in respool.toml".to_owned(),
         };
         format!("cannot listen on {listen}: {error}; {what_to_do}").into()
     })

@@ -62,6 +62,19 @@ async fn upstream_errors_keep_their_status() {
     check(Script::json(302, &json!({})).header("location", "/elsewhere"), 502, json!("upstream_error")).await;
 }
 
+/// Regression: a wrong name of a model was not answered with the right ones where one server has them all.
+#[tokio::test]
+async fn a_missing_model_is_answered_with_the_available_ones() {
+    let fake = FakeVllm::always(said(404, "The model `x` does not exist.")).await;
+    fake.serve_models(&["gpt-oss-20b", "glm-air"]);
+    let respool = Respool::with(&fake, ONCE).await;
+    let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
+    let expected = "The model `x` does not exist. Available models: gpt-oss-20b, glm-air";
+    assert_eq!((reply.status, &reply.error()["message"]), (404, &json!(expected)));
+    let ready = exchange(respool.address, &Request::get("/ready")).await.json();
+    assert_eq!(ready["upstreams"][0]["models"], json!(["gpt-oss-20b", "glm-air"]));
+}
+
 #[tokio::test]
 async fn refused_keys_hide_their_status() {
     for status in [401, 402, 403] {

@@ -298,8 +298,22 @@ async fn terminals_get_a_banner() {
     terminal.wait_for("\r\n");
     let line = terminal.text.lines().find(|line| line.contains("ok          gpt-oss-20b")).unwrap();
     assert!(line.trim_end().chars().count() <= usize::from(COLUMNS) && !line.contains('{'), "{line}");
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP).unwrap();
+    assert_eq!(exchange(address, &Request::get("/health")).await.status, 200, "SIGHUP only reads again");
+    // The terminal is closed.
+    drop(terminal);
+    let mut status = None;
+    for _ in 0..600 {
+        // The thread that reads the terminal ends with the next piece.
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP);
+        status = child.try_wait().unwrap();
+        if status.is_some() {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -34,6 +34,27 @@ fn setup(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8([output.stdout, output.stderr].concat()).unwrap())
 }
 
+/// Regression: the address of the model server was taken for that of respool.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_server_is_not_taken_for_respool() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-120b"]);
+    let url = fake.url();
+    tokio::task::spawn_blocking(move || {
+        let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let path = stand_in(programs.path(), "2026.9.6");
+        let output =
+            program(home.path(), &["setup", "openclaw", "--yes", "--url", &url]).env("PATH", path).output();
+        let output = output.unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains(&format!("the server at {url} is not respool")), "{said}");
+        assert!(said.contains(&format!("write --upstream {url}")) && !output.status.success(), "{said}");
+        assert!(!home.path().join(".openclaw/openclaw.json").exists());
+    })
+    .await
+    .unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn setup_changes_and_restores_openclaw_json() {
     let fake = FakeVllm::start([]).await;

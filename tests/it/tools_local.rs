@@ -380,7 +380,7 @@ async fn edits_keep_encoding_and_mode() {
         ),
         (
             json!({"path": "file", "edits": [{"oldText": "zz", "newText": "x"}]}),
-            "file: the oldText is not there: read the file and copy the text exactly; nothing was changed",
+            "file: the old text is not there: read the file and copy the text exactly; nothing was changed",
         ),
     ] {
         assert_eq!(failure(&tools, "edit", arguments).await, expected);

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::activity::{Activity, Observer};
 use super::budget::Tokens;
+use super::call::RequestedCall;
 use super::cleanup;
 use super::definition::Agent;
 use super::driver::{Driver, StopSignals, WorkEnd};
@@ -178,6 +179,11 @@ impl Conversation {
     /// Returns true for one whose last turn did not come to its end.
     pub fn is_interrupted(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.run.outcome().is_none())
+    }
+
+    /// Returns the call that was in progress when the process ended.
+    pub fn interrupted_call(&self) -> Option<&RequestedCall> {
+        self.held.as_ref().and_then(|held| held.run.started_call())
     }
 
     /// Adds a note on something that happened since the last turn; the model gets it with the next one.

@@ -99,7 +99,7 @@ pub(super) fn entry_headline(entry: &Entry) -> String {
     match entry.state {
         State::New | State::Test => entry.what.clone(),
         State::Still => format!("Still: {}", entry.what),
-        State::Resolved => format!("Over: {}", entry.what),
+        State::Resolved => format!("No longer: {}", entry.what),
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
             "Since: 2026-11-21T01:14:58Z",
             "It means: The model server",
             "To do: Check whether",
-            "Over: The",
+            "No longer: The",
             "http://box:8003",
         ] {
             assert!(text.contains(part), "{part} in {text}");

@@ -378,7 +378,7 @@ mod tests {
         check(requests(100, 6 * MINUTE, |_, it| it.failed = true), &[]);
         check(requests(10, MINUTE, |index, it| it.asked_again = index < 3), &["second_attempts"]);
         check(
-            requests(10, MINUTE, |index, it| it.waited = if index < 2 { 10_001 } else { 0 }),
+            requests(10, MINUTE, |index, it| it.queued = if index < 2 { 10_001 } else { 0 }),
             &["queue_waits"],
         );
     }

@@ -34,6 +34,16 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
     ("/quit", "", "leave (also Ctrl-D)"),
 ];
 
+/// Keys and their effect.
+const KEYS: [(&str, &str); 6] = [
+    ("Enter", "send; Alt-Enter, or \\ at the end of a line: a further line"),
+    ("Up, Ctrl-R", "earlier inputs"),
+    ("Tab", "complete a /command"),
+    ("Ctrl-C", "stop the turn; clear the line; on an empty line twice: leave"),
+    ("Ctrl-D", "leave (also /exit); at a question: stop the turn"),
+    ("y n a t v", "answer a question: yes, no, always, tell it what to do instead, view all"),
+];
+
 /// The mistake in a command.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum CommandError {
@@ -83,10 +93,8 @@ pub(super) fn matching_commands(text: &str) -> Vec<&'static str> {
 pub(super) fn help_text() -> String {
     let commands =
         COMMANDS.map(|(name, argument, what)| format!("  {:<17} {what}\n", format!("{name} {argument}")));
-    format!(
-        "{}\n  Alt-Enter, or \\ at the end of a line: a further line. Ctrl-C: stop the turn; on an empty line twice: leave.\n",
-        commands.concat()
-    )
+    let keys = KEYS.map(|(keys, what)| format!("  {keys:<17} {what}\n"));
+    format!("{}\n{}", commands.concat(), keys.concat())
 }
 
 #[cfg(test)]

@@ -143,17 +143,12 @@ fn new_screen(has_prompt: bool) -> Screen {
 }
 
 async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let (model, is_listed) = models::find_model(&setting.models, setting.options.model.as_deref()).await?;
+    let (model, doubt) = models::find_model(&setting.models, setting.options.model.as_deref()).await?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
-    let unlisted = (!is_listed).then(|| {
-        format!(
-            "no upstream lists the model {}: /model shows the available ones",
-            wire::visible::one_line(&model.id, 200)
-        )
-    });
+    let unlisted = doubt.map(|doubt| format!("{}: {doubt}", wire::visible::one_line(&model.id, 200)));
     let agent = build_agent(&setting, model, Arc::clone(&journal));
     // `--continue` resumes no single question, except with `-p`.
     let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));

@@ -6,6 +6,7 @@ use termimad::minimad::Alignment;
 use termimad::{CompoundStyle, MadSkin};
 
 use super::paint::Paint;
+use super::preview::split_columns;
 use wire::visible::{char_width, make_visible};
 
 /// A text that is being written.
@@ -15,7 +16,10 @@ pub(super) struct Markdown {
     paint: Paint,
     /// False where nothing is rendered.
     is_rendered: bool,
+    /// The columns of text and tables.
     width: usize,
+    /// The columns of the terminal, which code may fill.
+    columns: usize,
     /// The incomplete last line.
     line: String,
     /// The lines of a table that may continue.
@@ -27,12 +31,13 @@ pub(super) struct Markdown {
 impl Markdown {
     pub(super) fn new(paint: Paint, is_rendered: bool, width: usize) -> Self {
         let skin = if paint.0 { coloured_skin() } else { plain_skin() };
-        Self { skin, paint, is_rendered, width, line: String::new(), table: String::new(), fence: None }
+        let (line, table) = (String::new(), String::new());
+        Self { skin, paint, is_rendered, width, columns: width, line, table, fence: None }
     }
 
-    /// Sets the new width of the terminal.
-    pub(super) fn resize(&mut self, width: usize) {
-        self.width = width;
+    /// Sets the new width of text, and that of the terminal.
+    pub(super) fn resize(&mut self, width: usize, columns: usize) {
+        (self.width, self.columns) = (width, columns);
     }
 
     /// Adds a piece and returns the lines that are complete now.
@@ -90,10 +95,8 @@ impl Markdown {
                 out.push('\n');
                 self.fence = None;
             }
-            (Some(_), _) => {
-                out.extend(["  ", &self.paint.cyan(&line), "\n"]);
-            }
-            (None, None) => self.render_text(&line, out),
+            (Some(_), _) => self.render_code(&line, out),
+            (None, None) => self.render_text(&with_plain_links(&line), out),
         }
     }
 
@@ -108,11 +111,48 @@ impl Markdown {
         }
     }
 
+    /// Renders a line of code; one that the terminal would wrap keeps its margin.
+    fn render_code(&self, line: &str, out: &mut String) {
+        for (index, part) in split_columns(line, self.columns.saturating_sub(4).max(8)).iter().enumerate() {
+            let margin = if index == 0 { "  " } else { "  ┊ " };
+            out.extend([margin, &self.paint.cyan(part), "\n"]);
+        }
+    }
+
     fn render_text(&self, text: &str, out: &mut String) {
         let rendered = self.skin.text(text, Some(self.width)).to_string();
         out.push_str(rendered.trim_end_matches('\n'));
         out.push('\n');
     }
+}
+
+/// Writes links as their text with the address behind it: `text (address)`.
+fn with_plain_links(line: &str) -> String {
+    let mut out = String::new();
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once('[') {
+        out.push_str(before);
+        let link = after.split_once("](").and_then(|(text, more)| {
+            let (address, end) = more.split_once(')')?;
+            let is_link = !text.contains(['[', ']', '`']) && !address.contains([' ', '(']);
+            (is_link && out.matches('`').count().is_multiple_of(2)).then_some((text, address, end))
+        });
+        match link {
+            Some((text, address, end)) if text == address => {
+                out.push_str(address);
+                rest = end;
+            }
+            Some((text, address, end)) => {
+                out.extend([text, " (", address, ")"]);
+                rest = end;
+            }
+            None => {
+                out.push('[');
+                rest = after;
+            }
+        }
+    }
+    out + rest
 }
 
 /// The least width at which a column of a table can be read.
@@ -161,9 +201,9 @@ fn coloured_skin() -> MadSkin {
         header.align = Alignment::Left;
         header.compound_style.remove_attr(Attribute::Underlined);
         header.compound_style.add_attr(Attribute::Bold);
-        header.compound_style.set_fg(Color::Magenta);
+        header.compound_style.set_fg(Color::DarkMagenta);
     }
-    skin.inline_code = CompoundStyle::with_fg(Color::Cyan);
+    skin.inline_code = CompoundStyle::with_fg(Color::DarkCyan);
     skin
 }
 
@@ -218,6 +258,25 @@ mod tests {
         let shown = text(true, "```rust\nlet a = \"**x**\"; # | no table\n| a\n```\nafter\n");
         assert!(shown.contains("  let a = \"**x**\"; # | no table\n  | a\n"), "{shown:?}");
         assert!(shown.contains("╭ rust") && shown.ends_with("after\n"), "{shown:?}");
+    }
+
+    #[test]
+    fn a_long_line_of_code_keeps_its_margin() {
+        let shown = text(true, &format!("```\n{}\n```\n", "x".repeat(100)));
+        let rows: Vec<usize> = shown.lines().map(|row| row.chars().count()).collect();
+        assert_eq!(rows, [4, 58, 48, 3], "{shown}");
+        assert!(shown.contains("\n  ┊ xxx"), "{shown}");
+    }
+
+    #[test]
+    fn a_link_is_its_text_and_address() {
+        for (line, expected) in [
+            ("see [the docs](https://a.b/c) now", "see the docs (https://a.b/c) now"),
+            ("[https://a.b](https://a.b)", "https://a.b"),
+            ("a[0](x y) [x] `[a](b)`", "a[0](x y) [x] `[a](b)`"),
+        ] {
+            assert_eq!(with_plain_links(line), expected);
+        }
     }
 
     #[test]

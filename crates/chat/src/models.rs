@@ -7,6 +7,10 @@ use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 
 use agent::Tokens;
+use wire::visible::one_line;
+
+/// The most models that are named.
+const MOST_NAMES: usize = 10;
 
 /// A model as an endpoint lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,39 +40,55 @@ pub trait ModelDirectory: Send + Sync {
 /// Returns the cost of tokens of a model, for people; `None` without a price.
 pub type PriceOf = Arc<dyn Fn(&str, Tokens) -> Option<String> + Send + Sync>;
 
-/// Finds the model of this id, or the first that the endpoint names; false: no endpoint lists it.
+/// Finds the model of this id, or the first that the endpoint names. If no endpoint lists it, a text says so.
 ///
 /// # Errors
 /// When none is named and none can be found.
 pub(super) async fn find_model(
     models: &Arc<dyn ModelDirectory>,
     id: Option<&str>,
-) -> Result<(ListedModel, bool), String> {
+) -> Result<(ListedModel, Option<String>), String> {
     let Some(id) = id else {
         let first = models.list_models().into_iter().next().ok_or("no upstream is configured")?;
         let listed = first.await?.into_iter().next().ok_or("it lists no models")?;
         let window = models.configured_window(&listed.id).or(listed.window);
-        return Ok((ListedModel { window, ..listed }, true));
+        return Ok((ListedModel { window, ..listed }, None));
     };
     let found = find_first(models.list_models().into_iter(), &models.target(id)).await;
-    let is_listed = found.is_some();
-    let window = models.configured_window(id).or(found.and_then(|model| model.window));
-    Ok((ListedModel { id: id.to_owned(), window }, is_listed))
+    let doubt = found.as_ref().err().map(|others| doubt_text(others));
+    let window = models.configured_window(id).or(found.ok().and_then(|model| model.window));
+    Ok((ListedModel { id: id.to_owned(), window }, doubt))
+}
+
+/// Says that no endpoint lists a model, and which ones they list.
+fn doubt_text(available: &[String]) -> String {
+    let more = if available.len() > MOST_NAMES { ", … (/model lists all)" } else { "" };
+    let names: Vec<String> = available.iter().take(MOST_NAMES).map(|name| one_line(name, 100)).collect();
+    match available {
+        [] => "it is not known whether an upstream has it, because none lists its models now".to_owned(),
+        _ => format!("no upstream lists it. Available models: {}{more}", names.join(", ")),
+    }
 }
 
 /// Returns the model of this id from the endpoint that lists it first: others may not answer at all.
+///
+/// # Errors
+/// The models that the endpoints list instead.
 async fn find_first(
     asked: impl Iterator<Item = impl Future<Output = Result<Vec<ListedModel>, String>>>,
     id: &str,
-) -> Option<ListedModel> {
+) -> Result<ListedModel, Vec<String>> {
     let mut asked: FuturesUnordered<_> = asked.collect();
+    let mut others = Vec::new();
     while let Some(listed) = asked.next().await {
-        let found = listed.unwrap_or_default().into_iter().find(|model| model.id == id);
-        if found.is_some() {
-            return found;
+        for model in listed.unwrap_or_default() {
+            if model.id == id {
+                return Ok(model);
+            }
+            others.push(model.id);
         }
     }
-    None
+    Err(others)
 }
 
 #[cfg(test)]
@@ -89,8 +109,10 @@ mod tests {
         };
         let asked = [answer(None), answer(Some(Err("down".into()))), answer(Some(Ok(vec![model("b")])))];
         let found = tokio::time::timeout(Duration::from_secs(5), find_first(asked.into_iter(), "b")).await;
-        assert_eq!(found.expect("it waits for all"), Some(model("b")));
+        assert_eq!(found.expect("it waits for all"), Ok(model("b")));
         let asked = [answer(Some(Ok(vec![model("a")]))), answer(Some(Err("down".into())))];
-        assert_eq!(find_first(asked.into_iter(), "c").await, None);
+        assert_eq!(find_first(asked.into_iter(), "c").await, Err(vec!["a".to_owned()]));
+        assert_eq!(doubt_text(&["a".to_owned()]), "no upstream lists it. Available models: a");
+        assert!(doubt_text(&[]).starts_with("it is not known"));
     }
 }

@@ -159,7 +159,7 @@ fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
 }
 
 /// Splits the text into pieces of at most `width` columns, at least one.
-fn split_columns(text: &str, width: usize) -> Vec<String> {
+pub(super) fn split_columns(text: &str, width: usize) -> Vec<String> {
     let (mut parts, mut used) = (vec![String::new()], 0);
     for c in text.chars() {
         if used + char_width(c) > width {

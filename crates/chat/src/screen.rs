@@ -236,13 +236,14 @@ impl Screen {
     pub(super) fn begin_turn(&mut self) {
         self.measure_terminal();
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
+        self.measure_terminal();
     }
 
     /// Reads the size of the terminal, which may have changed.
     fn measure_terminal(&mut self) {
         if self.moves {
             self.width = terminal_width();
-            self.markdown.resize(self.width);
+            self.markdown.resize(self.width, terminal_columns());
         }
     }
 
@@ -375,11 +376,13 @@ impl Screen {
                 format!("{}{place} · {}", outcome_text(tool, ended, display), format_seconds(took))
             }
         };
-        let painted = match ended.outcome {
-            CallOutcome::Ok => self.paint.dim(&how),
-            CallOutcome::Denied => self.paint.yellow(&how),
-            _ => self.paint.red(&how),
-        };
+        let how = if self.moves { wrap_text(&how, self.width.saturating_sub(4)) } else { how };
+        let painted = how.lines().map(|line| match ended.outcome {
+            CallOutcome::Ok => self.paint.dim(line),
+            CallOutcome::Denied => self.paint.yellow(line),
+            _ => self.paint.red(line),
+        });
+        let painted = painted.collect::<Vec<_>>().join("\n    ");
         self.write_line(&format!("  {} {painted}", self.paint.dim("└")));
         match display.filter(|_| !self.previewed) {
             Some(diff) => self.show_change(diff),
@@ -394,7 +397,11 @@ impl Screen {
         let text = make_visible(text);
         let shown: Vec<&str> =
             text.lines().filter(|line| !line.trim().is_empty() && !is_note(line)).collect();
-        let skipped = shown.len().saturating_sub(OUTPUT_LINES);
+        // A line that says that one is missing would take its place.
+        let skipped = match shown.len().saturating_sub(OUTPUT_LINES) {
+            1 => 0,
+            some => some,
+        };
         let mut out = String::new();
         if skipped > 0 {
             out.push_str(&self.paint.dim(&format!("    … {}\n", format_count(skipped, "earlier line"))));
@@ -556,9 +563,14 @@ impl Screen {
 }
 
 /// Returns the columns of the terminal.
-fn terminal_width() -> usize {
+fn terminal_columns() -> usize {
     let (columns, _) = termimad::terminal_size();
-    usize::from(columns).clamp(20, 120)
+    usize::from(columns).max(20)
+}
+
+/// Returns the columns that respool's own text fills at most.
+fn terminal_width() -> usize {
+    terminal_columns().min(120)
 }
 
 /// Returns the rows of the terminal.

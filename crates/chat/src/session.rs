@@ -105,10 +105,17 @@ impl Session {
                 one_line(&conversation.title, 60)
             ));
         }
-        self.screen.write_text("Number (Enter begins a new conversation): ");
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).map_err(|error| format!("no number could be read: {error}"))?;
-        let Some(chosen) = chosen_index(&line, past.len())? else { return Ok(()) };
+        let chosen = loop {
+            self.screen.write_text("Number (Enter begins a new conversation): ");
+            let mut line = String::new();
+            let read = std::io::stdin().read_line(&mut line);
+            read.map_err(|error| format!("no number could be read: {error}"))?;
+            match chosen_index(&line, past.len()) {
+                Ok(Some(chosen)) => break chosen,
+                Ok(None) => return Ok(()),
+                Err(why) => self.show_problem(&why),
+            }
+        };
         self.conversation
             .resume(&past[chosen].id)
             .await
@@ -123,7 +130,15 @@ impl Session {
         let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
         let turns = transcript::turn_count(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
-        let interrupted = if is_interrupted { "; its last turn was interrupted" } else { "" };
+        let during = self.conversation.interrupted_call().map(|call| {
+            let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
+            let subject = tools::named_subject(&arguments).unwrap_or_default();
+            format!(" during {} {}", call.name, one_line(&subject, 60))
+        });
+        let interrupted = match is_interrupted {
+            true => format!("; its last turn was interrupted{}", during.unwrap_or_default()),
+            false => String::new(),
+        };
         let text = if taken {
             format!("continuing the last conversation ({}){interrupted}", format_count(turns, "turn"))
         } else {
@@ -211,7 +226,8 @@ impl Session {
         let before = self.conversation.total_cost();
         let outcome = self.run_turn(text).await;
         if let Some(why) = why_not(&outcome) {
-            self.show_problem(&why);
+            let advice = outcome.failure.as_ref().map(|failure| next_step(failure.code.as_str()));
+            self.show_problem(&format!("{}{}", why.trim_end_matches('.'), advice.unwrap_or_default()));
         }
         let spent = self.conversation.total_cost().less(&before);
         self.show_note(&format!("\n{}{}", format_seconds(began.elapsed()), cost_summary(&spent)));
@@ -310,8 +326,8 @@ impl Session {
 
     async fn choose_model(&mut self, id: &str) {
         match models::find_model(&self.models, Some(id)).await {
-            Ok((model, is_listed)) => {
-                let doubt = if is_listed { "" } else { ", though no endpoint lists it" };
+            Ok((model, doubt)) => {
+                let doubt = doubt.map(|doubt| format!("; {doubt}")).unwrap_or_default();
                 self.show_note(&format!("the next turn goes to {id}{doubt}"));
                 super::talk_to(self.conversation.agent_mut(), self.models.as_ref(), model);
             }
@@ -474,7 +490,7 @@ fn chosen_index(line: &str, count: usize) -> Result<Option<usize>, String> {
         return Ok(None);
     }
     let number = line.parse::<usize>().ok().filter(|number| (1..=count).contains(number));
-    let wrong = || format!("`{line}` is not a number from 1 to {count}; start again with --resume");
+    let wrong = || format!("`{line}` is not a number from 1 to {count}");
     number.map(|number| Some(number - 1)).ok_or_else(wrong)
 }
 
@@ -492,10 +508,7 @@ fn format_age(millis: u64) -> String {
 pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     match (&outcome.failure, &outcome.limit) {
         _ if outcome.cancelled => Some("stopped".to_owned()),
-        (Some(failure), _) => {
-            let advice = next_step(failure.code.as_str());
-            Some(format!("the model could not go on: {}{advice}", failure.text))
-        }
+        (Some(failure), _) => Some(format!("no answer: {}", failure.text)),
         (None, Some(limit)) => Some(format!("the turn met its limit {}", limit.as_words())),
         (None, None) if outcome.cut => Some("the answer was cut at the most tokens of one reply".to_owned()),
         (None, None) if !outcome.has_answer() => Some("the model gave no answer".to_owned()),
@@ -507,7 +520,7 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
 fn next_step(code: &str) -> &'static str {
     match code {
         "context_length_exceeded" => "; /clear begins a new conversation, and --continue still has this one",
-        "model_not_found" => "; /model lists the available models, and /model NAME chooses one",
+        "model_not_found" => "; /model NAME chooses another one",
         _ => "; your message is not lost: press ↑ to send it again, or try another /model",
     }
 }

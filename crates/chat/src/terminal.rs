@@ -35,7 +35,7 @@ impl SavedTerminal {
 #[derive(Debug)]
 pub(super) struct Quiet {
     terminal: SavedTerminal,
-    /// What was typed while no question waited for a key.
+    /// The text typed while no question waited for a key.
     typed: Mutex<Vec<u8>>,
 }
 
@@ -71,8 +71,8 @@ impl Quiet {
         self.set_mode(false);
     }
 
-    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key, and a read does not wait. Otherwise
-    /// a read waits for at most a tenth of a second.
+    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key, and a read does not wait.
+    /// Otherwise a read waits for at most a tenth of a second.
     fn set_mode(&self, signals: bool) -> bool {
         let mut quiet = Termios::from(self.terminal.settings);
         quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);

@@ -91,7 +91,7 @@ struct ProgressState {
 /// The reason for which a request waits for an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Awaited {
-    /// What is wrong with the upstream, for people.
+    /// The upstream's problem, for people.
     pub cause: String,
     /// When the wait ends.
     pub end: WaitEnd,
@@ -126,7 +126,7 @@ impl RequestProgress {
     }
 
     /// Returns the reason for which the request waits now.
-    pub fn awaited(&self) -> Option<Awaited> {
+    pub fn current_wait(&self) -> Option<Awaited> {
         self.lock_state().wait.as_ref().map(|(_, awaited)| awaited.clone())
     }
 

@@ -23,8 +23,8 @@ use super::decide::{
 use super::outcome::Finding;
 use translate::Salvage;
 use upstream::{Failure, Health, RepeatPermit, Upstream, UpstreamError};
-use wire::ApiError;
 use wire::turn::Usage;
+use wire::{ApiError, ErrorCode};
 
 impl Exchange {
     /// Attempts until there is a reply.
@@ -41,7 +41,10 @@ impl Exchange {
             }
             match decision {
                 Decision::Deliver(place) => return Ok(self.deliver_reply(place)),
-                Decision::Fail | Decision::LookUp(_) => return Err(self.final_error()),
+                Decision::Fail | Decision::LookUp(_) => {
+                    Box::pin(self.learn_available_models()).await;
+                    return Err(self.final_error());
+                }
                 Decision::Attempt(next) => {
                     self.record_retry(&next);
                     if let Some(current) = self.current.as_mut().filter(|_| next.place != RetryTarget::Same) {
@@ -81,6 +84,14 @@ impl Exchange {
             (last.finding, last.usage, last.error) = (finding, usage, error);
         }
         self.run().await
+    }
+
+    /// Asks the upstream for its models if it does not have the one that was asked for: the error names them.
+    async fn learn_available_models(&self) {
+        let Some(last) = self.history.last() else { return };
+        if last.error.as_ref().is_some_and(|error| error.error.code == Some(ErrorCode::ModelNotFound)) {
+            last.upstream.learn_models(&self.request.outgoing.headers).await;
+        }
     }
 
     async fn decide_next(&mut self) -> Decision {
@@ -139,13 +150,15 @@ impl Exchange {
                 return true;
             }
             RetryTime::After(pause) => {
-                let _waiting = self.request.progress.begin_waiting(self.awaited(WaitEnd::At(began + pause)));
+                let _waiting =
+                    self.request.progress.begin_waiting(self.reason_to_wait(WaitEnd::At(began + pause)));
                 sleep(pause).await;
                 true
             }
             RetryTime::Up(longest) => {
                 let until = began + longest;
-                let _waiting = self.request.progress.begin_waiting(self.awaited(WaitEnd::Before(until)));
+                let _waiting =
+                    self.request.progress.begin_waiting(self.reason_to_wait(WaitEnd::Before(until)));
                 let down = self.down_upstreams().await;
                 for upstream in &down {
                     tracing::info!(
@@ -176,7 +189,7 @@ impl Exchange {
     }
 
     /// The reason for a wait: the last failure.
-    fn awaited(&self, end: WaitEnd) -> Awaited {
+    fn reason_to_wait(&self, end: WaitEnd) -> Awaited {
         let error = self.history.last().and_then(|last| last.error.as_ref());
         let cause = error.map(|error| error.error.message.clone()).unwrap_or_default();
         Awaited { cause, end }

@@ -101,6 +101,9 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let checks = app.relay.upstreams().map(|upstream| async move {
         let asked =
             tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
+        if let Ok(Ok((StatusCode::OK, body))) = &asked {
+            upstream.learn_list(body);
+        }
         // A refused key is an answer too: the client brings its own.
         let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
         // Its circuit admits a trial after each pause, which a balancer must let through.
@@ -114,7 +117,7 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         };
         let (circuit, in_flight, queued) = upstream.state.circuit_report();
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": upstream.state.models()})
+            "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": upstream.known_models()})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
@@ -199,6 +202,7 @@ async fn upstream_models(
     let silent = || UpstreamError::new_broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
     let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
     let mut models = parse_list(&upstream.name, status, &body)?;
+    upstream.learn_list(&body);
     models.iter_mut().for_each(|model| add_capabilities(model, upstream));
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
     if several && upstream.state.names_its_models() {

@@ -29,17 +29,37 @@ pub(super) fn read_file(file: FileText<'_>, problems: &mut Problems) -> Table {
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut broken = Vec::new();
     for error in errors {
-        let at = place(error.span().unwrap_or_default());
-        problems.add(at.clone(), "", format!("not valid TOML: {}", error.message()));
-        broken.push(at);
+        let span = error.span().unwrap_or_default();
+        let at = place(span.clone());
+        let unquoted = text.lines().nth(line_of(text, span.start) - 1).and_then(find_unquoted);
+        if let Some((key, _)) = unquoted {
+            // The first error of the line says it all. The value may be a secret.
+            if !broken.iter().any(|(known, _)| *known == at) {
+                problems.add(at.clone(), "", format!("text needs quotes: write `{key} = \"…\"`"));
+            }
+        } else {
+            problems.add(at.clone(), "", format!("not valid TOML: {}", error.message()));
+        }
+        broken.push((at, unquoted.map(|(_, value)| value.to_owned())));
     }
     let mut table = read_table(document.into_inner(), &place);
     drop_values_at(&mut table, &broken);
     table
 }
 
-/// Takes out the values of lines whose TOML is broken: what the parser made of them is a guess.
-fn drop_values_at(table: &mut Table, broken: &[Place]) {
+/// Returns the key of a line and its value, if that is text without quotes.
+fn find_unquoted(line: &str) -> Option<(&str, &str)> {
+    let (key, value) = line.split_once('=')?;
+    let (key, value) = (key.trim(), value.split(" #").next()?.trim());
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let is_text = value.starts_with(|c: char| c.is_ascii_alphanumeric() || "/.~".contains(c));
+    (is_text && !key.is_empty() && key.chars().all(is_name) && !value.contains(['"', '\'']))
+        .then_some((key, value))
+}
+
+/// Takes out the values of lines whose TOML is broken: what the parser made of them is a guess. Text without
+/// quotes is known.
+fn drop_values_at(table: &mut Table, broken: &[(Place, Option<String>)]) {
     table.retain(|_, entry| {
         let at = super::tree::place(entry);
         match &mut entry.kind {
@@ -51,7 +71,11 @@ fn drop_values_at(table: &mut Table, broken: &[Place]) {
                 });
                 tables.for_each(|inner| drop_values_at(inner, broken));
             }
-            _ => return !broken.contains(&at),
+            kind => match broken.iter().find(|(place, _)| *place == at) {
+                Some((_, Some(text))) => *kind = ValueKind::String(text.clone()),
+                Some((_, None)) => return false,
+                None => {}
+            },
         }
         true
     });

@@ -83,7 +83,15 @@ impl Checker {
                 Some(ValueKind::Array(cleaned.collect()))
             }
             (node, kind) => {
-                problems.add(at, path, describe_misplaced(node, path, &kind));
+                let message = match (node, at.as_str().strip_prefix("environment ")) {
+                    (Node::List(_), Some(variable)) => {
+                        format!(
+                            "it is a list of tables: set the keys of its entries, as in {variable}__0__URL"
+                        )
+                    }
+                    _ => describe_misplaced(node, path, &kind),
+                };
+                problems.add(at, path, message);
                 None
             }
         }
@@ -233,6 +241,9 @@ pub(super) fn describe_unknown(section: &Section, name: &str) -> String {
         .map(|key| key.path.as_str())
         .collect();
     match elsewhere.as_slice() {
+        [path] if !path.contains('.') => {
+            format!("unknown key here; write `{path}` above the first [table]")
+        }
         [] => format!("unknown key; here may be: {}", section.names().collect::<Vec<_>>().join(", ")),
         paths => format!("unknown key here; did you mean {}?", paths.join(" or ")),
     }

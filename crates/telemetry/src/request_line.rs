@@ -517,6 +517,7 @@ impl Drop for RequestLine {
         self.write_line(total, usage);
         self.end_trace(usage);
         if let Some(sink) = self.sink.take() {
+            let prefix_lost = self.prefix_lost.clone();
             let row = self.take_row(total, usage);
             let counted = row
                 .usage
@@ -525,7 +526,8 @@ impl Drop for RequestLine {
                 row,
                 known_model: std::mem::take(&mut self.known_model),
                 counted,
-                prefix_lost: self.prefix_lost.take(),
+                queued: self.queued,
+                prefix_lost,
             });
         }
     }

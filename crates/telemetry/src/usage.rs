@@ -40,6 +40,8 @@ pub struct EndedRequest {
     pub known_model: String,
     /// Its tokens: those of the row, or an estimate if its reply did not state them.
     pub counted: Option<Usage>,
+    /// How long it waited for a place at an upstream that works.
+    pub queued: Duration,
     /// Where its prompt first differs from that of its conversation's last request, if most of it is read
     /// again.
     pub prefix_lost: Option<String>,

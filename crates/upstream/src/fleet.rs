@@ -96,7 +96,7 @@ impl Fleet {
     /// Returns all models that are known to be served.
     pub fn known_models(&self) -> Vec<String> {
         let mut models: Vec<String> = Vec::new();
-        for model in self.iter().filter_map(|upstream| upstream.state.models()).flatten() {
+        for model in self.iter().filter_map(|upstream| upstream.known_models()).flatten() {
             if !models.contains(&model) {
                 models.push(model);
             }

@@ -29,6 +29,8 @@ pub struct ModelFacts {
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     pub(super) models: RwLock<HashMap<String, ModelFacts>>,
+    /// The models of its last list.
+    pub(super) listed: RwLock<Option<Vec<String>>>,
     /// The program behind its list of models.
     pub(super) server: RwLock<Option<Server>>,
     /// When `/v1/models` was asked last; locked while it is being asked.

@@ -44,6 +44,8 @@ impl Unanswered {
             Self::Exchange(error) => chain(error),
         };
         let last = details.rsplit(": ").next().unwrap_or_default();
+        // The number of the error is in the log.
+        let last = last.split(" (os error ").next().unwrap_or_default();
         let (status, code, what) = match self {
             Self::Resolve(_) => {
                 (503, ErrorCode::UpstreamDns, format!("has a host name that cannot be resolved: {address}"))

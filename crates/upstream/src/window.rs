@@ -68,6 +68,12 @@ impl Upstream {
         is_new
     }
 
+    /// Returns the models that the server serves, by the configuration or its own list; `None`: not known.
+    pub fn known_models(&self) -> Option<Vec<String>> {
+        let listed = || self.windows.listed.read().unwrap_or_else(PoisonError::into_inner).clone();
+        self.state.models().or_else(listed)
+    }
+
     /// Returns true when the server has listed this model, or answered a request for it.
     pub fn has_seen_model(&self, model: &str) -> bool {
         self.windows.models.read().unwrap_or_else(PoisonError::into_inner).contains_key(model)
@@ -128,6 +134,8 @@ impl Upstream {
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
         let models = parse_model_list(body);
+        let names = models.iter().map(|model| model.id.clone()).collect();
+        *self.windows.listed.write().unwrap_or_else(PoisonError::into_inner) = Some(names);
         *self.windows.server.write().unwrap_or_else(PoisonError::into_inner) =
             models.iter().find_map(|model| model.server);
         let is_ollama = models.iter().any(|model| model.server == Some(Server::Ollama));

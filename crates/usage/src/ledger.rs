@@ -591,7 +591,7 @@ pub async fn report_from_store(
 
 impl UsageSink for Ledger {
     fn record_request(&self, ended: EndedRequest) {
-        let EndedRequest { row, known_model, counted, prefix_lost } = ended;
+        let EndedRequest { row, known_model, counted, queued, prefix_lost } = ended;
         if WITHOUT_ROWS.contains(&&*row.route) {
             return;
         }
@@ -616,7 +616,9 @@ impl UsageSink for Ledger {
         }
         let at = clock::now();
         if !row.model.is_empty() {
-            state.minutes.add_request(RequestOutcome { prefix_lost, ..RequestOutcome::from_row(&row) }, at);
+            let queued = clock::to_millis(queued);
+            let outcome = RequestOutcome { queued, prefix_lost, ..RequestOutcome::from_row(&row) };
+            state.minutes.add_request(outcome, at);
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {

@@ -31,8 +31,8 @@ pub struct RequestOutcome {
     pub loop_stopped: bool,
     /// It exceeded the model's window. The number identifies the request, or the run that it is part of.
     pub overflowed: Option<u64>,
-    /// The time that it waited for a place, in milliseconds.
-    pub waited: u64,
+    /// The time that it waited for a place at an upstream that works, in milliseconds.
+    pub queued: u64,
     /// The time to the first byte of the reply, in milliseconds.
     pub first_byte: Option<u64>,
     /// The upstream at which it failed, and the error's code.
@@ -59,7 +59,7 @@ impl RequestOutcome {
             loop_stopped: !row.loop_stopped.is_empty(),
             overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str())
                 .then(|| identity_of(row)),
-            waited: clock::to_millis(row.waited),
+            queued: 0,
             first_byte: row.first_byte.map(clock::to_millis),
             error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
             prefix_lost: None,
@@ -114,7 +114,7 @@ impl Counts {
         self.all += 1;
         self.failed += u64::from(ended.failed);
         self.asked_again += u64::from(ended.asked_again);
-        self.waited_long += u64::from(ended.waited > LONG_WAIT);
+        self.waited_long += u64::from(ended.queued > LONG_WAIT);
         self.loops_stopped += u64::from(ended.loop_stopped);
         self.overflowed.extend(ended.overflowed.filter(|_| self.overflowed.len() < OVERFLOWS));
         self.errors.extend(ended.error.filter(|_| self.errors.len() < ERRORS));

@@ -4,10 +4,13 @@ use clap::{Args, ValueEnum as _};
 
 use super::clients::Client;
 
+/// The clients, as the usage line names them.
+const CLIENTS: &str = "openclaw|codex|claude-code|opencode|qwen-code|cline";
+
 #[derive(Args, Debug)]
 pub(in crate::cli) struct SetupArgs {
     /// The client
-    #[arg(value_enum)]
+    #[arg(value_enum, value_name = CLIENTS)]
     pub(super) client: Client,
     /// Where respool listens
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8003")]
@@ -28,11 +31,22 @@ pub(in crate::cli) struct SetupArgs {
     #[arg(long)]
     pub(super) yes: bool,
     /// Restore the settings as they were
-    #[arg(long, conflicts_with = "dry_run")]
+    #[arg(long)]
     pub(super) undo: bool,
 }
 
 /// Returns the client's name, as the command line knows it.
 pub(super) fn name_of(client: Client) -> String {
     client.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_usage_line_names_all_clients() {
+        let names: Vec<String> = Client::value_variants().iter().map(|client| name_of(*client)).collect();
+        assert_eq!(names.join("|"), CLIENTS);
+    }
 }

@@ -145,14 +145,18 @@ fn replace_file(file: &Path, text: &str) -> io::Result<()> {
     fs::rename(&beside, &file)
 }
 
-/// Restores the settings, and keeps later changes.
-pub(super) fn undo_change(client: Client, file: Option<&Path>) -> Result<(), Failure> {
+/// Shows how the settings are restored, asks, and writes them. Later changes are kept. Returns true if they
+/// were written.
+///
+/// # Errors
+/// When there is nothing to undo, a file cannot be read or written, or the person said no.
+pub(super) fn undo_change(client: Client, file: Option<&Path>, writing: Writing) -> Result<bool, Failure> {
     let Some(file) = file else {
         say::say(&format!(
             "{} gets its settings from the shell, so there is no file to restore.",
             name_of(client)
         ));
-        return Ok(());
+        return Ok(false);
     };
     let present = match fs::read_to_string(file) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -164,20 +168,26 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>) -> Result<(), Fai
         || format!("there is nothing to undo: {} does not exist", sibling_path(file, BEFORE).display());
     let restored = without_respool(client, file, &present).ok_or_else(nothing)?;
     let failed = |error: io::Error| format!("{} cannot be restored: {error}", file.display());
-    let text = match restored {
-        Restored::Merged(text) => text,
+    let (text, kept) = match restored {
+        Restored::Merged(text) => (text, None),
         Restored::Conflict(text) => {
             let kept = sibling_path(file, UNDONE);
-            replace_file(&kept, &present).map_err(failed)?;
             say::say(&format!(
                 "{} was changed in lines that respool had written, or is no longer valid. It is restored to what it was before; the changed file is kept as {}.",
                 file.display(),
                 kept.display()
             ));
-            text
+            (text, Some(kept))
         }
     };
     say::say_piece(&diff_text(&present, &text, file));
+    if !writing.is_agreed()? {
+        say::say(NOTHING_WRITTEN);
+        return Ok(false);
+    }
+    if let Some(kept) = kept {
+        replace_file(&kept, &present).map_err(failed)?;
+    }
     if text.is_empty() {
         remove_if_present(file)?;
     } else {
@@ -187,7 +197,7 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>) -> Result<(), Fai
         remove_if_present(&sibling_path(file, end))?;
     }
     say::say(&format!("{} has been restored.", file.display()));
-    Ok(())
+    Ok(true)
 }
 
 /// Removes a file that may be gone already.
@@ -219,16 +229,16 @@ mod tests {
         assert!(!file.exists(), "a dry run writes nothing");
         edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         assert!(fs::read_to_string(&file).unwrap().contains("[model_providers.respool]"));
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert!(
             !file.exists() && !sibling_path(&file, BEFORE).exists() && !sibling_path(&file, AFTER).exists()
         );
         fs::write(&file, "# mine\n").unwrap();
         edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         edit_file(Client::Codex, &Target { model: "n".into(), ..target }, &file, Writing::Yes).unwrap();
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# mine\n");
-        assert!(undo_change(Client::Codex, Some(&file)).is_err());
+        assert!(undo_change(Client::Codex, Some(&file), Writing::Yes).is_err());
     }
 
     #[test]
@@ -240,7 +250,7 @@ mod tests {
         let by_hand = fs::read_to_string(&file).unwrap().replace("model = \"m\"", "model = \"other\"");
         fs::write(&file, by_hand).unwrap();
         edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert_eq!(fs::read_to_string(&file).unwrap(), "model = \"gpt-5\"\n");
     }
 
@@ -250,11 +260,11 @@ mod tests {
         let file = folder.path().join("config.toml");
         edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
         fs::remove_file(&file).unwrap();
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert!(!file.exists() && !sibling_path(&file, BEFORE).exists());
         edit_file(Client::Codex, &target(), &file, Writing::Yes).unwrap();
         fs::write(&file, [0xff, 0xfe]).unwrap();
-        assert!(undo_change(Client::Codex, Some(&file)).is_err());
+        assert!(undo_change(Client::Codex, Some(&file), Writing::Yes).is_err());
         assert_eq!(fs::read(&file).unwrap(), [0xff, 0xfe]);
         assert!(sibling_path(&file, BEFORE).exists() && !sibling_path(&file, UNDONE).exists());
     }
@@ -274,7 +284,7 @@ mod tests {
         changed["env"].as_object_mut().unwrap().remove("A");
         changed["env"]["ANTHROPIC_DEFAULT_HAIKU_MODEL"] = json!("haiku");
         fs::write(&file, changed.to_string()).unwrap();
-        undo_change(Client::ClaudeCode, Some(&file)).unwrap();
+        undo_change(Client::ClaudeCode, Some(&file), Writing::Yes).unwrap();
         let env = json!({"ANTHROPIC_MODEL": "opus", "C": "d", "ANTHROPIC_DEFAULT_HAIKU_MODEL": "haiku"});
         assert_eq!(read(), json!({"theme": "dark", "env": env, "allow": ["ls", "cat"]}));
         assert!(!sibling_path(&file, UNDONE).exists());
@@ -291,20 +301,20 @@ mod tests {
         edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         let changed = text().replace("x = 1", "x = 2");
         fs::write(&file, &changed).unwrap();
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert_eq!(text(), mine.replace("x = 1", "x = 2"));
         // If it was undone by hand and then changed, the changed version is what the next undo restores.
         edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         let by_hand = format!("{mine}{later}");
         fs::write(&file, &by_hand).unwrap();
         edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert_eq!(text(), by_hand);
         // Changes to respool's own lines are kept beside the file.
         edit_file(Client::Codex, &target, &file, Writing::Yes).unwrap();
         let other = text().replace("model = \"m\"", "model = \"n\"");
         fs::write(&file, &other).unwrap();
-        undo_change(Client::Codex, Some(&file)).unwrap();
+        undo_change(Client::Codex, Some(&file), Writing::Yes).unwrap();
         assert_eq!(text(), by_hand);
         assert_eq!(fs::read_to_string(sibling_path(&file, UNDONE)).unwrap(), other);
     }

@@ -31,7 +31,7 @@ pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
     }
     let file = args.client.settings_file(&find_settings_folders());
     if args.undo {
-        return undo_change(args.client, file.as_deref());
+        return undo_change(args.client, file.as_deref(), Writing::from_arguments(&args)).map(drop);
     }
     new_runtime()?.block_on(set_up(args, file))
 }

@@ -33,6 +33,11 @@ pub(super) enum AskError {
     Unreachable { url: String, cause: String, todo: String },
     #[error("respool at {url} {refusal}")]
     WrongKey { url: String, refusal: String },
+    #[error(
+        "the server at {url} is not respool. If it is the model server, write --upstream {url}; --url is the \
+         address of respool, which `respool serve --upstream {url}` starts"
+    )]
+    NotRespool { url: String },
     #[error("respool answered {status}: {text}")]
     Refused { status: reqwest::StatusCode, text: String },
 }
@@ -63,9 +68,26 @@ impl Respool {
 
     /// Returns the list of models.
     pub(super) async fn list_models(&self) -> Result<Vec<Value>, AskError> {
+        self.upstream_names().await?;
         let request = self.http_client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
         let list = self.send_request(request).await?;
         Ok(list["data"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// Returns the names of its upstreams. Only respool has such a page.
+    pub(super) async fn upstream_names(&self) -> Result<Vec<String>, AskError> {
+        let request = self.http_client()?.get(format!("{}/ready", self.url)).timeout(LIST_WITHIN);
+        let answer = async {
+            let answer = request.send().await?;
+            answer.text().await
+        };
+        let page = match answer.await {
+            Ok(text) => serde_json::from_str::<Value>(&text).unwrap_or_default(),
+            Err(error) => return Err(self.explain_unreachable(&error).await),
+        };
+        let upstreams =
+            page["upstreams"].as_array().ok_or_else(|| AskError::NotRespool { url: self.url.clone() })?;
+        Ok(upstreams.iter().filter_map(|upstream| upstream["name"].as_str().map(str::to_owned)).collect())
     }
 
     /// Returns the model's name and window.

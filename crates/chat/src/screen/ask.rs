@@ -11,7 +11,7 @@ use super::super::preview::{self, Kind, Row};
 use super::super::terminal::{CTRL_C, CTRL_D, CTRL_Z, Quiet, Typed};
 use super::{MOST_ROWS, Screen, format_count, terminal_height};
 use tools::{QuestionKind, Target};
-use wire::visible::{cut_line, make_visible, one_line};
+use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// The rows of the terminal that are left for the head and the question.
 const AROUND: usize = 6;
@@ -34,7 +34,7 @@ pub(crate) enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Key {
     Answer(Answer),
-    /// Read what the model is to do instead.
+    /// Read what the model should do instead.
     Tell,
     /// Show everything page by page, then ask again.
     View,
@@ -166,7 +166,13 @@ impl Screen {
         let view = if hidden > 0 { "  [v]iew all" } else { "" };
         let asked = format!("{verb}{}{count}?", preview::target_label(&asking.target));
         let keys = format!("[y]es  [n]o{always}  [t]ell it instead{view}");
-        format!("  {} {} ", self.paint.yellow(&asked), self.paint.dim(&keys))
+        let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
+        let on_one_line = columns(&asked) + columns(&keys) + 4 <= self.width;
+        let (asked, gap) = match on_one_line {
+            true => (asked, " "),
+            false => (wrap_text(&asked, self.width.saturating_sub(2)).replace('\n', "\n  "), "\n  "),
+        };
+        format!("  {}{gap}{} ", self.paint.yellow(&asked), self.paint.dim(&keys))
     }
 
     /// Shows all rows, page by page.
@@ -204,7 +210,7 @@ fn said(answer: &Answer) -> &'static str {
     }
 }
 
-/// Reads what the model is to do instead; `None` for an empty line.
+/// Reads what the model should do instead; `None` for an empty line.
 async fn read_words() -> Option<Answer> {
     let read = tokio::task::spawn_blocking(|| read_line("  Tell it: ")).await;
     match read.unwrap_or(Input::End) {

@@ -9,8 +9,8 @@ use crate::outcome::{Finding, History, Whole};
 use telemetry::metrics;
 use translate::{Salvage, with_usage};
 use upstream::UpstreamError;
-use wire::ApiError;
 use wire::turn::{FinishReason, Usage};
+use wire::{ApiError, ErrorCode};
 
 impl Exchange {
     pub(super) fn deliver_reply(&mut self, place: usize) -> ExchangeReply {
@@ -94,6 +94,11 @@ impl Exchange {
             let setting = rule.consent_setting();
             error.message =
                 format!("{}. respool can adapt such requests if you allow it: {setting}", error.message);
+        }
+        let known = self.relay.known_models();
+        if error.code == Some(ErrorCode::ModelNotFound) && !known.is_empty() {
+            let message = error.message.trim_end_matches('.');
+            error.message = format!("{message}. Available models: {}", known.join(", "));
         }
         self.request.record.record_failed_attempts(cause.status, cause.log_text());
         error

@@ -133,5 +133,7 @@ pub(super) fn empty_note(text: &str) -> Markup {
 
 /// Returns a word with a colour, which also a reader of the screen gets as a word.
 pub(super) fn colour_badge(kind: &str, text: &str) -> Markup {
-    html! { span class={ "badge " (kind) } { (text) } }
+    // On a phone there is no room for what most problems have in common.
+    let (common, own) = text.strip_prefix("upstream ").map_or(("", text), |own| ("upstream ", own));
+    html! { span class={ "badge " (kind) } { @if !common.is_empty() { span class="wide" { (common) } } (own) } }
 }

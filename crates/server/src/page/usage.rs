@@ -158,7 +158,9 @@ fn usage_charts(report: &Report, period: Period, currency: &str) -> Markup {
     html! {
         div class="charts" {
             (bar_chart(&format!("Tokens of each {step}"), &steps.iter().map(tokens).collect::<Vec<_>>(), &as_tokens))
-            (bar_chart(&format!("Cost of each {step}{unit}"), &steps.iter().map(cost).collect::<Vec<_>>(), &as_money))
+            @if report.total.cost != Money::default() {
+                (bar_chart(&format!("Cost of each {step}{unit}"), &steps.iter().map(cost).collect::<Vec<_>>(), &as_money))
+            }
         }
     }
 }

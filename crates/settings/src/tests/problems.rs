@@ -36,6 +36,30 @@ fn unknown_keys_are_named_with_what_was_meant() {
 }
 
 #[test]
+fn text_without_quotes_is_named() {
+    check(&[
+        ("listen = 127.0.0.1:8003", "respool.toml:1: text needs quotes: write `listen = \"…\"`"),
+        (
+            "[[upstream]]\nurl = http://gpu:8000 # the box\n",
+            "respool.toml:2: text needs quotes: write `url = \"…\"`",
+        ),
+        (
+            "[[upstream]]\nurl = \"http://a\"\nlisten = \"127.0.0.1:1\"",
+            "respool.toml:3: upstream[0].listen: unknown key here; write `listen` above the first [table]",
+        ),
+    ]);
+}
+
+#[test]
+fn environment_sets_entries_of_lists() {
+    assert_eq!(
+        problems("", &[("RESPOOL__UPSTREAM", "http://gpu:8000")], [None; 2]),
+        "environment RESPOOL__UPSTREAM: upstream: it is a list of tables: set the keys of its entries, as in \
+         RESPOOL__UPSTREAM__0__URL"
+    );
+}
+
+#[test]
 fn wrong_types_and_units() {
     check(&[
         (

@@ -112,7 +112,7 @@ fn apply_edits(before: &str, edits: &[Edit]) -> Result<String, String> {
     for (index, edit) in edits.iter().enumerate() {
         let which = if edits.len() == 1 { String::new() } else { format!(" of edit {}", index + 1) };
         let (at, old, new) =
-            find_old_text(before, edit).map_err(|problem| format!("the oldText{which} {problem}"))?;
+            find_old_text(before, edit).map_err(|problem| format!("the old text{which} {problem}"))?;
         places.push((at, at + old, new));
     }
     places.sort_by_key(|(start, ..)| *start);
@@ -124,7 +124,7 @@ fn apply_edits(before: &str, edits: &[Edit]) -> Result<String, String> {
         after.replace_range(start..end, new);
     }
     if after == before {
-        return Err("the edit changes nothing: oldText and newText are the same".into());
+        return Err("the edit changes nothing: the old text and the new one are the same".into());
     }
     Ok(after)
 }
@@ -207,7 +207,7 @@ mod tests {
         check("aaa", &[("aa", "x")], Err("more than once"));
         check("ää ä", &[("ää", "x")], Ok("x ä"));
         check("abc", &[("ab", "x"), ("bc", "y")], Err("overlap"));
-        check("abc", &[("ab", "x"), ("zz", "y")], Err("oldText of edit 2 is not there"));
+        check("abc", &[("ab", "x"), ("zz", "y")], Err("old text of edit 2 is not there"));
         check("  if x:\n    y", &[("if x:\n  y", "z")], Err("line 1 is like its first line"));
         check("abc", &[("b", "b")], Err("changes nothing"));
     }

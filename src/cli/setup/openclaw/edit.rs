@@ -27,8 +27,8 @@ pub(in crate::cli::setup) struct Model {
 pub(in crate::cli::setup) struct RespoolProvider {
     /// respool's URL, without `/v1`.
     pub(in crate::cli::setup) url: String,
-    /// The model server's URL, if given: providers that point at it are redirected to respool.
-    pub(in crate::cli::setup) upstream: Option<String>,
+    /// URLs of model servers: providers that point at them are redirected to respool.
+    pub(in crate::cli::setup) upstreams: Vec<String>,
     pub(in crate::cli::setup) models: Vec<Model>,
     /// The model that the person named.
     pub(in crate::cli::setup) model: Option<String>,
@@ -76,8 +76,8 @@ pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &RespoolProvider
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
     let text = if present.trim().is_empty() { "{}\n" } else { present };
-    let root = CstRootNode::parse(text, &ParseOptions::default())
-        .map_err(|error| format!("it is not valid JSON5: {error}"))?;
+    let root =
+        CstRootNode::parse(text, &json5()).map_err(|error| format!("it is not valid JSON5: {error}"))?;
     let before = root.to_serde_value().unwrap_or_default();
     let object = root.object_value().ok_or("it does not hold an object")?;
     let (provider, id) = (provider_of(&before, wanted), model_of(&before, wanted)?);
@@ -97,10 +97,15 @@ pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &RespoolProvider
     })
 }
 
+/// Returns the rules of JSON5.
+fn json5() -> ParseOptions {
+    ParseOptions { allow_missing_commas: false, ..ParseOptions::default() }
+}
+
 /// Returns true for a text that is JSON5 with an object at the top.
 pub(in crate::cli::setup) fn can_read(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    CstRootNode::parse(text, &ParseOptions::default()).is_ok_and(|root| root.object_value().is_some())
+    CstRootNode::parse(text, &json5()).is_ok_and(|root| root.object_value().is_some())
 }
 
 /// Returns the name of the provider that already points at respool or the model server.
@@ -115,7 +120,7 @@ fn provider_of(config: &Value, wanted: &RespoolProvider) -> String {
         let found = in_use.into_iter().chain(providers.into_iter().flatten()).find(|(_, it)| of(it));
         found.map(|(name, _)| name.clone())
     };
-    let found = asks(&wanted.url).or_else(|| asks(wanted.upstream.as_deref()?));
+    let found = asks(&wanted.url).or_else(|| wanted.upstreams.iter().find_map(|url| asks(url)));
     // Under the name `vllm`, OpenClaw discovers models itself and changes requests.
     found.filter(|name| name != "vllm").unwrap_or_else(|| PROVIDER.to_owned())
 }
@@ -256,11 +261,12 @@ fn own_models(config: &Value, wanted: &RespoolProvider) -> Vec<AgentModel> {
 }
 
 fn direct_providers(config: &Value, wanted: &RespoolProvider) -> Vec<String> {
-    let Some(upstream) = &wanted.upstream else { return Vec::new() };
     let providers = config["models"]["providers"].as_object().into_iter().flatten();
     let points_there = |provider: &Value| {
         let base = provider["baseUrl"].as_str();
-        base.is_some_and(|base| is_same_server(base, upstream) && !is_same_server(base, &wanted.url))
+        base.is_some_and(|base| {
+            wanted.upstreams.iter().any(|url| is_same_server(base, url)) && !is_same_server(base, &wanted.url)
+        })
     };
     providers.filter(|(_, provider)| points_there(provider)).map(|(name, _)| name.clone()).collect()
 }
@@ -336,7 +342,7 @@ mod tests {
     fn wanted(models: &[(&str, Option<u64>)]) -> RespoolProvider {
         RespoolProvider {
             url: "http://127.0.0.1:8003".into(),
-            upstream: Some("http://gpu:8000".into()),
+            upstreams: vec!["http://gpu:8000".into()],
             models: models.iter().map(|&(id, window)| Model { id: id.into(), window }).collect(),
             model: None,
             key_env: None,
@@ -494,7 +500,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_left_alone() {
-        for present in ["{", "[]", r#"{"models": 7}"#, r#"{"agents": {"defaults": []}}"#] {
+        for present in
+            ["{", "[]", "{models: {} agents: {}}", r#"{"models": 7}"#, r#"{"agents": {"defaults": []}}"#]
+        {
             let error = edit_config(present, &wanted(&[("m", None)])).unwrap_err().to_string();
             assert!(error.contains("not"), "{present}: {error}");
         }

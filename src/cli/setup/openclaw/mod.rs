@@ -52,8 +52,9 @@ impl Places {
 pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
     let places = Places::find();
     if arguments.undo {
-        undo_change(arguments.client, Some(&places.config))?;
-        return forget_copies(&places);
+        let is_undone =
+            undo_change(arguments.client, Some(&places.config), Writing::from_arguments(arguments))?;
+        return if is_undone { forget_copies(&places) } else { Ok(()) };
     }
     new_runtime()?.block_on(set_up(arguments, arguments.upstream.as_deref(), &places))
 }
@@ -66,7 +67,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let installed = OpenClaw::find_in_path();
     let wanted = RespoolProvider {
         url: respool.url.clone(),
-        upstream: upstream.map(base_url),
+        upstreams: known_upstreams(&respool, upstream).await,
         models,
         model: arguments.model.clone(),
         key_env: arguments.key_env.clone(),
@@ -112,7 +113,9 @@ async fn choose_models(
 ) -> Result<Vec<Model>, Failure> {
     let list = match (listed, upstream) {
         // A file with a wrong key would be useless.
-        (Err(error @ AskError::WrongKey { .. }), _) => return Err(error.into()),
+        (Err(error @ (AskError::WrongKey { .. } | AskError::NotRespool { .. })), _) => {
+            return Err(error.into());
+        }
         (Err(error), None) => {
             return Err(format!("{error}, or name the model server with --upstream URL").into());
         }
@@ -127,6 +130,16 @@ async fn choose_models(
         return Err("the server lists no models: load one and try again".into());
     }
     Ok(models)
+}
+
+/// Returns the addresses of model servers: the one that was given, or those of the running respool, as far as
+/// their names are addresses.
+async fn known_upstreams(respool: &Respool, upstream: Option<&str>) -> Vec<String> {
+    if let Some(url) = upstream {
+        return vec![base_url(url)];
+    }
+    let names = respool.upstream_names().await.unwrap_or_default();
+    names.iter().filter(|name| name.contains(':')).map(|name| format!("http://{name}")).collect()
 }
 
 /// Suggests `max_concurrency` where the server says how many requests it works on at a time.
