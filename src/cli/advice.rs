@@ -413,11 +413,11 @@ mod tests {
         check(&format!("{open}{key}"), Some("could use the upstream's key"), false);
         check(&format!("{open}{key}{agent}"), Some("`allow_unauthenticated = true`"), false);
         check(&format!("{open}allow_unauthenticated = true\n{agent}"), None, true);
-        check(&format!("{open}client_keys = ['k']\n{key}{agent}"), None, false);
+        check(&format!("{open}client_keys = ['0123456789abcdef']\n{key}{agent}"), None, false);
         check(&format!("listen = 'localhost:1'\n{key}{agent}"), None, false);
         check(open, Some("could use the models, and read what was used"), false);
         check(&format!("{open}allow_unauthenticated = true\n"), None, true);
-        check(&format!("{open}client_keys = ['k']\n"), None, false);
+        check(&format!("{open}client_keys = ['0123456789abcdef']\n"), None, false);
         check("listen = '127.0.0.1:1'\n", None, false);
         for list in ["client_keys_env", "operator_keys_env"] {
             check(

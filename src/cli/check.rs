@@ -276,6 +276,10 @@ impl UpstreamAddress {
     }
 
     fn when_wrong(&self) -> String {
+        let url = self.url.trim_end_matches('/');
+        if let Some(base) = url.strip_suffix("/v1").filter(|base| base.ends_with("/v1")) {
+            return format!("write /v1 once: make {} {base}", self.setting_name());
+        }
         format!("check that {} is the base URL of an OpenAI-compatible server", self.setting_name())
     }
 
@@ -303,7 +307,11 @@ async fn models_of(
     let (status, body) = match asked {
         Ok(Ok(answer)) => answer,
         Ok(Err(error)) => {
-            findings.fail(&error.error.message, &address.when_unreachable().await);
+            let todo = match error.error.code {
+                Some(ErrorCode::UpstreamDns) => format!("check the host name in {}", address.setting_name()),
+                _ => address.when_unreachable().await,
+            };
+            findings.fail(&error.error.message, &todo);
             return None;
         }
         Err(_) => {

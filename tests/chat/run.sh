@@ -112,7 +112,8 @@ grep -q "the person who was asked said no" "$dir/log" || fail "the model was not
 ok "a denied command does not run, and the model is told"
 
 say "Write a poem."
-await "Change poem.txt (+60 −0)? [y]es  [n]o  [a]lways write_file  [t]ell it instead  [v]iew all"
+await "[y]es  [n]o  [a]lways write_file  [t]ell it instead  [v]iew all"
+shows "Change poem.txt (+60 −0)?"
 shows "… 27 more rows, not shown: [v]iew"
 keys v
 await "rows to 38 of 61"

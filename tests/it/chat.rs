@@ -139,9 +139,8 @@ async fn without_a_terminal_questions_are_denied() {
     assert_eq!((done.status.code(), place.read("a.txt").as_str()), (Some(1), "one\ntwo\n"));
     assert!(stderr(&done).contains("add --yes"), "{}", stderr(&done));
     assert!(last_result(&fake, 1).contains("no person can be asked"), "{}", last_result(&fake, 1));
-    assert!(
-        stderr(&done).contains("└ not done: tools.policy.default says ask, and no person can be asked\n")
-    );
+    let line = "└ not done: it needs consent, and no person can be asked\n";
+    assert!(stderr(&done).contains(line), "{}", stderr(&done));
 }
 
 #[tokio::test]
@@ -310,7 +309,7 @@ async fn failures_set_the_exit_code() {
     check(&place.chat(&fake.url(), "", &["-p", "x"]).await, 1, &["refuses the key", "api_key"]);
     fake.then(Script::json(400, &replies::error(400, "No such thing.", "BadRequestError")));
     let model = place.chat(&fake.url(), "", &["--model", "m", "-p", "x"]).await;
-    check(&model, 1, &["the model could not go on", "No such thing."]);
+    check(&model, 1, &["no answer: No such thing."]);
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, FdFlag};
+
 use crate::lifecycle::{program, run};
 use crate::support::client::Request;
 use crate::support::client::exchange;
@@ -246,6 +248,8 @@ impl Terminal {
     fn with_program(command: &mut std::process::Command) -> (Self, std::process::Child) {
         let size = nix::pty::Winsize { ws_row: 24, ws_col: COLUMNS, ws_xpixel: 0, ws_ypixel: 0 };
         let pty = nix::pty::openpty(Some(&size), None).unwrap();
+        // The program must not hold the other end.
+        nix::fcntl::fcntl(&pty.master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
         let child = command.stderr(std::process::Stdio::from(pty.slave)).spawn().unwrap();
         let (sender, pieces) = std::sync::mpsc::channel();
         let mut master = std::fs::File::from(pty.master);

@@ -37,8 +37,8 @@ fn setup(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
 /// Regression: the address of the model server was taken for that of respool.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_model_server_is_not_taken_for_respool() {
-    let fake = FakeVllm::start([]).await;
-    fake.serve_models(&["gpt-oss-120b"]);
+    let unknown = Script::json(404, &serde_json::json!({"detail": "Not Found"})).on("GET", "/ready");
+    let fake = FakeVllm::start([unknown]).await;
     let url = fake.url();
     tokio::task::spawn_blocking(move || {
         let (home, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

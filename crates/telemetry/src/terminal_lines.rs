@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use wire::visible::{char_width, cut_line, make_visible, one_line};
+use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// The target of the line that each request writes.
 const REQUEST: &str = "respool::request";
@@ -22,6 +22,9 @@ const ALERTS: &str = "respool::alerts";
 const USUAL_WIDTH: usize = 100;
 /// The least width for a request's line; on a narrower terminal it wraps.
 const LEAST_WIDTH: usize = 40;
+
+/// The margin of what continues a line: the width of `hh:mm:ss `.
+const BELOW_TIME: &str = "         ";
 
 const DIM: &str = "2";
 const RED: &str = "31";
@@ -50,7 +53,8 @@ where
         let line = if metadata.target() == REQUEST {
             self.request_line(&fields, terminal_width())
         } else {
-            self.event_line(&fields, *metadata.level(), metadata.target())
+            let line = self.event_line(&fields, *metadata.level(), metadata.target());
+            wrap_below_time(&line, terminal_width())
         };
         let time = clock::format_time(clock::now());
         let time = time.get(11..19).unwrap_or_default();
@@ -85,7 +89,8 @@ impl TerminalLines {
             return format!("{word}{}", cut_line(&about, room));
         }
         let about = cut_line(&request_parts(fields, false).join("  "), room);
-        format!("{word}{about}\n         {}", one_line(error, usize::MAX))
+        let error = wrap_below_time(&one_line(error, usize::MAX), width);
+        format!("{word}{about}\n{BELOW_TIME}{error}")
     }
 
     fn event_line(&self, fields: &Fields, level: Level, target: &str) -> String {
@@ -106,6 +111,11 @@ impl TerminalLines {
         }
         line
     }
+}
+
+/// Wraps text between words, below the place after the time.
+fn wrap_below_time(text: &str, width: usize) -> String {
+    wrap_text(text, width.saturating_sub(BELOW_TIME.len())).replace('\n', &format!("\n{BELOW_TIME}"))
 }
 
 fn text_width(text: &str) -> usize {
@@ -262,6 +272,12 @@ mod tests {
         assert_eq!(PLAIN.request_line(&read, 200), "ok          m  1 call (read from text)");
         let own = fields(&[("model", "m"), ("status", "0"), ("outcome", "error")]);
         assert_eq!(PLAIN.request_line(&own, 200), "error       m");
+    }
+
+    #[test]
+    fn long_lines_continue_below_the_time() {
+        assert_eq!(wrap_below_time("one two three four", 20), "one two\n         three four");
+        assert_eq!(wrap_below_time("one two", 20), "one two");
     }
 
     #[test]

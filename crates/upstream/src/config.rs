@@ -192,6 +192,7 @@ impl FromStr for Address {
                 ));
             }
             Some(directory) => return Ok(Self::Replay(PathBuf::from(directory))),
+            None if text.is_empty() => return wrong("it is empty; write \"http://127.0.0.1:8000\"".into()),
             None => {}
         }
         let Some((scheme, rest)) = text.split_once("://") else {
@@ -286,6 +287,7 @@ mod tests {
     #[test]
     fn addresses_that_are_none_say_why() {
         for (text, why) in [
+            ("", "it is empty; write \"http://127.0.0.1:8000\""),
             ("127.0.0.1:8000", "the scheme is missing; write \"http://127.0.0.1:8000\""),
             ("localhost:8000/v1", "the scheme is missing"),
             ("ftp://box", "only http, https and replay:DIR"),

@@ -134,7 +134,7 @@ impl Upstream {
     /// Learns from an answer of `/v1/models`.
     pub fn learn_list(&self, body: &[u8]) {
         let models = parse_model_list(body);
-        let names = models.iter().map(|model| model.id.clone()).collect();
+        let names = models.iter().map(|model| model.id.clone()).filter(|id| !id.is_empty()).collect();
         *self.windows.listed.write().unwrap_or_else(PoisonError::into_inner) = Some(names);
         *self.windows.server.write().unwrap_or_else(PoisonError::into_inner) =
             models.iter().find_map(|model| model.server);

@@ -45,6 +45,9 @@ impl Run {
                 self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));
                 self.entries.push(Entry::Note(correction::STOPPED_TURN.to_owned()));
             }
+            Phase::Done(outcome) if outcome.cancelled => {
+                self.entries.push(Entry::Note(correction::STOPPED_TURN.to_owned()));
+            }
             _ => self.entries.push(Entry::Note(correction::STOPPED.to_owned())),
         }
     }

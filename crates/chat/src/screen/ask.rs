@@ -334,7 +334,7 @@ mod tests {
             &asking("write_file", file(".git/hooks/pre-commit", "README.md"), Some(diff)),
             60,
             21,
-            "  Change .git/hooks/pre-commit (written as README.md) (+1 −1)? [y]es  [n]o  [t]ell it instead  [v]iew all ",
+            "  Change .git/hooks/pre-commit (written as README.md) (+1 −1)?\n  [y]es  [n]o  [t]ell it instead  [v]iew all ",
         );
         check(
             &asking("shell_command", command("make", "evil"), None),
@@ -346,7 +346,7 @@ mod tests {
             &asking("shell_command", command("echo 1\necho 2", "."), None),
             301,
             277,
-            "  Run it (301 rows, from `echo 1 echo 2`)? [y]es  [n]o  [a]lways this very command  [t]ell it instead  [v]iew all ",
+            "  Run it (301 rows, from `echo 1 echo 2`)?\n  [y]es  [n]o  [a]lways this very command  [t]ell it instead  [v]iew all ",
         );
     }
 
@@ -364,8 +364,8 @@ mod tests {
         assert_eq!((rows.len(), rows[0].text.as_str()), (5, "line 35"));
         assert_eq!(
             screen.question_text(&asking, rows.len(), 0),
-            "  The sandbox may have stopped this command. Run it again with all your files and local services in \
-             reach? [y]es  [n]o  [t]ell it instead "
+            "  The sandbox may have stopped this command. Run it again with all your files and local services in\n  \
+             reach?\n  [y]es  [n]o  [t]ell it instead "
         );
     }
 
