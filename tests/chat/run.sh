@@ -195,7 +195,10 @@ start --resume
 await "Number (Enter begins a new conversation)"
 keys 7 Enter
 await "\`7\` is not a number from 1 to"
-await "left with 1"
+keys Enter
+await "asks before it changes or runs anything"
+keys C-d
+await "left with 0"
 ok "--continue, also after kill -9; --resume; history"
 
 for signal in TERM HUP; do

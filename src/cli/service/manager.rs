@@ -239,7 +239,7 @@ pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<Strin
     let advice = match program {
         "systemctl" => {
             ". If you are not in a login session (for example after `su`, or in a container), log in as this user or set \
-             XDG_RUNTIME_DIR=/run/user/$(id -u)"
+             XDG_RUNTIME_DIR=/run/user/$(id -u). Without a service, `respool serve` runs it"
         }
         _ => "",
     };

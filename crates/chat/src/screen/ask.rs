@@ -55,9 +55,12 @@ impl Screen {
         let most = MOST_ROWS.min(terminal_height().saturating_sub(AROUND));
         let hidden = rows.len().saturating_sub(most);
         self.previewed = asking.preview.is_some();
-        self.write_rows(&rows[..rows.len().min(most)]);
+        // Of a long replacement, both what goes and what comes is seen.
+        let head = if hidden > 0 { most / 2 } else { rows.len() };
+        self.write_rows(&rows[..head]);
         let began = Instant::now();
         self.note_hidden(asking, hidden);
+        self.write_rows(&rows[head + hidden..]);
         let question = self.question_text(asking, rows.len(), hidden);
         let has_always = asking.always.question_text().is_some();
         // Letters of a text are no answers until Enter ends it.
