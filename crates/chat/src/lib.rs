@@ -143,7 +143,13 @@ fn new_screen(has_prompt: bool) -> Screen {
 }
 
 async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let (model, doubt) = models::find_model(&setting.models, setting.options.model.as_deref()).await?;
+    let found = models::find_model(&setting.models, setting.options.model.as_deref()).await;
+    let (model, doubt) = found.map_err(|why| match setting.options.resume {
+        Resume::Nothing => why,
+        Resume::Last | Resume::Chosen => {
+            format!("{why}; with --model ID the conversation opens without asking a server")
+        }
+    })?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;

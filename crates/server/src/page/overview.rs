@@ -135,7 +135,7 @@ fn upstream_table(app: &App) -> Markup {
                 td class="number" { (at_work) }
                 td class="number" { (waiting) }
                 td class="number wide" { @if let Some(mean) = upstream.state.mean_latency().filter(|mean| !mean.is_zero()) { (format::format_duration(mean)) } @else { "–" } }
-                td class="wide" { @if let Some(models) = upstream.known_models() { (models.join(", ")) } @else { "not asked for yet" } }
+                td class="wide" { @if let Some(models) = upstream.known_models() { (models.join(", ")) } @else { "not known" } }
             }
         }
     };

@@ -274,6 +274,15 @@ fn explain_rest(edited: &Edited) {
         ));
     }
     for name in &edited.direct_providers {
+        if name == "vllm" {
+            say(&format!(
+                "The provider `vllm` points at the same server and was left as it is, because OpenClaw finds the models of \
+                 a provider of this name itself and changes their requests: they do not go through respool. Use {} in \
+                 their place.",
+                edited.primary
+            ));
+            continue;
+        }
         say(&format!(
             "The provider `{name}` points at the same server and was left as it is: its models do not go through respool. To \
              change this, give `models.providers.{name}.baseUrl` the address that `{}` has.",
