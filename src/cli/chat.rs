@@ -220,13 +220,13 @@ fn begin_chat(
 /// Adds to the reason why a chat could not begin what names a model server, if nothing does.
 fn with_first_step(why: String, loaded: &Loaded) -> String {
     let is_default = loaded.settings.upstreams == Settings::default().upstreams;
-    match loaded.file.is_none() && is_default {
-        true => format!(
-            "{why}. No model server is configured: name one with --upstream URL, or as `[[upstream]]` in \
-             ~/.config/respool/respool.toml"
-        ),
-        false => why,
+    if loaded.file.is_some() || !is_default {
+        return why;
     }
+    format!(
+        "{why}. No model server is configured: name one with --upstream URL, or as `[[upstream]]` in \
+         ~/.config/respool/respool.toml"
+    )
 }
 
 /// Prices tokens by `[prices]`.

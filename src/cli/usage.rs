@@ -184,8 +184,8 @@ fn shorten_count(cell: &str) -> String {
     #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
     let (value, unit) = match count {
         ..10_000 => return cell.to_owned(),
-        ..999_500 => (count as f64 / 1e3, "k"),
-        ..999_500_000 => (count as f64 / 1e6, "M"),
+        10_000..999_500 => (count as f64 / 1e3, "k"),
+        999_500..999_500_000 => (count as f64 / 1e6, "M"),
         _ => (count as f64 / 1e9, "G"),
     };
     let decimals = if value < 10.0 { 2 } else { usize::from(value < 99.95) };

@@ -133,11 +133,12 @@ impl Session {
         let during = self.conversation.interrupted_call().map(|call| {
             let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
             let subject = tools::named_subject(&arguments).unwrap_or_default();
-            format!(" during {} {}", call.name, one_line(&subject, 60))
+            format!(" during {} {}", call.name, one_line(subject, 60))
         });
-        let interrupted = match is_interrupted {
-            true => format!("; its last turn was interrupted{}", during.unwrap_or_default()),
-            false => String::new(),
+        let interrupted = if is_interrupted {
+            format!("; its last turn was interrupted{}", during.unwrap_or_default())
+        } else {
+            String::new()
         };
         let text = if taken {
             format!("continuing the last conversation ({}){interrupted}", format_count(turns, "turn"))

@@ -171,9 +171,10 @@ impl Screen {
         let keys = format!("[y]es  [n]o{always}  [t]ell it instead{view}");
         let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
         let on_one_line = columns(&asked) + columns(&keys) + 4 <= self.width;
-        let (asked, gap) = match on_one_line {
-            true => (asked, " "),
-            false => (wrap_text(&asked, self.width.saturating_sub(2)).replace('\n', "\n  "), "\n  "),
+        let (asked, gap) = if on_one_line {
+            (asked, " ")
+        } else {
+            (wrap_text(&asked, self.width.saturating_sub(2)).replace('\n', "\n  "), "\n  ")
         };
         format!("  {}{gap}{} ", self.paint.yellow(&asked), self.paint.dim(&keys))
     }
