@@ -3,6 +3,7 @@
 Sends requests of real clients, and conversations that templates refuse, to a REAL llama.cpp server (DIR, made by
 kit/setup.sh), directly and through respool. Prints a row for each; exit 0 only if all of them work through respool,
 with one request to the server in the second turn. With SERVER=sglang: to SGLang's front end (tests/sglang).
+With SERVER=vllm-rust: to vLLM's Rust front end (tests/vllm-rust).
 """
 import http.server
 import json
@@ -114,6 +115,8 @@ class Process:
 def clients():
     """Requests of real clients: the client, its API, the body."""
     yield "OpenClaw, 54 tools", "chat", json.loads((TOP / "fixtures/openclaw/request-2026.9.6-fulltools.json").read_text())
+    for file in sorted((TOP / "fixtures/clients/chat").glob("*.json")):
+        yield file.stem, "chat", json.loads(file.read_text())
     for api in ("messages", "responses"):
         for file in sorted((TOP / "fixtures/clients" / api).glob("*-first.json")):
             yield file.stem, api, json.loads(file.read_text())
@@ -181,6 +184,8 @@ def start(template, port):
     """The server with this template."""
     if SERVER == "sglang":
         command = [DIR / "sglang-venv/bin/python", TOP / "tests/sglang/server.py", DIR, template, str(port)]
+    elif SERVER == "vllm-rust":
+        command = [sys.executable, TOP / "tests/vllm-rust/server.py", DIR, template, str(port)]
     else:
         model = "harmony.gguf" if "gpt-oss" in template else "tiny.gguf"
         command = [DIR / "llama-server", "-m", DIR / model, "--port", str(port), "--jinja", "-c", "131072", "-np", "1", "-t", "1",
