@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::{FakeVllm, Seen};
 use crate::support::replies;
-use crate::support::respool::Respool;
+use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use respool::adapt::{FAMILIES, Loss, Row, Rule, Switch, TABLE, row_of};
 use respool::upstream::RuleFile;
@@ -59,6 +59,51 @@ async fn one_refusal_teaches_each_rule() {
             let adapted = &sent[1 + probes..];
             assert_eq!((&adapted[0][field], &adapted[1][field]), (value, value), "{}", row.rule);
         }
+    }
+}
+
+/// Parameters that are unknown, have another name, exclude one another or are out of range.
+#[tokio::test]
+async fn one_refusal_teaches_each_parameter() {
+    let unknown = ["store", "metadata", "service_tier", "logit_bias", "parallel_tool_calls", "user"];
+    let unknown = unknown.map(|name| {
+        (json!({name: false}), json!({}), format!("Unrecognized request argument supplied: {name}"))
+    });
+    let renamed =
+        "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.";
+    let others = [
+        (json!({"max_tokens": 5}), json!({"max_completion_tokens": 5}), renamed),
+        (
+            json!({"max_completion_tokens": 5}),
+            json!({"max_tokens": 5}),
+            "max_completion_tokens: Extra inputs are not permitted",
+        ),
+        (
+            json!({"temperature": 0.5, "top_p": 0.9}),
+            json!({"temperature": 0.5}),
+            "`temperature` and `top_p` cannot both be specified for this model.",
+        ),
+        (
+            json!({"temperature": 1.5}),
+            json!({"temperature": 1}),
+            "temperature must be less than or equal to 1",
+        ),
+        (
+            json!({"reasoning_effort": "xhigh"}),
+            json!({"reasoning_effort": "high"}),
+            "Harmony does not support reasoning effort xhigh",
+        ),
+    ];
+    let others = others.map(|(before, after, words)| (before, after, words.to_owned()));
+    for (before, after, words) in unknown.into_iter().chain(others) {
+        let fake = FakeVllm::start([refusal(400, &words), ok(), ok()]).await;
+        let respool = Respool::before(&fake).await;
+        let (before, after) = (request(&before.to_string()), request(&after.to_string()));
+        for _ in 0..2 {
+            assert_eq!(exchange(respool.address, &Request::chat(&before)).await.status, 200, "{words}");
+        }
+        let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
+        assert_eq!(sent, [before, after.clone(), after], "{words}");
     }
 }
 
@@ -252,6 +297,31 @@ async fn useless_rules_are_forgotten() {
     assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
     let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
     assert_eq!((sent.len(), &sent[2]["tools"]), (3, &body["tools"]));
+}
+
+/// A 200 and the beginning of a stream prove nothing: the server may still fail.
+#[tokio::test]
+async fn rules_are_kept_after_a_whole_reply() {
+    let row = row_of(&Rule::SystemFirst).unwrap();
+    let failed = || replies::error(500, "CUDA error", "InternalServerError");
+    let chunks = replies::text_stream(&["hal"], false).into_iter().take(2);
+    let broken = Script::sse(chunks.chain([replies::frame(&failed())]));
+    let stream = || Script::sse(replies::text_stream(&["ok"], false));
+    for (streams, fails, succeeds) in
+        [(true, broken, stream as fn() -> Script), (false, Script::json(200, &failed()), ok)]
+    {
+        let words = || refusal(400, row.said[0].1);
+        let fake = FakeVllm::start([words(), fails, words(), succeeds(), succeeds()]).await;
+        let respool = Respool::with(&fake, ONCE).await;
+        let mut body = request(row.example.0);
+        body["stream"] = json!(streams);
+        for _ in 0..3 {
+            exchange(respool.address, &Request::chat(&body)).await;
+        }
+        let sent: Vec<Value> = fake.requests().iter().map(|seen| seen.json()["messages"].clone()).collect();
+        let (before, after) = (&body["messages"], &fields(row.example.1)["messages"]);
+        assert_eq!(sent.iter().collect::<Vec<_>>(), [before, after, before, after, after], "{streams}");
+    }
 }
 
 #[tokio::test]

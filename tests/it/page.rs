@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use respool::agent::{ApprovalRules, Decision};
 use respool::store::{ClaimRequest, EntryEnd, NewEntry, Queue as _};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::agents::{READ, echoing};
 use crate::agents_approvals::{awaited, confirms, serve, supervised};
@@ -131,6 +131,26 @@ async fn requests_are_shown_without_content() {
     for page in [&requests, &first] {
         assert!(!page.contains("capital") && !page.contains("Paris"));
     }
+}
+
+#[tokio::test]
+async fn adapted_requests_are_shown_with_their_cost() {
+    let refused = replies::error(400, "Unknown parameter: 'pattern' is not permitted.", "BadRequestError");
+    let fake = FakeVllm::start([Script::json(400, &refused), Script::json(200, &replies::text("ok"))]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let respool = started(&fake, dir.path(), false).await;
+    let tool = |name: &str, text: Value| {
+        json!({"type": "function", "function": {"name": name, "description": "d",
+        "parameters": {"type": "object", "properties": {"a": text}}}})
+    };
+    let pattern = json!({"type": "string", "pattern": "x"});
+    let tools = json!([tool("f", pattern.clone()), tool("g", pattern), tool("h", json!({"type": "string"}))]);
+    let body =
+        json!({"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}], "tools": tools});
+    assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+    let page = get(&respool, "/", "").await.text();
+    let expected = "<code>tools.pattern</code>, in 2 tools: <code>pattern</code> is left out";
+    assert!(page.contains(expected), "{page}");
 }
 
 #[tokio::test]

@@ -161,6 +161,8 @@ fn requests() -> Vec<(String, &'static str, Value)> {
         ("Claude Code".to_owned(), "/v1/messages", read("clients/messages/claude-code-after-calls.json")),
         ("Codex".to_owned(), "/v1/responses", read("clients/responses/codex-after-calls.json")),
         ("Qwen Code".to_owned(), "/v1/messages", read("clients/messages/qwen-code-messages.json")),
+        ("opencode".to_owned(), CHAT, read("clients/chat/opencode.json")),
+        ("Cline".to_owned(), CHAT, read("clients/chat/cline.json")),
     ];
     let user = |text: &str| json!({"role": "user", "content": text});
     let call = json!({"role": "assistant", "content": null, "tool_calls": [

@@ -12,6 +12,7 @@ use crate::support::idle_time::IdleTime;
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
+use crate::support::wait_until;
 use crate::tools_route;
 
 const LIMITS: &str = "[limits]\ncommit_after = \"3s\"\nheartbeat = \"2s\"";
@@ -62,6 +63,36 @@ async fn waiting_for_a_model_is_announced() {
         assert_eq!(reply.text().matches("this request waits for it").count(), announced, "{}", reply.text());
         let turn = reply.stream(&Rules { usage: Some(false), ..Rules::default() });
         assert_eq!(turn.choices[&0].content, "late");
+    }
+}
+
+/// llama.cpp reports on its prompt in chunks, which go no further. Other servers are not asked for them.
+#[tokio::test]
+async fn prompt_progress_is_announced() {
+    let _time = IdleTime::begin();
+    let reports = [0, 5_000].map(|processed| {
+        let mut chunk = replies::chunk(&json!({"role": "assistant", "content": null}), None);
+        chunk["prompt_progress"] = json!({"total": 13_000, "cache": 0, "processed": processed, "time_ms": 1});
+        replies::frame(&chunk)
+    });
+    let text = |text: &str| replies::text_stream(&[text], true);
+    let reporting = reports.into_iter().chain(text("read")).collect();
+    for (owner, chunks, announced) in [("llamacpp", reporting, 1), ("sglang", text("read"), 0)] {
+        let late = Script::sse(chunks).pause(2, SILENCE);
+        let fake = FakeVllm::start([Script::sse(text("first")), late]).await;
+        fake.pose_as(owner, json!({}));
+        let config = format!("[recovery]\nannounce_waiting = true\n{LIMITS}");
+        let respool = Respool::with(&fake, &config).await;
+        exchange(respool.address, &Request::chat(&passthrough::request())).await;
+        wait_until("the server is known", async || fake.probes().len() > 1).await;
+        let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
+        let said = reply.text().matches("38 % of the prompt has been read").count();
+        assert_eq!((said, reply.text().contains("prompt_progress")), (announced, false), "{}", reply.text());
+        assert_eq!(fake.requests()[1].json().get("return_progress").is_some(), announced == 1, "{owner}");
+        assert_eq!(
+            reply.stream(&Rules { usage: Some(false), ..Rules::default() }).choices[&0].content,
+            "read"
+        );
     }
 }
 

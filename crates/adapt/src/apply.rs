@@ -7,7 +7,7 @@ use wire::Object;
 use crate::conversation::Conversation;
 use crate::media::replace_media;
 use crate::messages::change_messages;
-use crate::parameters::change_parameter;
+use crate::parameters::{change_parameter, leave_calls_unparsed};
 use crate::rule::{Rule, RuleSet};
 use crate::tools::{rename_function, rewrite_tools};
 
@@ -17,43 +17,63 @@ pub struct Adapted<'a> {
     /// The body; borrowed when no rule changed it.
     pub body: Cow<'a, str>,
     /// The rules that changed something.
-    pub applied: Vec<Rule>,
+    pub applied: Vec<AppliedRule>,
+}
+
+/// A rule that changed a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AppliedRule {
+    /// The rule.
+    pub rule: Rule,
+    /// The number of tools that it changed; 0 for a rule about something else.
+    pub tools: usize,
+}
+
+impl AppliedRule {
+    fn elsewhere(rule: &Rule) -> Self {
+        Self { rule: rule.clone(), tools: 0 }
+    }
 }
 
 /// Applies the rules to a chat request's body. A body that is not a JSON object stays as it is.
-///
-/// The order is fixed: tools, then messages in the order of [`Rule`], then media, then parameters.
 pub fn adapt<'a>(body: &'a str, rules: &RuleSet) -> Adapted<'a> {
     let unchanged = Adapted { body: Cow::Borrowed(body), applied: Vec::new() };
     if rules.is_empty() {
         return unchanged;
     }
     let Ok(mut object) = Object::parse(body) else { return unchanged };
-    let mut applied: Vec<Rule> = adapt_tools(&mut object, rules);
-    let of_messages = adapt_messages(&mut object, rules).into_iter();
-    let new: Vec<Rule> = of_messages.filter(|rule| !applied.contains(rule)).collect();
-    applied.extend(new);
-    applied.extend(
-        rules
-            .iter()
-            .filter(|rule| match rule {
-                Rule::Parameter(parameter) => change_parameter(&mut object, parameter),
-                _ => false,
-            })
-            .cloned(),
-    );
+    let applied = adapt_object(&mut object, rules);
     if applied.is_empty() {
         return unchanged;
     }
     Adapted { body: Cow::Owned(object.to_json()), applied }
 }
 
-fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
+/// Applies the rules to a chat request that was read, and returns those that changed something.
+///
+/// The order is fixed: tools, then messages in the order of [`Rule`], then media, then parameters.
+pub fn adapt_object(object: &mut Object<'_>, rules: &RuleSet) -> Vec<AppliedRule> {
+    let mut applied = adapt_tools(object, rules);
+    let mut of_messages = adapt_messages(object, rules);
+    of_messages.retain(|new| applied.iter().all(|known| known.rule != new.rule));
+    applied.extend(of_messages);
+    let of_parameters = rules.iter().filter(|rule| match rule {
+        Rule::Parameter(parameter) => change_parameter(object, parameter),
+        Rule::Unparsed => leave_calls_unparsed(object),
+        _ => false,
+    });
+    applied.extend(of_parameters.map(AppliedRule::elsewhere));
+    applied
+}
+
+fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<AppliedRule> {
     let about_tools: Vec<&Rule> = rules.iter().filter(|rule| rule.is_about_tools()).collect();
-    let Some(tools) = object.get_original("tools").filter(|_| !about_tools.is_empty()) else {
+    if about_tools.is_empty() {
+        return Vec::new();
+    }
+    let Some(rewritten) = object.get("tools").map(|tools| rewrite_tools(tools, &about_tools)) else {
         return Vec::new();
     };
-    let rewritten = rewrite_tools(tools, &about_tools);
     if !rewritten.applied.is_empty() {
         object.set("tools", rewritten.text.clone());
     }
@@ -65,20 +85,21 @@ fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
     rewritten.applied.clone()
 }
 
-fn adapt_messages(object: &mut Object<'_>, rules: &RuleSet) -> Vec<Rule> {
+fn adapt_messages(object: &mut Object<'_>, rules: &RuleSet) -> Vec<AppliedRule> {
     if !rules.iter().any(Rule::is_about_messages) {
         return Vec::new();
     }
-    let Some(mut conversation) = object.get_original("messages").and_then(Conversation::read) else {
+    let Some(mut conversation) = object.get("messages").and_then(Conversation::read) else {
         return Vec::new();
     };
-    let applied: Vec<Rule> = rules
+    let applied: Vec<AppliedRule> = rules
         .iter()
         .filter(|rule| change_messages(&mut conversation, rule) || replace_media(&mut conversation, rule))
-        .cloned()
+        .map(AppliedRule::elsewhere)
         .collect();
     if !applied.is_empty() {
-        object.set("messages", conversation.to_json());
+        let messages = conversation.to_json();
+        object.set("messages", messages);
     }
     applied
 }

@@ -28,7 +28,7 @@ mod table;
 mod tools;
 mod words;
 
-pub use apply::{Adapted, adapt};
+pub use apply::{Adapted, AppliedRule, adapt, adapt_object};
 pub use declared::{Declared, Fields, UNDECLARABLE};
 pub use media::{has_pictures, known_good_request};
 pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort};

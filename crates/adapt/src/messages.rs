@@ -39,6 +39,7 @@ pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) 
             content.starts_with('"').then(|| format!("[{}]", parts_of(content).join(",")))
         }),
         Rule::NullContent => replace_null_content(conversation),
+        Rule::OneReasoning => keep_one_reasoning(conversation),
         Rule::ReasoningOrContent => move_content_into_reasoning(conversation),
         Rule::ResultName => name_results(conversation),
         Rule::ToolNames => rename_calls(conversation),
@@ -219,6 +220,19 @@ fn replace_null_content(conversation: &mut Conversation<'_>) -> bool {
     for message in conversation.0.iter_mut().filter(|message| message.object.get("content").is_none()) {
         message.set("content", "\"\"");
         changed = true;
+    }
+    changed
+}
+
+/// Removes `reasoning_content` from messages that also have `reasoning`.
+fn keep_one_reasoning(conversation: &mut Conversation<'_>) -> bool {
+    let mut changed = false;
+    for message in &mut conversation.0 {
+        let has = |key| message.object.get_raw(key).is_some();
+        if has("reasoning") && has("reasoning_content") {
+            message.remove("reasoning_content");
+            changed = true;
+        }
     }
     changed
 }

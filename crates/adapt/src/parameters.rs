@@ -1,8 +1,9 @@
 //! Applies the rules about single parameters.
 
 use serde_json::Number;
-use wire::Object;
+use wire::{Object, is_empty_array};
 
+use crate::reasoning::is_gpt_oss;
 use crate::rule::Parameter;
 
 /// The name of the parameter for the effort of reasoning.
@@ -16,6 +17,20 @@ pub(crate) fn change_parameter(object: &mut Object<'_>, parameter: &Parameter) -
         Parameter::AtMost(name, limit) => limit_number(object, name, limit),
         Parameter::LimitEffort => limit_effort(object),
     }
+}
+
+/// Asks the server to leave calls in the text, where respool reads them. Returns false when the client does
+/// not let the model choose, and for gpt-oss, whose calls are no text.
+pub(crate) fn leave_calls_unparsed(object: &mut Object<'_>) -> bool {
+    let is_free = object.get("tool_choice").is_none() || object.is_string("tool_choice", "auto");
+    let has_tools = object.get("tools").is_some_and(|tools| !is_empty_array(tools));
+    let is_harmony = || object.string("model").is_some_and(|model| is_gpt_oss(&model));
+    if !is_free || !has_tools || is_harmony() {
+        return false;
+    }
+    object.set("tool_choice", "\"none\"");
+    object.set("skip_special_tokens", "false");
+    true
 }
 
 /// Renames a parameter. Only the few names that servers exchange for one another are renamed: a rule from the

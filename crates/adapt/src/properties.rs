@@ -48,20 +48,20 @@ static CLIENT_REQUESTS: LazyLock<Vec<Value>> = LazyLock::new(|| {
     let read = |api: &str, body: &[u8]| -> Option<Value> {
         let sealer = Sealer::new(b"secret");
         let chat = match api {
-            "openclaw" => String::from_utf8(body.to_owned()).ok()?,
+            "openclaw" | "clients/chat" => String::from_utf8(body.to_owned()).ok()?,
             "clients/messages" => read_message(body, &sealer).ok()?.chat,
             _ => read_response(body, &RecalledItems::default(), &sealer).ok()?.chat,
         };
         serde_json::from_str(&chat).ok()
     };
     let mut requests = Vec::new();
-    for api in ["openclaw", "clients/messages", "clients/responses"] {
+    for api in ["openclaw", "clients/chat", "clients/messages", "clients/responses"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fixtures").join(api);
         let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
         files.sort();
         requests.extend(files.iter().filter_map(|file| read(api, &std::fs::read(file).unwrap())));
     }
-    assert!(requests.len() > 25, "only {} requests can be read", requests.len());
+    assert!(requests.len() > 33, "only {} requests can be read", requests.len());
     requests.iter_mut().for_each(cut_contents);
     requests
 });
@@ -163,8 +163,7 @@ fn said(messages: &[Value]) -> [Vec<String>; 5] {
             Value::Array(parts) => parts.iter().map(text_of).collect(),
             _ => vec![],
         };
-        let reasoning =
-            ["reasoning", "reasoning_content"].map(|key| message[key].as_str().unwrap_or_default());
+        let reasoning = ["reasoning", "reasoning_content"].iter().find_map(|key| message[key].as_str());
         said[place].extend(reasoning.iter().flat_map(|text| text.split_whitespace()).map(str::to_owned));
         let words = texts.iter().flat_map(|text| text.split_whitespace());
         said[place].extend(

@@ -110,6 +110,11 @@ fn family_of(model: &str) -> Option<&'static Family> {
     PATTERNS.iter().find(|(pattern, _)| pattern.is_match(model)).map(|(_, family)| *family)
 }
 
+/// Returns true for the name of a model that writes OpenAI's Harmony.
+pub(crate) fn is_gpt_oss(model: &str) -> bool {
+    family_of(model).is_some_and(|family| family.switch == Switch::Effort)
+}
+
 /// Returns true for a field that can say the effort.
 fn is_of_effort(key: &str) -> bool {
     matches!(key, EFFORT | "reasoning" | "thinking" | "enable_thinking" | "think" | "chat_template_kwargs")

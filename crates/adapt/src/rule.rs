@@ -67,6 +67,8 @@ pub enum Rule {
     PartsContent,
     /// `null` as content.
     NullContent,
+    /// Reasoning under two names in one message.
+    OneReasoning,
     /// Content and reasoning in a message with calls.
     ReasoningOrContent,
     /// Tool results without a name.
@@ -83,6 +85,8 @@ pub enum Rule {
     NoAudio,
     /// Files.
     NoFiles,
+    /// Tools, for a server that was started without a parser of calls.
+    Unparsed,
     /// One parameter.
     Parameter(Parameter),
 }
@@ -185,6 +189,7 @@ const NAMED: &[(Rule, &str)] = &[
     (Rule::TextContent, "messages.text_content"),
     (Rule::PartsContent, "messages.parts_content"),
     (Rule::NullContent, "messages.null_content"),
+    (Rule::OneReasoning, "messages.one_reasoning"),
     (Rule::ReasoningOrContent, "messages.reasoning_or_content"),
     (Rule::ResultName, "messages.result_name"),
     (Rule::ShortIds, "messages.short_ids"),
@@ -193,6 +198,7 @@ const NAMED: &[(Rule, &str)] = &[
     (Rule::NoImages, "media.images"),
     (Rule::NoAudio, "media.audio"),
     (Rule::NoFiles, "media.files"),
+    (Rule::Unparsed, "calls.unparsed"),
 ];
 
 impl Rule {

@@ -6,13 +6,18 @@
 
 use crate::row::Row;
 use crate::rule::{Loss, Rule};
-use crate::words::{ALTERNATE, GRAMMAR, NO_STRING, OTHER_TOOLS, PARTS, SGLANG_CONTENT};
+use crate::words::{
+    ALTERNATE, GRAMMAR, LAST_ROLE, NO_CONTENT, NO_PARSER, NO_STRING, OTHER_TOOLS, PARTS, SGLANG_CONTENT,
+    VLLM_CONTENT,
+};
 
 /// The words for the checks that respool takes over.
 const CHECKED: &str = "the server's check; respool checks the arguments against the client's schema";
 /// The words where respool takes over some of the checks.
 const FORMATS: &str = "the server's check; respool checks dates, times and UUIDs";
 const NOTHING: &str = "nothing";
+/// The name of a server that several rows quote.
+const VLLM_RUST: &str = "vLLM 0.33's Rust front end";
 
 /// All rules but those about single parameters. Among rows with the same words the first that changes the
 /// request counts.
@@ -34,10 +39,7 @@ pub const TABLE: &[Row] = &[
                 "llama.cpp b11434",
                 "JSON schema conversion failed:\nInvalid pattern ^(a$: unbalanced parentheses",
             ),
-            (
-                "OpenAI",
-                "Invalid schema for function 'f': In context=('properties', 'a'), 'pattern' is not permitted.",
-            ),
+            ("OpenAI", "Invalid schema for function 'f': 'pattern' is not permitted."),
         ],
         example: (
             r#"{"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"a":{"type":"string","pattern":"\\d+"}}}}}]}"#,
@@ -55,10 +57,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:unsupported|unknown|invalid) (?:string )?format\b",
         ],
         said: &[
-            (
-                "OpenAI",
-                "Invalid schema for function 'f': In context=('properties', 'a'), 'format' is not permitted.",
-            ),
+            ("OpenAI", "Invalid schema for function 'f': 'format' is not permitted."),
             (
                 "Gemini",
                 "Invalid value: only 'enum' and 'date-time' are supported for STRING type; unsupported format \"uri\"",
@@ -114,10 +113,7 @@ pub const TABLE: &[Row] = &[
         ],
         said: &[
             ("llama.cpp", "JSON schema conversion failed:\nError resolving ref #/$defs/x: $defs not in {}"),
-            (
-                "llama.cpp b11434",
-                "JSON schema error at #/properties/a: cannot resolve $ref #/$defs/none, $defs not found",
-            ),
+            ("llama.cpp b11434", "cannot resolve $ref #/$defs/none, $defs not found"),
             ("LM Studio", "Recursive schemas are not supported"),
         ],
         example: (
@@ -140,10 +136,7 @@ pub const TABLE: &[Row] = &[
                 "Anthropic",
                 "tools.0.custom.input_schema: input_schema does not support oneOf, allOf, or anyOf at the top level",
             ),
-            (
-                "OpenAI",
-                "Invalid schema for function 'f': In context=('properties', 'a'), 'oneOf' is not permitted.",
-            ),
+            ("OpenAI", "Invalid schema for function 'f': 'oneOf' is not permitted."),
         ],
         example: (
             r#"{"tools":[{"function":{"name":"f","parameters":{"properties":{"a":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}]}"#,
@@ -260,10 +253,12 @@ pub const TABLE: &[Row] = &[
             r"(?i)\bproperties\b['`\x22]?[^\n]{0,20}(?:is )?(?:required|missing)",
             r"(?i)\bparameters\b['`\x22]?[^\n]{0,30}(?:field required|is required|missing)",
             r"(?i)'properties' is undefined|has no (?:attribute|element) 'properties'",
+            r"(?i)cannot convert value into pairs",
         ],
         said: &[
             ("OpenAI", "Invalid schema for function 'f': In context=(), object schema missing properties."),
             ("a chat template", "'dict object' has no attribute 'properties'"),
+            (VLLM_RUST, "invalid operation: cannot convert value into pairs (in chat:45)"),
         ],
         example: (
             r#"{"tools":[{"function":{"name":"f","parameters":{"type":"object"}}}]}"#,
@@ -328,10 +323,7 @@ pub const TABLE: &[Row] = &[
         said: &[
             ("llama.cpp", "Failed to parse grammar"),
             ("LM Studio", "Error: failed to initialize samplers"),
-            (
-                "llama.cpp",
-                "number of repetitions exceeds sane defaults, please reduce the number of repetitions",
-            ),
+            ("llama.cpp", "number of repetitions exceeds sane defaults"),
         ],
         example: (
             r#"{"tools":[{"function":{"name":"f","parameters":{"properties":{"a":{"type":"string","maxLength":65536,"format":"uri"}}}}}]}"#,
@@ -477,10 +469,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)does not support assistant message prefill",
         ],
         said: &[
-            (
-                "mistral_common",
-                "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant",
-            ),
+            ("mistral_common", LAST_ROLE),
             ("llama.cpp", "Assistant response prefill is incompatible with enable_thinking."),
         ],
         example: (
@@ -524,17 +513,32 @@ pub const TABLE: &[Row] = &[
             r"(?i)invalid message content type: <nil>",
             r"(?i)'content' field must be a string or an array of objects",
             NO_STRING,
+            NO_CONTENT,
         ],
         said: &[
             ("llama.cpp", "All non-assistant messages must contain 'content'"),
             ("Ollama", "invalid message content type: <nil>"),
             ("SGLang", SGLANG_CONTENT),
             ("LM Studio", "Invalid 'content': 'content' field must be a string or an array of objects."),
+            (VLLM_RUST, VLLM_CONTENT),
             ("a chat template", "can only concatenate str (not \"NoneType\") to str"),
         ],
         example: (
             r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}"#,
             r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]}]}"#,
+        ),
+    },
+    Row {
+        rule: Rule::OneReasoning,
+        refused: "reasoning under two names in one message",
+        change: "`reasoning_content` is left out",
+        loss: Loss::Lossless,
+        lost: NOTHING,
+        signs: &[r"(?i)duplicate field [`'\x22]?reasoning"],
+        said: &[(VLLM_RUST, "messages[1]: duplicate field `reasoning` at line 1")],
+        example: (
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r","reasoning_content":"r"},{"role":"user","content":"c"}]}"#,
+            r#"{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","reasoning":"r"},{"role":"user","content":"c"}]}"#,
         ),
     },
     Row {
@@ -677,10 +681,7 @@ pub const TABLE: &[Row] = &[
         ],
         said: &[
             ("mistral_common", "Not the same number of function calls and responses"),
-            (
-                "OpenAI",
-                "An assistant message with 'tool_calls' must be followed by tool messages responding to each 'tool_call_id'.",
-            ),
+            ("OpenAI", "An assistant message with 'tool_calls' must be followed by tool messages."),
         ],
         example: (
             r#"{"messages":[{"role":"assistant","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"user","content":"x"}]}"#,
@@ -722,14 +723,12 @@ pub const TABLE: &[Row] = &[
             r"(?i)unsupported content\[\]\.type",
         ],
         said: &[
-            (
-                "llama.cpp",
-                "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
-            ),
+            ("llama.cpp", "image input is not supported"),
             ("vLLM", "openai/gpt-oss-20b is not a multimodal model"),
             ("vLLM", "At most 0 image(s) may be provided in one prompt."),
             ("LM Studio", "Model does not support images. Please use a model that does."),
             ("Ollama", "invalid image input"),
+            (VLLM_RUST, "unsupported multimodal content: image_url"),
         ],
         example: (
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"},{"type":"image_url","image_url":{"url":"https://example.org/a.png"}}]}]}"#,
@@ -747,14 +746,13 @@ pub const TABLE: &[Row] = &[
             r"(?i)(?:not|n't) support audio",
             r"(?i)at most 0 audio",
             r"(?i)(?:input_audio|audio_url)['`\x22]?[^\n]{0,40}(?:not supported|unsupported|unknown|invalid)",
+            r"(?i)unsupported multimodal content: audio",
             PARTS,
         ],
         said: &[
-            (
-                "llama.cpp",
-                "audio input is not supported - hint: if this is unexpected, you may need to provide the mmproj",
-            ),
+            ("llama.cpp", "audio input is not supported"),
             ("Ollama", "invalid message format"),
+            (VLLM_RUST, "unsupported multimodal content: audio"),
         ],
         example: (
             r#"{"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{"data":"x","format":"wav"}}]}]}"#,
@@ -773,15 +771,30 @@ pub const TABLE: &[Row] = &[
             r"(?i)unsupported content\[\]\.type",
             PARTS,
             NO_STRING,
+            NO_CONTENT,
         ],
         said: &[
             ("vLLM", "Unknown part type: 'file'; unsupported content part type 'file'"),
             ("Ollama", "invalid message format"),
             ("SGLang", SGLANG_CONTENT),
+            (VLLM_RUST, VLLM_CONTENT),
         ],
         example: (
             r#"{"messages":[{"role":"user","content":[{"type":"file","file":{"filename":"a.pdf"}}]}]}"#,
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"[A file was sent here (a.pdf). This model cannot open it.]"}]}]}"#,
+        ),
+    },
+    Row {
+        rule: Rule::Unparsed,
+        refused: "tools, by a server that was started without a parser of calls",
+        change: "the server is asked to leave calls in the text, and respool reads them (not for gpt-oss)",
+        loss: Loss::Lossless,
+        lost: NOTHING,
+        signs: &[r"(?i)--enable-auto-tool-choice", r"(?i)tool parsing is not available for model"],
+        said: &[("vLLM", NO_PARSER), (VLLM_RUST, "tool parsing is not available for model `m`")],
+        example: (
+            r#"{"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}]}"#,
+            r#"{"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"none","skip_special_tokens":false}"#,
         ),
     },
 ];

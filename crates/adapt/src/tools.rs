@@ -9,6 +9,7 @@ use serde_json::Value;
 use tool_call_parser::portable_name;
 use wire::{Object, array_elements, encode_string};
 
+use crate::apply::AppliedRule;
 use crate::rule::Rule;
 use crate::schema::simplify;
 
@@ -29,7 +30,7 @@ pub(crate) struct RewrittenTools {
     /// The array's new text.
     pub(crate) text: String,
     /// The rules that changed something. Without any the text is empty.
-    pub(crate) applied: Vec<Rule>,
+    pub(crate) applied: Vec<AppliedRule>,
 }
 
 /// Rewrites `tools`, an array's text, by these rules.
@@ -54,36 +55,54 @@ pub(crate) fn rewrite_tools(tools: &str, rules: &[&Rule]) -> Arc<RewrittenTools>
     rewritten
 }
 
-fn rewrite(tools: &str, rules: &[&Rule]) -> Option<(String, Vec<Rule>)> {
-    let mut applied: Vec<&Rule> = Vec::new();
+fn rewrite(tools: &str, rules: &[&Rule]) -> Option<(String, Vec<AppliedRule>)> {
+    let mut counts = vec![0; rules.len()];
     let rewritten: Vec<Cow<'_, str>> = array_elements(tools)?
         .into_iter()
-        .map(|tool| rewrite_tool(tool, rules, &mut applied).map_or(Cow::Borrowed(tool), Cow::Owned))
+        .map(|tool| rewrite_tool(tool, rules, &mut counts).map_or(Cow::Borrowed(tool), Cow::Owned))
         .collect();
-    let applied: Vec<Rule> = applied.into_iter().cloned().collect();
+    let applied = |(rule, tools): (&&Rule, usize)| AppliedRule { rule: Rule::clone(rule), tools };
+    let applied: Vec<AppliedRule> =
+        rules.iter().zip(counts).filter(|(_, tools)| *tools > 0).map(applied).collect();
     (!applied.is_empty()).then(|| (format!("[{}]", rewritten.join(",")), applied))
 }
 
-fn rewrite_tool<'r>(tool: &str, rules: &[&'r Rule], applied: &mut Vec<&'r Rule>) -> Option<String> {
+/// Rewrites one tool, and counts it at each rule that changes it. `None` when none does.
+fn rewrite_tool(tool: &str, rules: &[&Rule], counts: &mut [usize]) -> Option<String> {
     let mut object = Object::parse(tool).ok()?;
     let function = object.get("function").map(str::to_owned)?;
     let mut function = Object::parse(&function).ok()?;
-    let mut is_changed = false;
-    for rule in rules {
+    let mut schema: Option<Value> =
+        function.get("parameters").map_or_else(|| Some(Value::Null), |text| serde_json::from_str(text).ok());
+    let (mut is_changed, mut is_schema_changed) = (false, false);
+    for (rule, count) in rules.iter().zip(counts) {
         let changes = match rule {
             Rule::ToolStrict => function.remove("strict"),
             Rule::ToolNames => rename(&mut function),
-            _ => rewrite_parameters(&mut function, rule),
+            _ => {
+                let changes = schema.as_mut().is_some_and(|schema| change_schema(schema, rule));
+                is_schema_changed |= changes;
+                changes
+            }
         };
-        if changes && !applied.contains(rule) {
-            applied.push(rule);
-        }
+        *count += usize::from(changes);
         is_changed |= changes;
+    }
+    if let Some(schema) = schema.filter(|_| is_schema_changed) {
+        function.set("parameters", schema.to_string());
     }
     is_changed.then(|| {
         object.set("function", function.to_json());
         object.to_json()
     })
+}
+
+/// Changes a tool's schema by one rule; `null` stands for none.
+fn change_schema(schema: &mut Value, rule: &Rule) -> bool {
+    if schema.is_null() && *rule == Rule::ToolNoProperties {
+        *schema = serde_json::json!({"type": "object"});
+    }
+    simplify(schema, &[rule])
 }
 
 /// Gives a function, or a call, the name that every server takes. Returns false when it has that name.
@@ -108,22 +127,6 @@ pub(crate) fn rename_function(holder: &str) -> Option<String> {
     })
 }
 
-fn rewrite_parameters(function: &mut Object<'_>, rule: &Rule) -> bool {
-    let mut schema: Value = match function.get("parameters") {
-        Some(text) => match serde_json::from_str(text) {
-            Ok(schema) => schema,
-            Err(_) => return false,
-        },
-        None if *rule == Rule::ToolNoProperties => serde_json::json!({"type": "object"}),
-        None => return false,
-    };
-    let changed = simplify(&mut schema, &[rule]);
-    if changed {
-        function.set("parameters", schema.to_string());
-    }
-    changed
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +143,19 @@ mod tests {
         check(&[&Rule::ToolPattern], &tools.replace(r#""pattern":"x","#, ""));
         check(&[&Rule::ToolFormat], &tools.replace(r#","format":"uri""#, ""));
         check(&[&Rule::ToolConst], "");
+        let counts = |rules: &[&Rule]| -> Vec<usize> {
+            rewrite_tools(
+                &format!("{},{}", &tools[..tools.len() - 1], r#"{"function":{"name":"a.b"}}]"#),
+                rules,
+            )
+            .applied
+            .iter()
+            .map(|applied| applied.tools)
+            .collect()
+        };
+        assert_eq!(
+            counts(&[&Rule::ToolPattern, &Rule::ToolConst, &Rule::ToolNoProperties, &Rule::ToolNames]),
+            [1, 1, 1]
+        );
     }
 }

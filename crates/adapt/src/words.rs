@@ -19,7 +19,18 @@ pub(crate) const OTHER_TOOLS: &str = r"(?i)'dict object' has no attribute 'funct
 pub(crate) const NO_STRING: &str = r"'content', 'str'\), 'msg': 'Input should be a valid string'";
 /// The same, as `SGLang` writes it.
 pub(crate) const SGLANG_CONTENT: &str = "3 validation errors:\n  {'type': 'value_error', 'loc': ('body', 'messages', 0, 'role'), 'msg': \"Value error, 'role' must be one of 'system', 'assistant', 'tool', 'function'\", 'input': 'user'}\n  {'type': 'string_type', 'loc': ('body', 'messages', 0, 'content', 'str'), 'msg': 'Input should be a valid string', 'input': None}";
+/// The same of vLLM's Rust front end.
+pub(crate) const NO_CONTENT: &str = r"(?i)did not match any variant of untagged enum MessageContent";
 /// The words of Ollama for a part that is neither a text nor a picture.
 pub(crate) const PARTS: &str = r"(?i)invalid message format";
 /// The words of templates in which the user and the assistant take turns. Another role breaks the turns too.
 pub(crate) const ALTERNATE: &str = r"(?i)roles must alternate";
+/// A refusal of vLLM's Rust front end with those words.
+pub(crate) const VLLM_CONTENT: &str =
+    "messages[0]: data did not match any variant of untagged enum MessageContent at line 1 column 99";
+/// The words of a vLLM that was started without a parser of calls.
+pub(crate) const NO_PARSER: &str =
+    "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set";
+/// The words of `mistral_common` for a conversation that the assistant ends.
+pub(crate) const LAST_ROLE: &str =
+    "Expected last role User or Tool (or Assistant with prefix True) for serving but got assistant";

@@ -7,11 +7,9 @@
 //! are applied here. Called where an attempt is built: by `reading` for the first one, by `request` for the
 //! others.
 
-use std::borrow::Cow;
-
 use bytes::Bytes;
 
-use adapt::{Declared, EffortReader, Loss, Rule, RuleSet};
+use adapt::{Declared, EffortReader, Loss, RuleSet, adapt_object};
 use translate::{Additions, Outbound, edit_request};
 use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
@@ -34,6 +32,8 @@ pub(super) struct Adaptation<'a> {
     pub(super) target: &'a ServerTraits,
     /// The rules for this upstream and model.
     pub(super) rules: &'a RuleSet,
+    /// Shows the client how much of its prompt has been read.
+    pub(super) reports_progress: bool,
 }
 
 /// A request as it goes up.
@@ -41,8 +41,8 @@ pub(super) struct Adapted {
     pub(super) body: Pieces,
     /// Names of the edits, for the log.
     pub(super) edits: Vec<&'static str>,
-    /// Those that are rules of the `adapt` crate.
-    pub(super) rules: Vec<&'static str>,
+    /// Those that are rules of the `adapt` crate, with the number of tools that each changed.
+    pub(super) rules: Vec<(&'static str, usize)>,
     /// Something in the tools' schemas is left out: the server does not check it.
     pub(super) drops_checks: bool,
 }
@@ -72,6 +72,13 @@ pub(super) fn adapt_request<'a>(
         request.object.set("model", encode_string(how.target_model));
         edits.push("model_alias");
     }
+    if how.reports_progress && how.outbound == Outbound::Streamed && how.target.is_llama_cpp {
+        request.object.set("return_progress", "true");
+        edits.push("progress");
+    }
+    let applied = adapt_object(&mut request.object, how.rules);
+    let rules: Vec<_> = applied.iter().map(|applied| (applied.rule.label(), applied.tools)).collect();
+    edits.extend(rules.iter().map(|(label, _)| *label));
     let body = if edits.is_empty() {
         original.clone().into()
     } else {
@@ -80,22 +87,7 @@ pub(super) fn adapt_request<'a>(
     if how.is_declared {
         edits.push("declared");
     }
-    let edited = Adapted { edits, ..Adapted::from_body(body) };
-    if how.rules.is_empty() { edited } else { apply_rules(edited, how.rules) }
-}
-
-/// Applies the rules to an edited body.
-fn apply_rules(edited: Adapted, rules: &RuleSet) -> Adapted {
-    let joined = edited.body.to_bytes();
-    let Ok(text) = std::str::from_utf8(&joined) else { return edited };
-    let adapted = adapt::adapt(text, rules);
-    let rules: Vec<&'static str> = adapted.applied.iter().map(Rule::label).collect();
-    let drops_checks = adapted.applied.iter().any(|rule| rule.loss() == Loss::Enforced);
-    let edits = [edited.edits, rules.clone()].concat();
-    let body = match adapted.body {
-        Cow::Borrowed(_) => edited.body,
-        Cow::Owned(text) => Bytes::from(text).into(),
-    };
+    let drops_checks = applied.iter().any(|applied| applied.rule.loss() == Loss::Enforced);
     Adapted { body, edits, rules, drops_checks }
 }
 
@@ -118,6 +110,7 @@ mod tests {
             added: &added,
             target: &target,
             rules: &rules,
+            reports_progress: true,
         };
         let Adapted { body, edits, .. } = adapt_request(&mut request, &original, &how);
         assert_eq!((&*body.to_bytes(), &*edits), (expected.0.as_bytes(), expected.1));

@@ -22,8 +22,8 @@ pub(super) struct Attempt {
     pub(super) token_limit: Option<u64>,
     /// Names of the edits made to the client's request.
     pub(super) edits: Vec<&'static str>,
-    /// Those that adapt it to the upstream.
-    pub(super) rules: Vec<&'static str>,
+    /// Those that adapt it to the upstream, with the number of tools that each changed.
+    pub(super) rules: Vec<(&'static str, usize)>,
     /// The server does not check all of the tools' schemas, so respool does.
     pub(super) drops_checks: bool,
     /// The change of the client's request that it is made from, because an earlier reply was of no use.

@@ -86,6 +86,8 @@ struct ProgressState {
     waited_before: Duration,
     wait: Option<(Instant, Awaited)>,
     trimmed: Option<String>,
+    /// The part of the prompt that the server has read, in percent.
+    prompt_read: Option<u64>,
 }
 
 /// The reason for which a request waits for an upstream.
@@ -130,6 +132,11 @@ impl RequestProgress {
         self.lock_state().wait.as_ref().map(|(_, awaited)| awaited.clone())
     }
 
+    /// Returns the part of the prompt that the server has read, in percent, if it reports that.
+    pub fn prompt_read(&self) -> Option<u64> {
+        self.lock_state().prompt_read
+    }
+
     /// Returns the parts that were taken out of the conversation of the last attempt so that it fits.
     pub fn trimmed_parts(&self) -> Option<String> {
         self.lock_state().trimmed.clone()
@@ -139,6 +146,10 @@ impl RequestProgress {
     pub fn begin_waiting(&self, awaited: Awaited) -> WaitGuard<'_> {
         self.lock_state().wait.get_or_insert((Instant::now(), awaited));
         WaitGuard(self)
+    }
+
+    pub(super) fn note_prompt_read(&self, percent: u64) {
+        self.lock_state().prompt_read = Some(percent);
     }
 
     pub(super) fn note_trimming(&self, what: Option<&str>) {

@@ -95,8 +95,8 @@ impl Relay {
         };
         let upstream = first_of(&upstreams).ok_or_else(no_upstream)?;
         let history = self.analyse_history(&request, &origin.headers);
-        if asked_effort(&request.object).is_some() {
-            // Ollama reads another field than the rest.
+        if asked_effort(&request.object).is_some() || self.config.recovery.announce_waiting {
+            // Ollama reads the effort in another field than the rest, and llama.cpp reports its progress.
             upstream.learn_models_aside(&origin.headers);
         }
         let depends_on_version = needs_version(&request) || !history.added.reasoning.is_empty();
@@ -186,6 +186,7 @@ impl Relay {
             added: &history.added,
             target: &target,
             rules: &known_rules,
+            reports_progress: self.config.recovery.announce_waiting,
         };
         let mut request = request;
         let adapted = adapt_request(&mut request, body, &how);

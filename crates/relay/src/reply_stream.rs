@@ -27,7 +27,7 @@ use translate::{
 use upstream::{UpstreamError, UpstreamResponse, UpstreamResult};
 use wire::sse::{DONE, Frame, Frames};
 use wire::turn::{ChoiceEvent, Turn, Usage};
-use wire::{ApiError, ErrorCode, escape_controls};
+use wire::{ApiError, ErrorCode, Object, escape_controls};
 
 /// The most bytes that arrive or leave in one piece. A fast upstream can neither fill the memory nor keep
 /// others waiting.
@@ -324,6 +324,9 @@ impl ReplyStream {
         if let Some(error) = self.error_event(data) {
             return self.handle_break(error);
         }
+        if self.is_progress(data) {
+            return;
+        }
         // A live reply is kept until its end, and is bounded like a whole one.
         self.progress.received = self.progress.received.saturating_add(data.len());
         if self.progress.received > self.largest && self.reader.keeps_all() {
@@ -337,6 +340,17 @@ impl ReplyStream {
             let what = format!("sent an event that is not valid JSON ({fault})");
             self.broke_off(ErrorCode::UpstreamInvalidEvent, &what);
         }
+    }
+
+    /// Returns true for a report of llama.cpp on the part of the prompt that it has read, and notes it.
+    fn is_progress(&self, data: &str) -> bool {
+        let Some(exchange) = self.exchange.as_ref().filter(|_| !self.reader.has_begun()) else {
+            return false;
+        };
+        let percent =
+            exchange.request.settings.recovery.announce_waiting.then(|| read_progress(data)).flatten();
+        percent.into_iter().for_each(|percent| exchange.request.progress.note_prompt_read(percent));
+        percent.is_some()
     }
 
     fn error_event(&self, data: &str) -> Option<UpstreamError> {
@@ -374,10 +388,12 @@ impl ReplyStream {
 
     /// Ends the stream of an upstream's reply that is there as a whole.
     fn finish_stream(&mut self) {
-        if let Some(exchange) = &self.exchange {
-            exchange.learn_usage(self.usage());
+        let usage = self.usage();
+        if let Some(exchange) = &mut self.exchange {
+            exchange.learn_usage(usage);
+            exchange.keep_rules();
         }
-        let (usage, exchange) = (self.usage(), self.exchange.as_ref());
+        let exchange = self.exchange.as_ref();
         let is_full =
             |fault: &_| exchange.is_some_and(|exchange| exchange.filled_window(fault, usage).is_some());
         let fault = self.reader.settle(is_full, &mut self.out);
@@ -439,6 +455,14 @@ impl ReplyStream {
     fn stream_error(&self, code: ErrorCode, what: &str) -> UpstreamError {
         UpstreamError::new_broken(&self.upstream, 502, code, what, "")
     }
+}
+
+/// Reads the part of the prompt that has been read, in percent.
+fn read_progress(data: &str) -> Option<u64> {
+    let chunk = Object::parse(data).ok()?;
+    let progress = Object::parse(chunk.get("prompt_progress")?).ok()?;
+    let (total, processed) = (progress.number("total")?, progress.number("processed")?);
+    (processed.min(total) * 100).checked_div(total)
 }
 
 /// Returns the reader of this exchange's stream. The chunks of chat completions go through to a client of

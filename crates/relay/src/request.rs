@@ -193,6 +193,7 @@ impl ClientRequest {
             added: &self.history.added,
             target: &target,
             rules: &all,
+            reports_progress: self.settings.recovery.announce_waiting,
         };
         let Adapted { body, edits, rules, drops_checks } = match ChatRequest::parse(original) {
             Ok(mut parsed) => adapt_request(&mut parsed, original, &how),

@@ -86,8 +86,8 @@ async fn answer_request(app: App, request: ReadRequest) -> Response {
     let (profile, record) = (Arc::clone(request.profile()), request.record().clone());
     let errors = app.error_form(Wire::Chat, profile.program);
     if profile.stream {
-        let waiting = request.announced_progress();
-        return Committer { app, profile, errors, record, waiting }
+        let progress = request.announced_progress();
+        return Committer { app, profile, errors, record, progress }
             .commit_answer(Box::pin(request.answer()))
             .await;
     }
@@ -122,8 +122,8 @@ struct Committer {
     profile: Arc<RequestProfile>,
     errors: ErrorForm,
     record: RequestRecord,
-    /// The request's progress, if waiting is announced to its client.
-    waiting: Option<Arc<RequestProgress>>,
+    /// The request's progress, if it is announced to its client.
+    progress: Option<Arc<RequestProgress>>,
 }
 
 impl Committer {
@@ -173,10 +173,11 @@ impl Committer {
     }
 
     fn reply_source(self, stage: Stage) -> ReplySource {
-        let Self { app, profile, errors, record, waiting } = self;
+        let Self { app, profile, errors, record, progress } = self;
         let sink = ChatSink::new(profile.reply.reasoning, profile.reply.usage);
         let (abort, every) = (app.abort.clone(), app.limits.heartbeat);
-        ReplySource { abort, every, sink, errors, record, stage, waiting }
+        let announced = progress.map(AnnouncedProgress::new);
+        ReplySource { abort, every, sink, errors, record, stage, announced }
     }
 }
 
@@ -189,8 +190,33 @@ struct ReplySource {
     errors: ErrorForm,
     record: RequestRecord,
     stage: Stage,
-    /// The request's progress, until its client knows that it waits.
-    waiting: Option<Arc<RequestProgress>>,
+    /// The announcements, until the reply begins.
+    announced: Option<AnnouncedProgress>,
+}
+
+/// Says in the reasoning how a request gets on before its reply begins.
+struct AnnouncedProgress {
+    progress: Arc<RequestProgress>,
+    /// The client knows that its request waits.
+    waits: bool,
+    /// The part of the prompt that the client knows to have been read, in percent.
+    prompt_read: Option<u64>,
+}
+
+impl AnnouncedProgress {
+    fn new(progress: Arc<RequestProgress>) -> Self {
+        Self { progress, waits: false, prompt_read: None }
+    }
+
+    /// Returns the words that are due, if there is anything new to say.
+    fn next_words(&mut self) -> Option<String> {
+        if self.progress.is_waiting() && !std::mem::replace(&mut self.waits, true) {
+            return Some(WAITS.to_owned());
+        }
+        let percent = self.progress.prompt_read().filter(|percent| self.prompt_read != Some(*percent))?;
+        self.prompt_read = Some(percent);
+        Some(format!("({percent} % of the prompt has been read.)\n"))
+    }
 }
 
 /// The stage of a reply.
@@ -209,6 +235,7 @@ impl ReplySource {
 
     /// Returns the frames of a part; `None` at the end.
     fn part_frames(&mut self, part: StreamPart) -> Option<Bytes> {
+        self.announced = None;
         match part {
             StreamPart::Frames(frames) => Some(frames),
             StreamPart::Steps(steps) => {
@@ -258,14 +285,11 @@ impl ReplySource {
         }
     }
 
-    /// Says in the reasoning that the request waits for its server; once.
-    fn announce_waiting(&mut self) -> Option<Bytes> {
-        if !matches!(self.stage, Stage::Opening(..)) {
-            return None;
-        }
-        self.waiting.take_if(|progress| progress.is_waiting())?;
+    /// Says in the reasoning what is new about a request whose reply has not begun.
+    fn announce_progress(&mut self) -> Option<Bytes> {
+        let words = self.announced.as_mut()?.next_words()?;
         let mut out = Vec::new();
-        self.sink.write_step(&ChoiceEvent::new(0, TurnEvent::Reasoning(WAITS.to_owned())), &mut out);
+        self.sink.write_step(&ChoiceEvent::new(0, TurnEvent::Reasoning(words)), &mut out);
         (!out.is_empty()).then(|| out.into())
     }
 
@@ -291,7 +315,7 @@ impl Source for ReplySource {
     }
 
     fn heartbeat(&mut self) -> Option<Bytes> {
-        if let Some(announced) = self.announce_waiting() {
+        if let Some(announced) = self.announce_progress() {
             return Some(announced);
         }
         self.begin_reply();

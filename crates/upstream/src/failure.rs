@@ -372,7 +372,7 @@ fn overflow_text(message: &str) -> String {
 /// Texts of servers that contain nothing of the conversation and that readers of the log need.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
-        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|^CUDA (error|out of memory)|^CUDA driver error|^NCCL error|^(torch\.)?OutOfMemoryError|must not be an empty array|Stream options can only",
+        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^tool parsing is not available|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|^CUDA (error|out of memory)|^CUDA driver error|^NCCL error|^(torch\.)?OutOfMemoryError|must not be an empty array|Stream options can only",
     )
 });
 
@@ -385,8 +385,10 @@ fn loggable_text(message: &str) -> String {
 }
 
 fn with_hint(message: &str) -> String {
-    let hint = if message.contains("--enable-auto-tool-choice") || message.contains("--tool-call-parser") {
-        " Start vLLM with these flags, or set `tool_parsing = \"raw\"` in respool.toml so that respool reads the calls itself."
+    let names_no_parser =
+        ["--enable-auto-tool-choice", "--tool-call-parser", "tool parsing is not available"];
+    let hint = if names_no_parser.iter().any(|words| message.contains(words)) {
+        " Start vLLM with --enable-auto-tool-choice and --tool-call-parser, or set `tool_parsing = \"raw\"` in respool.toml so that respool reads the calls itself."
     } else {
         ""
     };

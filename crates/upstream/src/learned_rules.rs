@@ -33,6 +33,8 @@ struct Known {
 struct ModelRules {
     rules: Arc<RuleSet>,
     learned_at: u64,
+    /// How many tools each rule changed in the last request.
+    changed_tools: Vec<(&'static str, usize)>,
 }
 
 /// The rules of one upstream as they are kept and shown.
@@ -72,7 +74,7 @@ impl LearnedRules {
         if !known.models.contains_key(model) && known.models.len() >= MAX_MODELS {
             return RuleSet::new();
         }
-        let fresh = ModelRules { rules: Arc::default(), learned_at: now };
+        let fresh = ModelRules { rules: Arc::default(), learned_at: now, changed_tools: Vec::new() };
         let known = known.models.entry(model.to_owned()).or_insert_with(|| fresh.clone());
         if !known.are_trusted(now) {
             *known = fresh;
@@ -82,6 +84,23 @@ impl LearnedRules {
             known.rules = Arc::new(known.rules.union(&new).cloned().collect());
         }
         new
+    }
+
+    /// Notes how many tools each rule, by its name, changed in a request for this model.
+    pub(super) fn note_changed_tools(&self, model: &str, counts: &[(&'static str, usize)]) {
+        if self.read().models.get(model).is_none_or(|known| known.changed_tools == counts) {
+            return;
+        }
+        if let Some(known) = self.write().models.get_mut(model) {
+            counts.clone_into(&mut known.changed_tools);
+        }
+    }
+
+    /// Returns how many tools this rule changed in the last request for this model.
+    pub(super) fn changed_tools(&self, model: &str, rule: &str) -> usize {
+        let known = self.read();
+        let counts = known.models.get(model).into_iter().flat_map(|known| &known.changed_tools);
+        counts.into_iter().find(|(name, _)| *name == rule).map_or(0, |(_, tools)| *tools)
     }
 
     /// Notes the server's version. Returns true when that forgets rules: another version may take what the
@@ -117,7 +136,8 @@ impl LearnedRules {
     pub(super) fn restore(&self, kept: &KeptRules) {
         let rules = |model: &KeptModelRules| {
             let rules: RuleSet = model.rules.iter().filter_map(|name| name.parse().ok()).collect();
-            let known = ModelRules { rules: Arc::new(rules), learned_at: model.learned_at };
+            let (rules, learned_at) = (Arc::new(rules), model.learned_at);
+            let known = ModelRules { rules, learned_at, changed_tools: Vec::new() };
             (!known.rules.is_empty()).then(|| (model.model.clone(), known))
         };
         let models = kept.models.iter().take(MAX_MODELS).filter_map(rules).collect();
@@ -156,6 +176,11 @@ mod tests {
         let pattern = RuleSet::from([Rule::ToolPattern]);
         assert_eq!(known.learn("m", &pattern, NOON), pattern);
         assert!(known.learn("m", &pattern, NOON).is_empty());
+        known.note_changed_tools("m", &[("tools.pattern", 12)]);
+        assert_eq!(
+            (known.changed_tools("m", "tools.pattern"), known.changed_tools("m", "tools.format")),
+            (12, 0)
+        );
         assert_eq!((*known.get("m", NOON)).clone(), pattern);
         assert!(known.get("other", NOON).is_empty());
         let tomorrow = NOON + TRUSTED;

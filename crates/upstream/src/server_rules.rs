@@ -36,6 +36,16 @@ impl ServerRules {
         new
     }
 
+    /// Notes how many tools each rule, by its name, changed in a request for this model.
+    pub fn note_changed_tools(&self, model: &str, counts: &[(&'static str, usize)]) {
+        self.learned.note_changed_tools(model, counts);
+    }
+
+    /// Returns how many tools this rule changed in the last request for this model.
+    pub fn changed_tools(&self, model: &str, rule: &str) -> usize {
+        self.learned.changed_tools(model, rule)
+    }
+
     /// Returns the rules for people.
     pub fn to_kept(&self) -> KeptRules {
         self.learned.to_kept()

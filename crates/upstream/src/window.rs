@@ -138,9 +138,11 @@ impl Upstream {
         *self.windows.listed.write().unwrap_or_else(PoisonError::into_inner) = Some(names);
         *self.windows.server.write().unwrap_or_else(PoisonError::into_inner) =
             models.iter().find_map(|model| model.server);
-        let is_ollama = models.iter().any(|model| model.server == Some(Server::Ollama));
-        if self.server_traits().is_ollama != is_ollama {
-            self.update_traits(|traits| traits.is_ollama = is_ollama);
+        let is_any = |server: Server| models.iter().any(|model| model.server == Some(server));
+        let found = (is_any(Server::Ollama), is_any(Server::LlamaCpp));
+        let known = self.server_traits();
+        if (known.is_ollama, known.is_llama_cpp) != found {
+            self.update_traits(|traits| (traits.is_ollama, traits.is_llama_cpp) = found);
         }
         for Listed { id: model, window, is_harmony, prior, .. } in models {
             self.learn_model(&model, |facts| {

@@ -7,4 +7,6 @@ pub struct ServerTraits {
     pub version: Option<(u32, u32)>,
     /// It is Ollama, which ignores `chat_template_kwargs`.
     pub is_ollama: bool,
+    /// It is llama.cpp, which can report how much of a prompt it has read.
+    pub is_llama_cpp: bool,
 }

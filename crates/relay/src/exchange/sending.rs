@@ -75,6 +75,7 @@ impl Exchange {
                 return Some(answer);
             }
             Some(Ok(Read::Whole(whole, usage, fault))) => {
+                self.keep_rules();
                 let (finding, error) = match fault {
                     None => (Finding::Useful, None),
                     Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
@@ -197,9 +198,6 @@ impl Exchange {
         {
             self.request.record.set_known_model(model);
         }
-        if sent.is_ok() && !attempt.on_trial.is_empty() {
-            learn_rules(attempt, &self.request, &self.unconfirmed);
-        }
         attempt.token_limit = attempt.fit.lowered_limit(attempt.token_limit);
         let answer = sent.map_err(|error| fit::as_overflow(attempt, error))?;
         let answer = answer.with_place(current.queue_place.take());
@@ -265,24 +263,6 @@ async fn read_by_size<T: Send + 'static>(
         let what = "sent a reply that respool failed to read";
         Err(Box::new(UpstreamError::new_broken(name, 502, ErrorCode::UpstreamError, what, error.to_string())))
     })
-}
-
-/// Keeps the rules with which the request was accepted; those that are `unconfirmed` for its conversation
-/// only.
-fn learn_rules(attempt: &mut Attempt, request: &ClientRequest, unconfirmed: &RuleSet) {
-    let on_trial = std::mem::take(&mut attempt.on_trial);
-    request.conversation_rules.add(&attempt.upstream, &request.plan.target_model, &on_trial);
-    let confirmed = &on_trial - unconfirmed;
-    let learned = attempt.upstream.rules.learn(&request.plan.target_model, &confirmed);
-    for rule in learned {
-        tracing::warn!(
-            target: "respool::upstream",
-            upstream = attempt.upstream.name,
-            model = request.plan.target_model,
-            rule = rule.to_string(),
-            "this upstream refuses a part of the requests for this model; they are adapted from now on"
-        );
-    }
 }
 
 /// Reads a whole reply as turns, with what is wrong with it. `checks_calls`: also calls that break their
@@ -353,7 +333,7 @@ impl Current {
         let fitted = attempt.fit.apply(&attempt.body);
         request.progress.note_trimming(fitted.trimmed.as_deref());
         record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
-        attempt.rules.iter().for_each(|rule| count_adaptation(rule, &attempt.upstream.name));
+        attempt.rules.iter().for_each(|(rule, _)| count_adaptation(rule, &attempt.upstream.name));
         record.take_upstream_request(&attempt.upstream.name, || fitted.body.to_bytes());
         let mut headers = request.outgoing.headers.clone();
         if let Some(part_of) = record.traceparent() {

@@ -124,6 +124,30 @@ impl Exchange {
         }
     }
 
+    /// Keeps the rules on trial, because the upstream has given a whole reply to the adapted request. Those
+    /// that are unconfirmed are kept for its conversation only.
+    pub(crate) fn keep_rules(&mut self) {
+        let Some(Current { attempt, .. }) = &mut self.current else { return };
+        if attempt.rules.is_empty() {
+            return;
+        }
+        let (upstream, model) = (&attempt.upstream, &self.request.plan.target_model);
+        let on_trial = std::mem::take(&mut attempt.on_trial);
+        if !on_trial.is_empty() {
+            self.request.conversation_rules.add(upstream, model, &on_trial);
+            upstream.rules.learn(model, &(&on_trial - &self.unconfirmed)).iter().for_each(|rule| {
+                tracing::warn!(
+                    target: "respool::upstream",
+                    upstream = upstream.name,
+                    model,
+                    rule = rule.to_string(),
+                    "this upstream refuses a part of the requests for this model; they are adapted from now on"
+                );
+            });
+        }
+        upstream.rules.note_changed_tools(model, &attempt.rules);
+    }
+
     /// Notes what the current attempt came to; the caller adds what else is known of it to the returned
     /// outcome.
     pub(super) fn conclude(&mut self, upstream: Arc<Upstream>, finding: Finding) -> &mut AttemptOutcome {

@@ -157,7 +157,11 @@ fn adaptations(app: &App) -> Markup {
             @for model in upstream.rules.to_kept().models {
                 details {
                     summary { "Requests for " (model.model) " are adapted to what " (upstream.name) " takes" }
-                    ul { @for rule in &model.rules { li { code { (rule) } ": " (format::with_code(&adapt::describe_rule(rule))) } } }
+                    ul { @for rule in &model.rules { li {
+                        code { (rule) }
+                        @match upstream.rules.changed_tools(&model.model, rule) { 0 => {}, 1 => ", in 1 tool", tools => { ", in " (tools) " tools" } }
+                        ": " (format::with_code(&adapt::describe_rule(rule)))
+                    } } }
                 }
             }
         }
