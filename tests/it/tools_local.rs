@@ -514,6 +514,13 @@ async fn directories_are_listed_and_files_searched() {
     fs::write(file(&outer, ".gitignore"), "ignored/\n.ignored\n").unwrap();
     check(json!({"pattern": "nowhere", "path": "src"}), "[nothing found]").await;
     check(json!({"pattern": "nowhere"}), "[nothing found]").await;
+    // Rules are small files, and nothing else is read.
+    for odd in ["src/.gitignore", "src/.ignore"] {
+        nix::unistd::mkfifo(&file(&outer, odd), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    fs::create_dir_all(file(&outer, "src/.git/info")).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", file(&outer, "src/.git/info/exclude")).unwrap();
+    check(json!({"pattern": "nowhere"}), "[nothing found]").await;
     let problem = failure(&tools, "search", json!({"pattern": "("})).await;
     assert!(problem.contains("is not a regular expression"), "{problem}");
     assert_eq!(failure(&tools, "search", json!({"pattern": "x", "path": "no"})).await, "no does not exist");

@@ -2,14 +2,18 @@
 //! leaves out `.git`, does not follow symlinks, and skips files for which the policy would not allow the
 //! call.
 
-use std::path::Path;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ignore::WalkBuilder;
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use ignore::overrides::OverrideBuilder;
 use regex::{Regex, RegexBuilder};
 
 use super::super::contract::{ToolError, ToolOutput};
+use super::super::sandbox::read_small;
 use super::super::source::Permit;
 use super::arguments::wrong_argument;
 use super::read::{open_file, read_whole};
@@ -19,6 +23,9 @@ use super::workspace::{Place, Workspace};
 const LARGEST_FILE: u64 = 8 << 20;
 const LONGEST_LINE: usize = 300;
 const MOST_MATCHES: usize = 200;
+/// Files with rules on what is ignored; a later one overrides an earlier one. Longer ones are not read.
+const IGNORE_FILES: [&str; 3] = [".git/info/exclude", ".gitignore", ".ignore"];
+const LONGEST_RULES: usize = 32 << 10;
 
 /// A search.
 pub(super) struct Query {
@@ -69,15 +76,56 @@ fn is_file(entry: &ignore::DirEntry) -> bool {
 }
 
 fn walk_files(root: &Path, below: &Path, glob: Option<&str>) -> Result<ignore::Walk, ToolError> {
-    let mut walk = WalkBuilder::new(root.join(below));
-    walk.hidden(false).git_global(false).require_git(false);
-    walk.sort_by_file_name(Ord::cmp).filter_entry(|entry| entry.file_name() != ".git");
-    if let Some(glob) = glob {
-        let mut overrides = OverrideBuilder::new(root);
-        let built = overrides.add(glob).and_then(|overrides| overrides.build());
-        walk.overrides(built.map_err(|error| wrong_argument(&["glob"], &format!("is not a glob: {error}")))?);
-    }
+    let mut overrides = OverrideBuilder::new(root);
+    let added = glob.map_or(Ok(()), |glob| overrides.add(glob).map(drop));
+    let wanted = added
+        .and_then(|()| overrides.build())
+        .map_err(|error| wrong_argument(&["glob"], &format!("is not a glob: {error}")))?;
+    // Without `.` in it.
+    let start: PathBuf = root.join(below).components().collect();
+    let mut walk = WalkBuilder::new(start);
+    walk.standard_filters(false).overrides(wanted.clone()).sort_by_file_name(Ord::cmp);
+    let rules = IgnoreRules::default();
+    walk.filter_entry(move |entry| {
+        let is_directory = entry.file_type().is_some_and(|kind| kind.is_dir());
+        let is_wanted = || wanted.matched(entry.path(), is_directory).is_whitelist();
+        entry.file_name() != ".git" && (is_wanted() || !rules.hide(entry.path(), is_directory))
+    });
     Ok(walk.build())
+}
+
+/// The rules of each directory. The library itself would read such files through links, and pipes and
+/// devices without an end.
+#[derive(Default)]
+struct IgnoreRules(Mutex<HashMap<PathBuf, Arc<Gitignore>>>);
+
+impl IgnoreRules {
+    /// True for what the nearest rule about it hides.
+    fn hide(&self, path: &Path, is_directory: bool) -> bool {
+        let mut rules = path.ancestors().skip(1).map(|directory| self.rules_in(directory));
+        rules.find_map(|rules| {
+            let found = rules.matched(path, is_directory);
+            (!found.is_none()).then(|| found.is_ignore())
+        }) == Some(true)
+    }
+
+    fn rules_in(&self, directory: &Path) -> Arc<Gitignore> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(rules) = known.get(directory) {
+            return Arc::clone(rules);
+        }
+        let mut rules = GitignoreBuilder::new(directory);
+        let texts = IGNORE_FILES.iter().filter_map(|name| read_small(&directory.join(name)));
+        for text in texts.filter(|text| text.len() <= LONGEST_RULES) {
+            for line in text.lines() {
+                // git passes over what is not a rule, too.
+                let _ = rules.add_line(None, line);
+            }
+        }
+        let rules = Arc::new(rules.build().unwrap_or_else(|_| Gitignore::empty()));
+        known.insert(directory.to_owned(), Arc::clone(&rules));
+        rules
+    }
 }
 
 fn search_file(
