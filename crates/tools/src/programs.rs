@@ -268,6 +268,11 @@ fn find_in(path: &OsStr, name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
     std::env::split_paths(path).map(|directory| directory.join(name)).find(is_program)
 }
 
+/// Returns true for the value of a variable that is a path, or paths, at which commands can write.
+pub fn leads_to_writable(value: &OsStr, writable: &[PathBuf]) -> bool {
+    std::env::split_paths(value).any(|path| path.is_absolute() && !is_out_of_reach(&path, writable))
+}
+
 /// Returns true if commands can write neither the place nor a symlink on the way to it.
 fn is_out_of_reach(path: &Path, writable: &[PathBuf]) -> bool {
     let is_writable = |path: &PathBuf| writable.iter().any(|place| path.starts_with(place));

@@ -2,6 +2,7 @@
 //! when it dies. A server behind a URL has no process whose end would be noticed, so it is pinged.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -22,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::config::McpConfig;
 use super::super::environment::Passing;
 use super::super::process::{Group, new_command};
-use super::super::programs::Started;
+use super::super::programs::{Started, leads_to_writable};
 use super::AbortOnDrop;
 use super::result::root_cause;
 use http_client::client_for;
@@ -227,6 +228,15 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     };
     let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::new("it has no program"))?;
     let mut command = new_command(program, &Passing::default()).map_err(cannot)?;
+    // `uvx` starts programs from below `XDG_CACHE_HOME`.
+    let passed = command.as_std().get_envs().filter_map(|(name, value)| Some((name, value?)));
+    let unsafe_names: Vec<OsString> = passed
+        .filter(|(name, value)| *name != "HOME" && leads_to_writable(value, &config.held))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    for name in unsafe_names {
+        command.env_remove(name);
+    }
     let own = config.env.iter().map(|(name, value)| (name, value.expose_secret()));
     command.args(arguments).current_dir(&started.directory).envs(started.variables).envs(own);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
