@@ -29,12 +29,17 @@ use crate::usage::Ledger;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
+/// How long the end waits for threads that read or write files.
+const END: Duration = Duration::from_secs(5);
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     observe::metrics::install_recorder();
     raise_descriptor_limit();
-    let result = new_runtime()?.block_on(run_server(loaded, flags));
+    let runtime = new_runtime()?;
+    let result = runtime.block_on(run_server(loaded, flags));
+    // Whoever asked for their work has gone.
+    runtime.shutdown_timeout(END);
     drop(flush);
     result
 }
