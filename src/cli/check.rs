@@ -173,7 +173,8 @@ fn check_sandbox(settings: &Settings, findings: &mut Findings) {
         None => findings.ok(&format!("{text}; {network} a network for agents")),
         Some(gap) => findings.warn(
             &format!("{text}; {gap}"),
-            "docs/tools.md says what each level stops and what it needs; with `tools.local.sandbox = \"require\"` no agent starts without one",
+            "docs/tools.md says what each level stops and what it needs; with `tools.local.sandbox = \"require\"` no agent starts without one; \
+             `respool service check` checks under the rules of the unit",
         ),
     }
 }

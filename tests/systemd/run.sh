@@ -61,7 +61,7 @@ listen = "127.0.0.1:0"
 [log]
 file = "$dir/respool.log"
 [tools]
-local = { workspace = "$HOME/work", sandbox = "require" }
+local = { workspace = "$HOME/work", sandbox = "require", network = true }
 policy.default = "allow"
 [agents.helper]
 model = "scripted"
@@ -76,6 +76,10 @@ install -D -m 600 "$HOME/.config/respool.toml" "$HOME/.config/respool/respool.to
 systemd-analyze verify --user "$HOME/.config/systemd/user/respool.service" || fail "systemd finds fault with the unit"
 
 chown -R "$user:$user" "$dir" "/run/user/$user" /sys/fs/cgroup/respool-test
+if command -v dbus-daemon > /dev/null; then
+    as_user dbus-daemon --session --address="unix:path=$XDG_RUNTIME_DIR/bus" --nofork --nopidfile > "$dir/bus.log" 2>&1 &
+    for _ in $(seq 100); do [ -S "$XDG_RUNTIME_DIR/bus" ] && break; sleep 0.1; done
+fi
 (
     echo "$BASHPID" > /sys/fs/cgroup/respool-test/cgroup.procs
     exec setpriv --reuid="$user" --regid="$user" --clear-groups /lib/systemd/systemd --user --log-target=console
@@ -83,6 +87,13 @@ chown -R "$user:$user" "$dir" "/run/user/$user" /sys/fs/cgroup/respool-test
 for _ in $(seq 100); do [ -S "$XDG_RUNTIME_DIR/systemd/private" ] && break; sleep 0.1; done
 unit() { as_user systemctl --user --no-pager "$@"; }
 property() { unit show respool --property "$1" --value; }
+
+# What commands have under the unit's rules; systemd-run needs a bus.
+if command -v dbus-daemon > /dev/null; then
+    as_user "$HOME/.local/bin/respool" service check > "$dir/check.log" 2>&1 || true
+    grep -q 'ok    sandbox of commands: bubblewrap, Landlock and seccomp; with a network' "$dir/check.log" || fail "no full sandbox"
+    if grep -q 'services on this machine' "$dir/check.log"; then fail "no network of the commands' own"; fi
+fi
 
 unit start respool || fail "the unit did not start"
 [ "$(property ActiveState)" = active ] || fail "the unit is $(property ActiveState)"

@@ -25,6 +25,18 @@ pub(super) fn unit_text(program: &Path) -> String {
     UNIT.replacen(PROGRAM, &path, 1)
 }
 
+/// Returns the assignments of a unit that hold for whatever program it starts.
+pub(super) fn rules_of(unit: &str, home: &Path) -> Vec<String> {
+    const OTHERS: [&str; 7] = ["Type", "Exec", "Restart", "Kill", "Timeout", "Standard", "Syslog"];
+    let lines = unit.lines().skip_while(|line| line.trim() != "[Service]").skip(1);
+    let lines = lines.take_while(|line| !line.starts_with('['));
+    let is_rule = |line: &&str| {
+        line.starts_with(|first: char| first.is_ascii_uppercase())
+            && !OTHERS.iter().any(|other| line.starts_with(other))
+    };
+    lines.filter(is_rule).map(|line| line.replace("%h", &home.to_string_lossy())).collect()
+}
+
 /// Returns launchd's property list for this program. launchd does not read environment files, so a shell
 /// does.
 pub(super) fn property_list(program: &Path, home: &Path) -> String {
@@ -117,6 +129,17 @@ mod tests {
         check("/usr/bin/respool", "/usr/bin/respool");
         check("/home/a b/100%/respool", "\"/home/a b/100%%/respool\"");
         check("/x/$y", "/x/$$y");
+    }
+
+    #[test]
+    fn rules_of_the_unit_hold_for_other_programs() {
+        let rules = rules_of(UNIT, Path::new("/home/me"));
+        let has = |rule: &str| rules.iter().any(|known| known.starts_with(rule));
+        assert!(has("RestrictNamespaces=") && has("SystemCallFilter=~@privileged") && has("UMask="));
+        assert!(has("EnvironmentFile=-/home/me/.config/respool/respool.env"));
+        for other in ["Restart", "ExecStart", "Type", "WantedBy", "Description", "#"] {
+            assert!(!has(other), "{other}");
+        }
     }
 
     #[test]

@@ -162,6 +162,23 @@ impl Manager {
         if status.success() { Ok(()) } else { Err(format!("`{program}` ended with {status}").into()) }
     }
 
+    /// Runs a command on this terminal, under the rules of a unit.
+    pub(super) fn run_under(self, unit: &str, home: &Path, words: &[&str]) -> Result<(), Failure> {
+        let program = match self {
+            Self::Systemd => "systemd-run",
+            // launchd adds no rules.
+            Self::Launchd => "env",
+        };
+        let mut command = Command::new(path_of(program)?);
+        if self == Self::Systemd {
+            command.args(["--user", "--quiet", "--wait", "--pipe", "--collect"]);
+            command.args(files::rules_of(unit, home).iter().flat_map(|rule| ["--property", rule.as_str()]));
+        }
+        let status = command.args(words).status();
+        let status = status.map_err(|error| format!("`{program}` cannot be run: {error}"))?;
+        if status.success() { Ok(()) } else { Err(Failure::Reported) }
+    }
+
     /// Returns the last lines of the log, or nothing.
     pub(super) fn last_lines(self, home: &Path) -> String {
         let output = match self {

@@ -40,6 +40,9 @@ pub(super) enum ServiceCommand {
         #[arg(long)]
         json: bool,
     },
+    /// Check the configuration under the rules of the unit, which may take away what commands need.
+    #[command(after_help = "Example:\n  respool service check")]
+    Check,
     /// Show the service's log.
     #[command(after_help = "Example:\n  respool service logs --follow")]
     Logs {
@@ -97,6 +100,7 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Uninstall => uninstall_service(manager, &paths),
         ServiceCommand::Status { json: true } => print_status(manager, &paths),
         ServiceCommand::Status { json: false } => show_status(manager, &paths),
+        ServiceCommand::Check => check_service(manager, &paths),
         ServiceCommand::Logs { follow, limit } => {
             let of_system = matches!(find_other_unit(manager, &paths), Some(OtherUnit::OfSystem(_)));
             manager.show_logs(&paths.home, follow, limit, of_system)
@@ -148,6 +152,16 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
 }
 
 /// Checks the new settings: a running service must not be given settings with which it could not start.
+/// Runs `respool check` as the service manager would run `respool serve`.
+fn check_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+    let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
+    let unit = match read_file(&paths.unit)? {
+        Some(text) => text,
+        None => manager.unit_text(&program, &paths.home),
+    };
+    manager.run_under(&unit, &paths.home, &[&program.to_string_lossy(), "check"])
+}
+
 fn check_settings(environment: &str, paths: &Paths) -> Result<(), Failure> {
     let place = |name: &str| format!("{name} in {}", paths.environment.display());
     if let Some(text) = files::value_of(environment, files::LISTEN) {
