@@ -245,6 +245,57 @@ async fn settings_of_a_command_that_is_ended_are_renamed() {
     assert!(!bed.work(".vscode").exists());
 }
 
+/// Before and after each command the workspace is searched, and nothing else waits for it.
+#[tokio::test]
+async fn a_search_of_a_huge_workspace_holds_nothing_up() {
+    let Some(bed) = full_bed("").await else { return };
+    for at in 0..40_000 {
+        fs::create_dir_all(bed.work(&format!("many/{}/{at}", at / 200))).unwrap();
+    }
+    fs::create_dir_all(bed.work(&"deep/".repeat(700))).unwrap();
+    let begun = Instant::now();
+    let (mut last, mut longest) = (begun, Duration::ZERO);
+    let mut ticks = tokio::time::interval(Duration::from_millis(5));
+    let mut command = std::pin::pin!(bed.run("echo done"));
+    let said = loop {
+        tokio::select! {
+            said = &mut command => break said,
+            _ = ticks.tick() => longest = longest.max(std::mem::replace(&mut last, Instant::now()).elapsed()),
+        }
+    };
+    longest = longest.max(last.elapsed());
+    assert_eq!(said, "done\n");
+    // On a busy machine everything takes its time.
+    let most = Duration::from_millis(100).max(begun.elapsed() / 5);
+    assert!(longest < most, "nothing else ran for {longest:?} of {:?}", begun.elapsed());
+}
+
+/// git looks from where it is, and sees what has too long a path from `/`.
+#[tokio::test]
+async fn repositories_with_long_paths_are_not_overlooked() {
+    let Some(bed) = full_bed("").await else { return };
+    // One that is longer than a path may be, and one in which a directory is named and nothing in it.
+    for length in [4500, 4094] {
+        let _ = fs::remove_dir_all(bed.work("deep"));
+        let script = format!(
+            "import os\nos.mkdir('deep'); os.chdir('deep')\nleft = {length} - len(os.getcwd())\n\
+             while left:\n  name = 'a' * min(left - 1, 200 if left != 202 else 100)\n\
+             \x20 os.mkdir(name); os.chdir(name); left -= len(name) + 1\nif {length} > 4095: os.mkdir('.git')"
+        );
+        fs::write(bed.work("deep.py"), script).unwrap();
+        let said = bed.run("python3 deep.py && echo made").await;
+        assert!(said.contains("made") && said.contains("cannot all be found"), "{said}");
+        let said = bed.run("touch new").await;
+        assert!(said.contains("ead-only file system"), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn commands_have_the_variables_that_keep_programs_from_asking() {
+    let bed = bed("").await;
+    assert_eq!(bed.run("echo $TERM $PAGER $GIT_EDITOR").await, "dumb cat true\n");
+}
+
 #[tokio::test]
 async fn exit_codes_and_signals_come_through() {
     for mode in ["auto", "off"] {

@@ -623,6 +623,10 @@ fn settings_that_a_command_makes_are_renamed() {
             assert!(site.work(name).exists(), "{level} {name}: {outputs:#?}");
         }
     }
+    // A name that has no room for another end.
+    let site = Site::new();
+    let outputs = site.run(&[], &["touch .vscode.$(printf 'a%.0s' $(seq 240))", "echo next"]);
+    assert!(outputs[0].contains("respool renamed it") && outputs[1] == "next\n", "{outputs:#?}");
     // What the owner has accepted, and what a person has made in the meantime, stays.
     let site = Site::new();
     site.run_at("landlock", "local.unprotected_repositories = true", &[], &["echo x > .envrc"]);
@@ -862,6 +866,19 @@ fn no_code_of_a_cache_starts_outside() {
     site.assert_not_escaped(&outputs);
 }
 
+/// `uvx` would start a program from such a cache.
+#[test]
+fn no_variable_of_a_server_leads_where_commands_write() {
+    let site = Site::new();
+    let (server, seen) = (site.path("server.sh").display().to_string(), site.path("seen"));
+    fs::write(&server, format!("env > {}", seen.display())).unwrap();
+    let settings = format!("mcp.a = {{ command = \"sh\", args = [{server:?}] }}");
+    let variables = [("XDG_CACHE_HOME", "$PWD/.cache"), ("XDG_DATA_HOME", "$PWD/data"), ("LANG", "C.UTF-8")];
+    site.run_at("full", &settings, &variables, &[]);
+    let seen = fs::read_to_string(seen).unwrap();
+    assert!(seen.contains("LANG=C.UTF-8") && !seen.contains("/work"), "{seen}");
+}
+
 /// The index names a submodule below a pipe.
 #[test]
 fn a_pipe_for_a_directory_holds_no_command() {
@@ -947,6 +964,22 @@ fn no_command_writes_the_cache_of_uv() {
         let outputs = site.run_at(level, "", &[], &[plant]).outputs;
         assert!(!site.path(".cache/uv/archive/x").exists(), "{level}: {outputs:#?}");
         assert!(outputs[0].contains("/uv-cache\n"), "{level}: {outputs:#?}");
+    }
+}
+
+/// Without namespaces the launcher has to find them all: a deep family, and one whose parents end at once.
+#[test]
+fn no_process_outlives_its_command() {
+    for make in [
+        "f() { if [ $1 = 0 ]; then touch deep; sleep 12; touch late; else f $(($1-1)) & wait; fi; }; f 400",
+        "python3 -c \"import os, time\nend = time.time() + 12\nopen('deep', 'w')\nwhile time.time() < end:\n  if os.fork(): os._exit(0)\nopen('late', 'w')\"",
+    ] {
+        let site = Site::new();
+        let wait = "until [ -e deep ]; do sleep 0.05; done";
+        fs::write(site.work("make.sh"), make).unwrap();
+        let begin = format!("setsid sh make.sh > /dev/null 2>&1 & {wait}; echo done");
+        let outputs = site.run_at("landlock", "", &[], &[&begin, "sleep 13; ls"]).outputs;
+        assert!(outputs[0] == "done\n" && !outputs[1].contains("late"), "{make}: {outputs:#?}");
     }
 }
 
@@ -1089,6 +1122,18 @@ fn a_repository_that_starts_programs_is_set_aside() {
         (format!("git init -q q; git -C q {commit}; mkdir s; ln -s ../q/.git s/.git"), "s"),
         (
             format!(
+                "git init -q l; git -C l {commit}; yes '#' | head -c 1100000 >> l/.git/config; printf \"\n$fsm\" >> l/.git/config"
+            ),
+            "l",
+        ),
+        (
+            format!(
+                "mkdir .GIT; git init -q .GIT/z; git -C .GIT/z {commit}; printf \"$fsm\" >> .GIT/z/.git/config"
+            ),
+            ".GIT/z",
+        ),
+        (
+            format!(
                 "git init -q i; git -C i {commit}; printf '[core] fsmonitor = \"touch ~/PWNED; false\"\\n' >> i/.git/config"
             ),
             "i",
@@ -1102,6 +1147,12 @@ fn a_repository_that_starts_programs_is_set_aside() {
         site.person_says("git add -A; git status; git diff", false);
         site.assert_not_escaped(&outputs);
     }
+    // A name like `.git` counts for nothing.
+    let site = Site::with_repository();
+    let make = format!("{FSMONITOR}git init -q y; git -C y {commit}; printf \"$fsm\" >> y/.git/config");
+    let outputs = site.run(&[], &["mkdir -p y/.GIT", &make, "git add y; true"]);
+    assert!(outputs[1].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+    site.assert_status_is_safe(&outputs);
     let site = Site::with_repository();
     let outputs =
         site.run(&[], &["git init -q mine; git clone -q . clone; git -C clone switch -qc topic; true"]);
@@ -1109,6 +1160,28 @@ fn a_repository_that_starts_programs_is_set_aside() {
         outputs[0] == "[no output]" && site.work("clone/.git").exists() && site.work("mine/.git").exists(),
         "{outputs:#?}"
     );
+}
+
+/// A repository that a command makes, or clones, may hold any settings.
+#[test]
+fn settings_in_a_made_repository_stop_no_later_command() {
+    for make in [
+        // A chain of links.
+        "i=0; while [ $i -lt 6000 ]; do mkdir -p d/$i; ln -s ../$((i+1)) d/$i/l; i=$((i+1)); done; \
+         ln -s ../../d/0 x/.vscode/l",
+        // A word with very many ends, also as the value of a harmless key.
+        "yes a/ | head -n 500000 | tr -d '\\n' > x/.vscode/a",
+        "printf '[user]\\n\\tname = ' >> x/.git/config; yes a/ | head -n 500000 | tr -d '\\n' >> x/.git/config",
+        // Very many names, and more words than are looked up.
+        "seq -f 'source a%g' 20000 > x/.envrc",
+        "for i in 1 2 3 4; do seq -f 'a%g' 120000 > x/.vscode/$i; done",
+    ] {
+        let site = Site::with_repository();
+        let begun = std::time::Instant::now();
+        let outputs = site.run(&[], &[&format!("git init -q x; mkdir x/.vscode; {make}"), "echo fine"]);
+        assert!(outputs[1].ends_with("fine\n"), "{make}: {outputs:#?}");
+        assert!(begun.elapsed() < std::time::Duration::from_mins(1), "{make}: {:?}", begun.elapsed());
+    }
 }
 
 /// The configuration counts that is in force when a command begins, not when respool started.
@@ -1189,13 +1262,58 @@ fn other_repositories_of_the_person_are_kept() {
 /// By a replacement everybody's git reads other objects than those that were reviewed.
 #[test]
 fn no_object_is_replaced() {
+    for format in ["files", "reftable"] {
+        let site = Site::new();
+        let init = format!("git init -q -b main --ref-format={format}");
+        // Older ones keep references in files alone, and know no such option.
+        if !site.person_says(&init, false).status.success() {
+            site.person("git init -q -b main");
+        }
+        let commit = "git commit -q --allow-empty -m";
+        let commits = format!("{commit} one && git branch first && {commit} two && git rev-parse HEAD");
+        let head = String::from_utf8(site.person(&commits).stdout).unwrap();
+        let fetch = format!("git fetch -q . first:refs/replace/{}", head.trim());
+        let outputs = site.run(&[], &[&fetch, "git log --format=%s"]);
+        assert_eq!(outputs[1], "two\none\n", "{outputs:#?}");
+        assert!(outputs[0].contains("not taken over"), "{outputs:#?}");
+    }
+}
+
+/// A directory of the person's own becomes a repository by four names.
+#[test]
+fn no_directory_becomes_a_repository_that_starts_programs() {
     let site = Site::with_repository();
-    let head = site.person("git commit -q --allow-empty -m two && git rev-parse HEAD").stdout;
-    let head = String::from_utf8(head).unwrap();
-    let fetch = format!("git fetch -q . HEAD~1:refs/replace/{}", head.trim());
-    let outputs = site.run(&[], &[&fetch, "git log --format=%s"]);
-    assert_eq!(outputs[1], "two\none\n", "{outputs:#?}");
-    assert!(outputs[0].contains("refs/replace/"), "{outputs:#?}");
+    site.person("mkdir src && echo a > src/a && git add src && git commit -qm two");
+    let make = r#"mkdir objects refs; echo ref: refs/heads/main > HEAD
+        printf '[core]\n\trepositoryformatversion = 0\n\tbare = false\n\tworktree = ..\n\tfsmonitor = "touch ~/PWNED; false"\n' > config"#;
+    let linked = "mkdir tree; cd tree; echo ref: refs/heads/main > HEAD; echo ../x > commondir";
+    let outputs = site.run(
+        &[],
+        &[
+            &format!("cd src; {make}"),
+            &format!("mkdir x; cd x; {make}; cd ..; {linked}"),
+            "git init -q --bare own.git; echo made",
+            "touch own.git/x; true",
+        ],
+    );
+    site.person_says("cd src && git status; cd ../x && git status; cd ../tree && git status", false);
+    site.assert_not_escaped(&outputs);
+    assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    assert_eq!(outputs[1].matches("respool renamed it").count(), 2, "{outputs:#?}");
+    assert!(outputs[2] == "made\n" && outputs[3].contains("ead-only file system"), "{outputs:#?}");
+}
+
+/// They are read-only as the hooks are.
+#[test]
+fn programs_of_hooks_are_read_only() {
+    let site = Site::with_repository();
+    site.person(
+        "mkdir scripts && printf '#!/bin/sh\\n' > scripts/lint.sh && printf '#!/bin/sh\\nsh scripts/lint.sh\\n' > .git/hooks/pre-commit && \
+         chmod +x scripts/lint.sh .git/hooks/pre-commit",
+    );
+    let outputs = site.run(&[], &["echo 'touch ~/PWNED' >> scripts/lint.sh"]);
+    site.person("git commit -q --allow-empty -m two");
+    site.assert_not_escaped(&outputs);
 }
 
 const AROUND_ROUTES: &str = r#"

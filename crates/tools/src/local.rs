@@ -233,7 +233,7 @@ impl Source for Local {
         Box::pin(async move {
             let names = vec![offer.spec.name.clone(), offer.name.clone()];
             let call = self.read_call(&offer.spec.name, arguments).await?;
-            self.refuse_guarded(&call)?;
+            self.refuse_guarded(&call).await?;
             Ok(call.subject(names, &self.workspace))
         })
     }
@@ -266,13 +266,11 @@ impl Source for Local {
                 directory: self.command_directory(&workdir).ok()?,
                 plan: Plan::Shell(command),
                 limit: timeout.unwrap_or(LOOKING).min(LOOKING).min(invocation.timeout),
-                passing: &Passing::default(),
-                sandbox: &self.sandbox,
+                passing: Passing::default(),
+                sandbox: Arc::clone(&self.sandbox),
                 watcher: None,
             };
-            self.with_sandbox(Sandbox::find_protected).await.ok()?;
-            let _turn = self.sandbox.shared_turn().await;
-            let ran = exec::run_order(&order, Reach::Look).await.ok()?;
+            let ran = exec::run_order(order, Reach::Look).await.ok()?;
             // `find -exec` and the last command of a pipe hide failures of others.
             let is_stopped = ran.failed && self.sandbox.refusal(&ran.text).is_some();
             let lacks = |words: &str| ran.text.contains(words);
@@ -291,18 +289,17 @@ impl Source for Local {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
                 self.with_sandbox(Sandbox::find_protected).await?;
-                let watcher = approver.and_then(Approver::output_watcher);
                 let order = Order {
                     plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
                     directory: self.command_directory(workdir)?,
                     limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
-                    passing: &self.passing,
-                    sandbox: &self.sandbox,
-                    watcher: watcher.as_ref(),
+                    passing: self.passing.clone(),
+                    sandbox: Arc::clone(&self.sandbox),
+                    watcher: approver.and_then(Approver::output_watcher),
                 };
-                return self.run_command(&order, command, invocation, approver).await;
+                return self.run_command(order, command, invocation, approver).await;
             }
-            self.refuse_guarded(&call)?;
+            self.refuse_guarded(&call).await?;
             if !permit.has_judged(&call.place().path_forms()) {
                 return Err(workspace::path_changed_error(call.place()));
             }
@@ -321,14 +318,14 @@ impl Local {
     /// it; in the chat, the person is asked.
     async fn run_command(
         &self,
-        order: &Order<'_>,
+        order: Order,
         line: &str,
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
-        let ran = match self.git_steps(line, order) {
-            Some(steps) => self.run_steps(steps, order).await?,
-            None => self.run_shared(order).await?,
+        let ran = match self.git_steps(line, &order) {
+            Some(steps) => self.run_steps(steps, &order).await?,
+            None => exec::run_order(order.clone(), Reach::Workspace).await?,
         };
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
         let Some(Refusal(mut refusal)) = refusal else { return Ok(ran.into()) };
@@ -353,7 +350,7 @@ impl Local {
 
     /// Splits a line that contains a command of git which writes into a protected repository into commands
     /// that run one by one; `None` for any other line.
-    fn git_steps(&self, line: &str, order: &Order<'_>) -> Option<Vec<Step>> {
+    fn git_steps(&self, line: &str, order: &Order) -> Option<Vec<Step>> {
         let mut directory = order.directory.clone();
         let mut steps = Vec::new();
         for command in and_list(line)? {
@@ -377,13 +374,16 @@ impl Local {
     }
 
     /// Runs one step after the other until one fails.
-    async fn run_steps(&self, steps: Vec<Step>, order: &Order<'_>) -> Result<Ran, ToolError> {
+    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<Ran, ToolError> {
         let deadline = Instant::now() + order.limit;
         let mut all = Ran { text: String::new(), failed: false };
         for step in steps {
             let limit = deadline.saturating_duration_since(Instant::now());
-            let order = Order { plan: step.plan, directory: step.directory, limit, ..*order };
-            let ran = if step.is_git { self.run_git(&order).await? } else { self.run_shared(&order).await? };
+            let order = Order { plan: step.plan, directory: step.directory, limit, ..order.clone() };
+            let ran = match order.plan.clone() {
+                Plan::Program(words) if step.is_git => self.run_git(order, words).await?,
+                _ => exec::run_order(order, Reach::Workspace).await?,
+            };
             if ran.text != exec::NO_OUTPUT {
                 all.text.push_str(&ran.text);
             }
@@ -398,21 +398,12 @@ impl Local {
         Ok(all)
     }
 
-    async fn run_shared(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
-        let _turn = self.sandbox.shared_turn().await;
-        exec::run_order(order, Reach::Workspace).await
-    }
-
-    async fn run_git(&self, order: &Order<'_>) -> Result<Ran, ToolError> {
-        let _turn = self.sandbox.turn_alone().ok_or_else(|| {
-            let why = "git did not run: another command is at work in this workspace; wait for its end";
-            ToolError::Failed(why.to_owned())
-        })?;
-        let Plan::Program(words) = order.plan.clone() else { return self.run_shared(order).await };
+    async fn run_git(&self, order: Order, words: Vec<String>) -> Result<Ran, ToolError> {
         let directory = order.directory.clone();
         let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory, &words)).await?;
-        let mut ran = exec::run_order(order, Reach::Repository(&work)).await?;
-        if let Some(note) = self.with_sandbox(move |sandbox| sandbox.end_git(work)).await? {
+        let work = Arc::new(work);
+        let mut ran = exec::run_order(order, Reach::Repository(Arc::clone(&work))).await?;
+        if let Some(note) = self.with_sandbox(move |_| Sandbox::end_git(&work)).await? {
             ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
         }
         Ok(ran)
@@ -430,12 +421,11 @@ impl Local {
     }
 
     /// Refuses a call that changes git's own files or respool's.
-    fn refuse_guarded(&self, call: &Call) -> Result<(), ToolError> {
+    async fn refuse_guarded(&self, call: &Call) -> Result<(), ToolError> {
         let (Call::Write { place, .. } | Call::Edit { place, .. }) = call else { return Ok(()) };
-        let is_guarded = [&place.written, &place.real]
-            .iter()
-            .any(|path| self.sandbox.guards(&self.workspace.root.join(path)));
-        if is_guarded {
+        let paths = [&place.written, &place.real].map(|path| self.workspace.root.join(path));
+        let is_guarded = move |sandbox: &Sandbox| Ok(paths.iter().any(|path| sandbox.guards(path)));
+        if self.with_sandbox(is_guarded).await? {
             let path = place.written.display();
             return Err(ToolError::Failed(format!(
                 "{path} belongs to git or to respool itself: no tool writes there; ask the user to do it"

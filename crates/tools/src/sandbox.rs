@@ -13,6 +13,7 @@ mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
 mod git;
+mod handles;
 mod harmless;
 mod index;
 #[cfg(target_os = "linux")]
@@ -29,21 +30,23 @@ mod spec;
 mod supervise;
 mod temporary;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeWriter};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use tempfile::TempDir;
 use tokio::process::Command;
-use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
 use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
+pub(super) use handles::read_small;
 pub use level::Level;
 pub use obeyed::decides_for_programs;
 use places::Places;
@@ -81,18 +84,18 @@ pub(super) struct Sandbox {
     /// Found before the first command.
     protected: OnceLock<Protected>,
     /// Read by commands, written by git's own: none runs beside those.
-    turn: RwLock<()>,
+    turn: Arc<RwLock<()>>,
 }
 
 /// How much a command may reach.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Reach<'a> {
+#[derive(Clone, Debug)]
+pub(super) enum Reach {
     /// The same files as for the workspace, but none is written, and there is no network.
     Look,
     /// The workspace, the usual caches, and what the configuration adds.
     Workspace,
     /// The same, and for git a copy of its directory.
-    Repository(&'a GitWork),
+    Repository(Arc<GitWork>),
     /// All files of the user, and Unix sockets: a person said so.
     User,
 }
@@ -111,22 +114,22 @@ pub(super) struct Launch {
 pub(super) struct Watched {
     settings: Vec<WatchedSettings>,
     repositories: Option<WatchedRepositories>,
+    unsearched: BTreeSet<PathBuf>,
 }
 
 impl Watched {
     /// Returns a note on each file that it renames or puts back.
     pub(super) fn restore(&self) -> Vec<String> {
+        let unsearched = self.unsearched.iter().map(|place| {
+            format!(
+                "{} is read-only for commands: it has too many directories or settings, or too long paths, to be looked through",
+                place.display()
+            )
+        });
         let settings = self.settings.iter().flat_map(WatchedSettings::restore);
-        settings.chain(self.repositories.iter().flat_map(WatchedRepositories::restore)).collect()
+        let repositories = self.repositories.iter().flat_map(WatchedRepositories::restore);
+        unsearched.chain(settings).chain(repositories).collect()
     }
-}
-
-/// A command's time in the sandbox.
-#[derive(Debug)]
-#[expect(dead_code, reason = "the guards are held, not read")]
-pub(super) enum Turn<'a> {
-    Shared(RwLockReadGuard<'a, ()>),
-    Alone(RwLockWriteGuard<'a, ()>),
 }
 
 /// Why a command failed, as far as its sandbox is the reason.
@@ -182,7 +185,7 @@ impl Sandbox {
             places,
             temporary,
             protected: OnceLock::new(),
-            turn: RwLock::new(()),
+            turn: Arc::default(),
         })
     }
 
@@ -211,18 +214,14 @@ impl Sandbox {
         self.protected.get_or_init(|| Protected::find(&self.workspace, &self.places.configured, &self.named))
     }
 
-    /// Finds out what the next command never writes.
+    /// Searches for repositories that commands have made.
     ///
     /// # Errors
     /// When something cannot be protected.
     pub(super) fn find_protected(&self) -> io::Result<()> {
         self.protected().check_stuck()?;
         self.protected().find_made(self.level.has_namespaces());
-        self.find_kept(&self.workspace).map(|_| ())
-    }
-
-    fn find_kept(&self, directory: &Path) -> io::Result<Kept> {
-        self.protected().find_kept(directory, self.level.has_namespaces())
+        Ok(())
     }
 
     /// True where a command can be kept from changing anything at all.
@@ -230,14 +229,10 @@ impl Sandbox {
         self.level.has_namespaces()
     }
 
-    /// Waits until no git of this sandbox's is at work.
-    pub(super) async fn shared_turn(&self) -> Turn<'_> {
-        Turn::Shared(self.turn.read().await)
-    }
-
-    /// The turn of a git command; `None` while another command runs.
-    pub(super) fn turn_alone(&self) -> Option<Turn<'_>> {
-        self.turn.try_write().ok().map(Turn::Alone)
+    /// Waits until no git of this sandbox's is at work; `None` for git itself, whose work has the turn.
+    pub(super) async fn shared_turn(&self, reach: &Reach) -> Option<OwnedRwLockReadGuard<()>> {
+        let is_git = matches!(reach, Reach::Repository(_));
+        if is_git { None } else { Some(Arc::clone(&self.turn).read_owned().await) }
     }
 
     /// The words that start git for a command that writes into a protected repository; `None` where any
@@ -253,15 +248,18 @@ impl Sandbox {
     /// # Errors
     /// Why it cannot begin.
     pub(super) fn begin_git(&self, directory: &Path, words: &[String]) -> io::Result<GitWork> {
+        let turn = Arc::clone(&self.turn).try_write_owned().map_err(|_| {
+            io::Error::other("another command is at work in this workspace; wait for its end")
+        })?;
         let repository = self.protected().repository_of(directory).ok_or(io::ErrorKind::NotFound)?;
-        GitWork::begin(&repository, words)
+        GitWork::begin(&repository, words, turn)
     }
 
     /// Takes over what git wrote, and returns a note on what was not.
     ///
     /// # Errors
     /// When git's index leads elsewhere, or a file cannot be written.
-    pub(super) fn end_git(&self, work: GitWork) -> io::Result<Option<String>> {
+    pub(super) fn end_git(work: &GitWork) -> io::Result<Option<String>> {
         if let Some(index) = work.new_index()? {
             let names = index::read_names(&index, &work.repository.common)?;
             if let Some(name) = names.iter().find(|name| git::leads_elsewhere(name)) {
@@ -275,7 +273,8 @@ impl Sandbox {
         Ok((!left.is_empty()).then(|| format!("git also left {}, which was not taken over", left.join(", "))))
     }
 
-    /// Prepares a command: the one that starts the launcher, or without a launcher the command itself.
+    /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
+    /// are variables besides those of `passing`.
     ///
     /// # Errors
     /// When pipes cannot be made, or something cannot be protected.
@@ -284,27 +283,32 @@ impl Sandbox {
         words: &[&str],
         directory: &Path,
         passing: &Passing,
-        reach: Reach<'_>,
+        also: &[(&str, &str)],
+        reach: &Reach,
     ) -> io::Result<Launch> {
         let Some(launcher) = &self.launcher else {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
-            command.args(arguments).current_dir(directory).env("PWD", directory);
+            command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
             return Ok(Launch { command, control: None, watched: Watched::default() });
         };
+        self.protected().check_stuck()?;
         let is_watched = self.level.holds_files() && matches!(reach, Reach::Workspace | Reach::Repository(_));
-        let kept = if is_watched { self.find_kept(directory)? } else { Kept::default() };
+        let has_mounts = self.level.has_namespaces();
+        let kept =
+            if is_watched { self.protected().find_kept(directory, has_mounts)? } else { Kept::default() };
         // The owner may have accepted that commands make settings.
         let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
         let settings = if is_accepted { Vec::new() } else { self.protected().watched_settings(&kept)? };
         let is_watched = is_watched && !is_accepted;
         let repositories = is_watched.then(|| self.protected().watched_repositories());
-        let watched = Watched { settings, repositories };
+        let watched = Watched { settings, repositories, unsearched: kept.unsearched.clone() };
         let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;
         let mut command = process::plain_command(launcher, passing);
         command.args(["sandbox-exec", &spec, "--"]).args(words);
-        command.current_dir("/").env("PWD", directory).stdin(Stdio::from(control));
+        command.current_dir("/").env("PWD", directory).envs(also.iter().copied());
+        command.stdin(Stdio::from(control));
         if let Some(temporary) = self.seen_temporary(reach) {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
@@ -323,7 +327,7 @@ impl Sandbox {
         Ok(Launch { command, control: Some(writer), watched })
     }
 
-    fn spec(&self, directory: &Path, reach: Reach<'_>, kept: &Kept) -> Spec {
+    fn spec(&self, directory: &Path, reach: &Reach, kept: &Kept) -> Spec {
         let git = self.protected().git_directories();
         let mut spec = Spec {
             directory: directory.to_owned(),
@@ -366,7 +370,7 @@ impl Sandbox {
         spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
         if self.level.has_namespaces() {
             spec.frozen.extend(kept.frozen.iter().cloned());
-            spec.pinned = kept.fixed_directories().cloned().collect();
+            spec.pinned = kept.fixed_directories().into_iter().cloned().collect();
         }
         self.add_temporary(&mut spec);
         spec.leave_out_hidden();
@@ -399,7 +403,7 @@ impl Sandbox {
         }
     }
 
-    fn seen_temporary(&self, reach: Reach<'_>) -> Option<PathBuf> {
+    fn seen_temporary(&self, reach: &Reach) -> Option<PathBuf> {
         let own = self.temporary.as_ref().filter(|_| !matches!(reach, Reach::User))?;
         Some(if self.level.has_namespaces() { "/tmp".into() } else { own.path().to_owned() })
     }
@@ -414,12 +418,11 @@ impl Sandbox {
         let repositories = if self.level.has_namespaces() {
             "`.git` and the settings of editors and agents are read-only, except for a plain `git add`, `git commit` and the like, \
              which may be joined by `&&`"
-        } else if self.find_kept(&self.workspace).is_ok_and(|kept| self.is_read_only(&self.workspace, &kept))
-        {
-            "without bubblewrap a workspace with a repository is read-only as a whole: install bubblewrap, or set \
-             `tools.local.unprotected_repositories`"
-        } else {
+        } else if self.accepts_unprotected {
             "it never writes respool's own files"
+        } else {
+            "without bubblewrap a workspace with a repository or settings is read-only as a whole: install bubblewrap, or set \
+             `tools.local.unprotected_repositories`"
         };
         let network = match self.network {
             CommandNetwork::Off => " and has no network (`tools.local.network`)",

@@ -5,6 +5,7 @@ use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
@@ -20,6 +21,7 @@ use super::super::process::Group;
 use super::super::sandbox::{Launch, Reach, Sandbox, Watched};
 use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
+use super::run_blocking;
 
 /// The time for a command to end once it is asked to, and for reading its output once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
@@ -41,14 +43,15 @@ const NOT_ASKING: [(&str, &str); 7] = [
 ];
 
 /// One command to run.
-pub(super) struct Order<'a> {
+#[derive(Clone)]
+pub(super) struct Order {
     pub(super) plan: Plan,
     pub(super) directory: PathBuf,
     pub(super) limit: Duration,
-    pub(super) passing: &'a Passing,
-    pub(super) sandbox: &'a Sandbox,
+    pub(super) passing: Passing,
+    pub(super) sandbox: Arc<Sandbox>,
     /// Receives the output as it comes.
-    pub(super) watcher: Option<&'a OutputWatcher>,
+    pub(super) watcher: Option<OutputWatcher>,
 }
 
 /// The output of a command.
@@ -88,23 +91,36 @@ impl Hold {
     }
 }
 
-pub(super) async fn run_order(order: &Order<'_>, reach: Reach<'_>) -> Result<Ran, ToolError> {
-    let (running, watched) = match (start_order(order, reach), &order.plan) {
+pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolError> {
+    // The caller may go away. In a task of its own the command is still ended, and its settings are renamed.
+    let (caller, gone) = oneshot::channel();
+    let ran = tokio::spawn(run_to_end(order, reach, gone)).await;
+    drop::<oneshot::Sender<()>>(caller);
+    ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
+}
+
+async fn run_to_end(order: Order, reach: Reach, mut gone: oneshot::Receiver<()>) -> Result<Ran, ToolError> {
+    let _turn = tokio::select! {
+        turn = order.sandbox.shared_turn(&reach) => turn,
+        _ = &mut gone => return Err(caller_gone()),
+    };
+    let captured = Captured::with_watcher(order.watcher.clone());
+    let (limit, plan, of_command) = (order.limit, order.plan.clone(), reach.clone());
+    // Both search the workspace.
+    let started = run_blocking(move |_| Ok(start_order(&order, &of_command))).await?;
+    let (running, watched) = match (started, plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Ran { text: not_found(words), failed: true });
+            return Ok(Ran { text: not_found(&words), failed: true });
         }
         (started, _) => started.map_err(|error| start_error(&error))?,
     };
-    // The caller may go away. In a task of its own the command is still ended.
-    let (caller, gone) = oneshot::channel();
-    let (limit, captured) = (order.limit, Captured::with_watcher(order.watcher.cloned()));
-    let ran = tokio::spawn(async move {
-        let ended = wait_for_exit(running, captured, limit, gone).await;
-        with_notes(ended, &watched.restore())
-    });
-    let ran = ran.await;
-    drop::<oneshot::Sender<()>>(caller);
-    ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
+    let ended = wait_for_exit(running, captured, limit, gone).await;
+    let notes = run_blocking(move |_| Ok(watched.restore())).await?;
+    with_notes(ended, &notes)
+}
+
+fn caller_gone() -> ToolError {
+    ToolError::Failed("the caller of the command has gone".to_owned())
 }
 
 /// Puts notes before the output of a command: its end is described last.
@@ -145,7 +161,7 @@ async fn wait_for_exit(
     if let Ok(None) = ended {
         drop(hold);
         let _ = timeout(END, child.wait()).await;
-        return Err(ToolError::Failed("the caller of the command has gone".to_owned()));
+        return Err(caller_gone());
     }
     let Ok(Some(status)) = ended else {
         hold.terminate();
@@ -176,12 +192,11 @@ fn command_words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start_order(order: &Order<'_>, reach: Reach<'_>) -> io::Result<(Running, Watched)> {
+fn start_order(order: &Order, reach: &Reach) -> io::Result<(Running, Watched)> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
     let Launch { mut command, control, watched } =
-        sandbox.prepare(&command_words(plan), directory, passing, reach)?;
-    command.envs(NOT_ASKING);
+        sandbox.prepare(&command_words(plan), directory, passing, &NOT_ASKING, reach)?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = command.spawn()?;
     let output = Receiver::from_owned_fd(reader.into())?;

@@ -8,9 +8,10 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::handles::open_place;
 use super::network;
 use super::spec::{Cover, Spec};
 
@@ -28,20 +29,6 @@ enum Mount {
 pub(super) struct Arguments {
     pub(super) words: Vec<OsString>,
     handles: Vec<OwnedFd>,
-}
-
-/// Opens a place, directory by directory, without following a symlink anywhere on its path. The handle stays
-/// open in the programs that this process starts. `openat2` would do it in one call, and systemd's
-/// `RestrictSUIDSGID` takes that away.
-pub(super) fn open_place(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::PATH | OFlags::NOFOLLOW;
-    let below = path.strip_prefix("/").map_err(|_| Errno::INVAL)?;
-    let mut place = openat(CWD, "/", flags, Mode::empty())?;
-    for name in below {
-        place = openat(&place, name, flags, Mode::empty())?;
-    }
-    let is_link = FileType::from_raw_mode(fstat(&place)?.st_mode).is_symlink();
-    if is_link { Err(Errno::LOOP) } else { Ok(place) }
 }
 
 impl Arguments {
@@ -92,7 +79,7 @@ impl Arguments {
                 return Ok(());
             }
         };
-        let handle = match open_place(source) {
+        let handle = match open_place(source, OFlags::empty()) {
             Ok(handle) => handle,
             Err(Errno::NOENT) => return Ok(()),
             // This user cannot get there, or a link is on the way, which is not followed.

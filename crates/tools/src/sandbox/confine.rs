@@ -14,8 +14,8 @@ use landlock::{
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
-use super::bubblewrap::open_place;
 use super::filter;
+use super::handles::open_place;
 use super::spec::{HELD, Spec};
 
 /// The newest interface that is known here; older kernels hold what they can.
@@ -137,7 +137,7 @@ fn rule(
     place: &Path,
     access: BitFlags<AccessFs>,
 ) -> Option<Result<PathBeneath<std::os::fd::OwnedFd>, landlock::RulesetError>> {
-    let handle = open_place(place).ok()?;
+    let handle = open_place(place, rustix::fs::OFlags::CLOEXEC).ok()?;
     let is_directory = rustix::fs::fstat(&handle)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
     let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };

@@ -8,14 +8,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
 use tempfile::{TempDir, TempPath};
+use tokio::sync::OwnedRwLockWriteGuard;
 
+use super::handles::{open_directory, open_file};
 use super::protected::Repository;
 use super::spec::{Cover, Spec};
 use super::temporary::private_directory;
@@ -103,6 +105,8 @@ pub(crate) struct GitWork {
     objects: TempDir,
     /// The lock on the index. It is gone when another index was taken over.
     _lock: TempPath,
+    /// No other command runs meanwhile.
+    _turn: OwnedRwLockWriteGuard<()>,
 }
 
 /// The files of a directory of git's, by their paths in it.
@@ -123,7 +127,11 @@ impl GitWork {
     ///
     /// # Errors
     /// When another git is at work there, or the copy cannot be made.
-    pub(super) fn begin(repository: &Repository, words: &[String]) -> io::Result<Self> {
+    pub(super) fn begin(
+        repository: &Repository,
+        words: &[String],
+        turn: OwnedRwLockWriteGuard<()>,
+    ) -> io::Result<Self> {
         let lock = repository.own.join("index.lock");
         OpenOptions::new().write(true).create_new(true).open(&lock).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::Error::other(format!(
@@ -149,6 +157,7 @@ impl GitWork {
             copies: copies?,
             objects: tempfile::Builder::new().prefix(NEW_OBJECTS).tempdir_in(objects)?,
             _lock: lock,
+            _turn: turn,
         })
     }
 
@@ -180,7 +189,7 @@ impl GitWork {
     pub(super) fn new_index(&self) -> io::Result<Option<PathBuf>> {
         let Some(copy) = self.copies.first() else { return Ok(None) };
         let index = Path::new("index");
-        let after = files_of(copy.directory.path())?;
+        let after = files_of(&open_directory(copy.directory.path())?)?;
         // A pipe in its place is no index, and would never be read to its end.
         let is_new = after.contains_key(index) && after.get(index) != copy.before.get(index);
         Ok(is_new.then(|| copy.directory.path().join(index)))
@@ -190,8 +199,8 @@ impl GitWork {
     ///
     /// # Errors
     /// When a file cannot be written, or another git has changed it.
-    pub(super) fn take_over(self) -> io::Result<Vec<String>> {
-        let common = Dir::open_ambient_dir(&self.repository.common, cap_std::ambient_authority())?;
+    pub(super) fn take_over(&self) -> io::Result<Vec<String>> {
+        let common = open_directory(&self.repository.common)?;
         take_over_objects(self.objects.path(), &common.open_dir("objects")?)?;
         let is_of_index = is_in(OF_INDEX, &self.verb);
         let may_remove = is_in(REMOVING, &self.verb);
@@ -203,6 +212,8 @@ impl GitWork {
                 Some("index") => !is_shared,
                 Some("packed-refs") => may_remove,
                 None if name.starts_with(REPLACING) => false,
+                // What these bring may replace objects, which respool sees in files alone.
+                None if name.starts_with("reftable") && is_in("fetch pull", &self.verb) => false,
                 Some(name) => !is_of_index && (!is_shared || is_in(SHARED, name)),
                 None => !is_of_index,
             };
@@ -214,17 +225,22 @@ impl GitWork {
 
 impl GitCopy {
     fn make(of: &Path) -> io::Result<Self> {
-        let directory = private_directory()?;
-        for entry in fs::read_dir(of)? {
-            let (entry, name) = entry.map(|entry| (entry.path(), entry.file_name()))?;
-            let kind = entry.symlink_metadata()?.file_type();
+        let (directory, real) = (private_directory()?, open_directory(of)?);
+        for entry in real.entries()? {
+            let (name, kind) = entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?)))?;
+            let to = directory.path().join(&name);
             if kind.is_dir() {
-                fs::create_dir(directory.path().join(name))?;
-            } else if kind.is_file() && !is_lock(&entry) {
-                fs::copy(&entry, directory.path().join(name))?;
+                fs::create_dir(to)?;
+            } else if kind.is_file()
+                && !is_lock(Path::new(&name))
+                && let Some(mut from) = open_file(&real, Path::new(&name))?
+            {
+                let permissions = from.metadata()?.permissions();
+                io::copy(&mut from, &mut File::create(&to)?)?;
+                fs::set_permissions(to, permissions)?;
             }
         }
-        let before = files_of(of)?;
+        let before = files_of(&real)?;
         for (name, content) in before.iter().filter(|(name, _)| name.parent() != Some(Path::new(""))) {
             let to = directory.path().join(name);
             to.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -247,8 +263,8 @@ impl GitCopy {
 
     /// Takes over the wanted files that git changed, and those that it removed where it `may_remove` some.
     fn take_over(&self, is_wanted: impl Fn(&Path) -> bool, may_remove: bool) -> io::Result<Vec<String>> {
-        let real = Dir::open_ambient_dir(&self.of, cap_std::ambient_authority())?;
-        let after = files_of(self.directory.path())?;
+        let real = open_directory(&self.of)?;
+        let after = files_of(&open_directory(self.directory.path())?)?;
         let names: BTreeSet<&PathBuf> = self.before.keys().chain(after.keys()).collect();
         let is_changed = |name: &&PathBuf| self.before.get(*name) != after.get(*name);
         // A log grows, and a reference stays.
@@ -341,22 +357,23 @@ fn is_lock(path: &Path) -> bool {
 
 /// Reads the files of a directory of git's that may be taken over. It follows no links and opens no pipes: a
 /// program that git has started may have made them.
-fn files_of(git: &Path) -> io::Result<Files> {
+fn files_of(git: &Dir) -> io::Result<Files> {
     let mut files = Files::new();
     let mut left = MOST_BYTES;
     let mut waiting: Vec<PathBuf> =
         TAKEN_OVER.split_ascii_whitespace().chain(REFERENCES).map(PathBuf::from).collect();
     while let Some(name) = waiting.pop() {
-        let path = git.join(&name);
-        let Ok(data) = path.symlink_metadata() else { continue };
+        let Ok(data) = git.symlink_metadata(&name) else { continue };
         if data.is_file() && !is_lock(&name) {
-            let size = data.len().saturating_add(BYTES_OF_FILE);
-            left = left.checked_sub(size).ok_or_else(|| {
-                io::Error::other(format!("{} and other files of git's are too large", path.display()))
+            let Some(file) = open_file(git, &name)? else { continue };
+            let mut content = Vec::new();
+            file.take(left).read_to_end(&mut content)?;
+            left = left.checked_sub(content.len() as u64 + BYTES_OF_FILE).ok_or_else(|| {
+                io::Error::other(format!("{} and other files of git's are too large", name.display()))
             })?;
-            files.insert(name, fs::read(path)?);
+            files.insert(name, content);
         } else if data.is_dir() {
-            let entries = fs::read_dir(path)?.flatten();
+            let entries = git.read_dir(&name)?.flatten();
             waiting.extend(entries.map(|entry| name.join(entry.file_name())));
         }
     }
@@ -381,7 +398,7 @@ fn take_over_objects(from: &Path, to: &Dir) -> io::Result<()> {
         Some(pack) => directory == "pack" && pack.split_once('.').is_some_and(|(name, _)| is_hex(name)),
         None => directory.len() == 2 && is_hex(directory) && is_hex(name),
     };
-    let source = Dir::open_ambient_dir(from, cap_std::ambient_authority())?;
+    let source = open_directory(from)?;
     for directory in names_in(&source)? {
         let Ok(inner) = source.open_dir(&directory) else { continue };
         let mut names = names_in(&inner)?;
@@ -408,6 +425,25 @@ fn names_in(directory: &Dir) -> io::Result<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::symlink;
+
+    /// Also through a link that comes after the look at its place.
+    #[test]
+    fn files_of_git_are_read_through_no_link() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        fs::write(root.join("secret"), "secret").unwrap();
+        fs::create_dir_all(root.join("git/refs/heads")).unwrap();
+        fs::write(root.join("git/HEAD"), "ref: refs/heads/main").unwrap();
+        symlink("../secret", root.join("git/index")).unwrap();
+        nix::unistd::mkfifo(&root.join("git/ORIG_HEAD"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let git = open_directory(&root.join("git")).unwrap();
+        assert_eq!(files_of(&git).unwrap().into_keys().collect::<Vec<_>>(), [Path::new("HEAD")]);
+        assert!(open_file(&git, Path::new("index")).is_err());
+        assert!(open_file(&git, Path::new("ORIG_HEAD")).unwrap().is_none());
+        symlink("git", root.join("link")).unwrap();
+        assert!(open_directory(&root.join("link")).is_err());
+    }
 
     #[test]
     fn options_that_name_programs_are_no_work_of_gits() {

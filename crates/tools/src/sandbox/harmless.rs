@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::index;
+use super::handles::read_small;
 use super::obeyed::is_symlink;
 
 /// Sections and keys of a repository's configuration by which git starts no program.
@@ -36,8 +36,9 @@ pub(super) fn is_harmless(git: &Path) -> bool {
 }
 
 /// True for a directory of git's with hooks that are samples, and a configuration without a key that could
-/// name a program. No file has a second name, by which a later command could change it.
-fn starts_nothing(git: &Path) -> bool {
+/// name a program. Without a `HEAD`, a directory may yet become any repository. No file has a second name, by
+/// which a later command could change it.
+pub(super) fn starts_nothing(git: &Path) -> bool {
     let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let has_none = |name: &str| git.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
     let is_sample = |entry: io::Result<fs::DirEntry>| {
@@ -46,8 +47,9 @@ fn starts_nothing(git: &Path) -> bool {
     let (hooks, config) = (git.join("hooks"), git.join("config"));
     let has_samples = || !is_symlink(&hooks) && fs::read_dir(&hooks).is_ok_and(|mut all| all.all(is_sample));
     let has_one_name = || config.symlink_metadata().is_ok_and(|data| data.is_file() && data.nlink() == 1);
-    let is_plain = || has_one_name() && index::read_small(&config).is_some_and(|text| names_nothing(&text));
-    has_none("commondir")
+    let is_plain = || has_one_name() && read_small(&config).is_some_and(|text| names_nothing(&text));
+    git.join("HEAD").is_file()
+        && has_none("commondir")
         && has_none("config.worktree")
         && (has_none("hooks") || has_samples())
         && (has_none("config") || is_plain())
@@ -75,6 +77,6 @@ fn names_nothing(text: &str) -> bool {
 
 /// Returns the first line of a small file of git's.
 pub(super) fn line(file: &Path) -> Option<String> {
-    let text = index::read_small(file)?;
+    let text = read_small(file)?;
     text.lines().next().map(|line| line.trim().to_owned())
 }

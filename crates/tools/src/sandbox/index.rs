@@ -1,20 +1,15 @@
 //! The entries of a git index, read without git: commands write indexes, and to read one with git starts git.
 //! The format is that of gitformat-index(5), versions 2 to 4.
 
-use std::fs;
-use std::io::{self, Read as _};
+use std::io;
 use std::path::Path;
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use super::handles::{read_file, read_small};
 
-/// Larger indexes are not read.
-const MOST_BYTES: u64 = 512 << 20;
 /// The longest name of an entry, as paths have it, and the most bytes of all names: in version 4 they share
 /// their beginnings, so that a small file can stand for much.
 const LONGEST_NAME: usize = 4096;
 const MOST_NAMES: usize = 128 << 20;
-/// Larger files of configuration are not read.
-const MOST_TEXT: u64 = 1 << 20;
 /// The flag of an entry that has more flags.
 const EXTENDED: u8 = 0x40;
 
@@ -27,29 +22,6 @@ pub(super) fn read_names(file: &Path, common: &Path) -> io::Result<Vec<Vec<u8>>>
     let digest = if config.contains("objectformat") && config.contains("sha256") { 32 } else { 20 };
     let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
     parse(&read_file(file)?, digest).ok_or_else(unknown)
-}
-
-/// Reads a regular file, through no link: a command may have put anything there.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
-    let data = file.metadata()?;
-    if !data.is_file() || data.len() > MOST_BYTES {
-        return Err(io::Error::other(format!("{} is not a file, or is too large", path.display())));
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
-
-/// Reads a small text, also through links, where a command may have put anything: a pipe would never end, and
-/// a device neither.
-pub(super) fn read_small(path: &Path) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
-    let mut text = String::new();
-    let is_file = file.metadata().ok()?.is_file();
-    (is_file && file.take(MOST_TEXT).read_to_string(&mut text).is_ok()).then_some(text)
 }
 
 /// Returns the names of the entries; `None` for anything else than an index.
@@ -100,6 +72,7 @@ fn read_offset(body: &[u8], at: &mut usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     fn git(directory: &Path, arguments: &[&str]) {
         let mut git = std::process::Command::new("git");

@@ -78,9 +78,11 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     let mut child = command.args(inside.stage_arguments("inside")?).args(words).spawn()?;
     drop((arguments, program, report));
     let status = child.wait()?;
-    let mut reported = String::new();
-    reader.read_to_string(&mut reported)?;
-    match (read_end(&reported), status.code()) {
+    // What it started may be there yet, if it has failed, and would be waited for.
+    rustix::fs::fcntl_setfl(&reader, OFlags::NONBLOCK)?;
+    let mut reported = [0; 64];
+    let length = reader.read(&mut reported).unwrap_or_default();
+    match (read_end(&String::from_utf8_lossy(&reported[..length])), status.code()) {
         (Some(end), _) => Ok(end),
         (None, Some(code)) if code == i32::from(NOT_MADE) => Ok(End::Code(code)),
         // It was ended with all that it had started.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use cap_std::fs::Dir;
 
 use super::super::programs::home_directories;
-use super::index;
+use super::handles::read_small;
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
 /// alone or with an ending (`.envrc.local`).
@@ -25,8 +25,32 @@ const OBEYED_FILES: &str = "mise lefthook opencode crush AGENTS AGENT CLAUDE GEM
 const ENDINGS: &str = "toml yml yaml json jsonc md";
 /// The end of the name of settings that a command made.
 pub(super) const RENAMED: &str = ".made-by-a-command";
-/// More is not searched for links below settings.
-const MOST_SETTINGS: usize = 2_000;
+/// Of a word of settings, no more ends are looked up.
+pub(super) const MOST_PARTS: usize = 16;
+/// A longer word names nothing.
+pub(super) const LONGEST_PATH: usize = 4096;
+
+/// How many places may still be looked up.
+#[derive(Debug)]
+pub(super) struct Left(pub(super) usize);
+
+impl Left {
+    /// Returns false, from then on, if fewer are left.
+    pub(super) fn take(&mut self, count: usize) -> bool {
+        self.0 = self.0.saturating_sub(count);
+        !self.is_spent()
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+
+    /// Reads a small text, which takes as long as some places.
+    pub(super) fn read(&mut self, file: &Path) -> Option<String> {
+        let text = self.take(1).then(|| read_small(file)).flatten()?;
+        self.take(text.len() / 64).then_some(text)
+    }
+}
 
 /// Returns true for a name that has a meaning to other programs.
 pub fn decides_for_programs(path: &Path) -> bool {
@@ -63,22 +87,31 @@ pub(super) fn list_settings(directory: &Dir) -> io::Result<BTreeSet<OsString>> {
 }
 
 /// Returns what settings of a work tree name: what those of shells read, and the programs that others start.
-pub(super) fn named_by_settings(settings: &Path, top: &Path) -> Vec<PathBuf> {
+pub(super) fn named_by_settings(settings: &Path, top: &Path, left: &mut Left) -> Vec<PathBuf> {
     let name = settings.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
     let is_shells = [".envrc", ".mise", "mise"].iter().any(|known| name.starts_with(known));
     let files: Vec<PathBuf> =
         if settings.is_dir() { paths_in(settings).collect() } else { vec![settings.to_owned()] };
-    let is_prose = |file: &&PathBuf| file.extension().is_some_and(|extension| extension == "md");
+    // Samples of hooks are not started, and prose starts nothing.
+    let is_prose =
+        |file: &&PathBuf| file.extension().is_some_and(|ending| ending == "md" || ending == "sample");
     let mut named = Vec::new();
-    for text in files.iter().filter(|file| !is_prose(file)).filter_map(|file| index::read_small(file)) {
+    for file in files.iter().filter(|file| !is_prose(file)) {
+        let text = left.read(file).unwrap_or_default();
         for line in text.lines().filter(|line| !line.contains("watch_")) {
             let reads = ["source", "dotenv", ". "].iter().any(|word| line.trim_start().starts_with(word));
             let is_path = line.to_ascii_lowercase().contains("path");
             let words = line.split(|c: char| c.is_whitespace() || "\"'`=,:;()[]{}<>|&".contains(c));
-            for word in words.filter(|word| !word.is_empty() && !word.contains("..")) {
+            let is_path_like =
+                |word: &&str| !word.is_empty() && word.len() <= LONGEST_PATH && !word.contains("..");
+            for word in words.filter(is_path_like) {
+                let parts = word.bytes().filter(|byte| *byte == b'/').count().min(MOST_PARTS);
+                if !left.take(1 + parts) {
+                    return named;
+                }
                 let path = top.join(word.trim_start_matches('/'));
                 // `$(git rev-parse --show-toplevel)/tools/clean`, too.
-                let ends = word.match_indices('/').map(|(at, _)| top.join(&word[at + 1..]));
+                let ends = word.match_indices('/').take(MOST_PARTS).map(|(at, _)| top.join(&word[at + 1..]));
                 // Package managers write into some directories of `PATH`.
                 let is_theirs = |path: &Path| {
                     path.iter().any(|part| part == "node_modules")
@@ -101,12 +134,11 @@ pub(super) fn named_by_settings(settings: &Path, top: &Path) -> Vec<PathBuf> {
 }
 
 /// Returns the links below a directory of settings; in one of git's only those at its top.
-pub(super) fn links_below(directory: &Path) -> Vec<PathBuf> {
+pub(super) fn links_below(directory: &Path, left: &mut Left) -> Vec<PathBuf> {
     let is_gits = directory.join("HEAD").exists();
-    let (mut waiting, mut links, mut left) = (vec![directory.to_owned()], Vec::new(), MOST_SETTINGS);
+    let (mut waiting, mut links) = (vec![directory.to_owned()], Vec::new());
     while let Some(directory) = waiting.pop() {
-        for path in paths_in(&directory).take(left) {
-            left -= 1;
+        for path in paths_in(&directory).take_while(|_| left.take(1)) {
             match path.symlink_metadata() {
                 Ok(data) if data.is_symlink() => links.push(path),
                 Ok(data) if data.is_dir() && !is_gits => waiting.push(path),

@@ -9,31 +9,36 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
+use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::TimedOut};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
 
 use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::OFlags;
 
 use super::super::programs::{Resolved, home_directories, resolve_symlinks};
-use super::harmless::{is_harmless, line};
-use super::index;
+use super::handles::open_to_owner;
+use super::harmless::{is_harmless, line, starts_nothing};
 use super::obeyed::{
-    RENAMED, is_obeyed, is_symlink, linked_settings, links_below, links_in, list_settings, named_by_settings,
-    paths_in,
+    LONGEST_PATH, Left, MOST_PARTS, RENAMED, is_obeyed, is_symlink, linked_settings, links_below, links_in,
+    list_settings, named_by_settings, paths_in,
 };
 
-/// More directories are not searched; the rest of the workspace is then read-only as a whole.
+/// The most directories of a search, and its longest time. A place that is not searched to its end is
+/// read-only as a whole.
 const MOST_DIRECTORIES: usize = 200_000;
-/// More files of git's configuration are not read.
-const MOST_CONFIGURATIONS: usize = 100;
+const LONGEST_SEARCH: Duration = Duration::from_secs(20);
+/// The most places that are looked up for one command, about as many as a second has time for. Where more
+/// have to be, commands only read.
+const MOST_PLACES: usize = 300_000;
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
 /// for a hundred, 2.5 s for four hundred, minutes for three thousand).
 const MOST_MOUNTS: usize = 160;
-/// The most bytes of their paths, which are arguments of programs.
-const MOST_BYTES: usize = 60_000;
+/// The most bytes of their paths. A path is up to four times in one argument of a program, which has
+/// 131,072 bytes at most.
+const MOST_BYTES: usize = 30_000;
 
 /// A git repository with a work tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,6 +62,8 @@ pub(super) struct Kept {
     tops: BTreeSet<PathBuf>,
     /// A repository that is written although a directory above it is read-only as a whole.
     pub(super) spared: Option<PathBuf>,
+    /// The places that could not be looked through, and are read-only as a whole.
+    pub(super) unsearched: BTreeSet<PathBuf>,
 }
 
 impl Repository {
@@ -67,26 +74,45 @@ impl Repository {
 }
 
 impl Kept {
-    /// Adds the file or directory at a path, the links on the way, and those in the directory; if nothing is
-    /// there, the first name that is missing.
-    fn add(&mut self, path: &Path, roots: &[PathBuf]) {
-        let Some(Resolved { real, links }) = resolve_symlinks(path) else { return };
+    /// Adds the file or directory at a path, the links on the way, those in the directory, and what they lead
+    /// to; if nothing is there, the first name that is missing.
+    fn add(&mut self, path: PathBuf, roots: &[PathBuf], left: &mut Left) {
         let is_inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
-        let name = |path: &Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
-        let missing = real.ancestors().take_while(|path| path.symlink_metadata().is_err()).last();
-        let names = links.iter().map(PathBuf::as_path).chain(missing).filter_map(name);
-        // What is in `.git` is read-only with it.
-        let is_named =
-            |directory: &Path| is_inside(directory) && !directory.iter().any(|part| part == ".git");
-        self.names.extend(names.filter(|(directory, _)| is_named(directory)));
-        if missing.is_none() && is_inside(&real) && self.frozen.insert(real.clone()) {
-            links_below(&real).iter().for_each(|link| self.add(link, roots));
+        let mut waiting = vec![path];
+        while let Some(path) = waiting.pop() {
+            if !left.take(1) {
+                return;
+            }
+            let Some(Resolved { real, links }) = resolve_symlinks(&path) else { continue };
+            let name = |path: &Path| Some((path.parent()?.to_owned(), path.file_name()?.to_owned()));
+            let missing = real.ancestors().take_while(|path| path.symlink_metadata().is_err()).last();
+            let names = links.iter().map(PathBuf::as_path).chain(missing).filter_map(name);
+            // What is in `.git` is read-only with it.
+            let is_named =
+                |directory: &Path| is_inside(directory) && !directory.iter().any(|part| part == ".git");
+            self.names.extend(names.filter(|(directory, _)| is_named(directory)));
+            if missing.is_none() && is_inside(&real) && self.frozen.insert(real.clone()) {
+                waiting.extend(links_below(&real, left));
+            }
         }
     }
 
+    /// Makes directories read-only as a whole, and forgets what is in them.
+    fn close(&mut self, directories: BTreeSet<PathBuf>, spared: Option<PathBuf>) {
+        let is_left = |place: &Path| {
+            spared.as_ref().is_some_and(|own| place.starts_with(own))
+                || !place.ancestors().any(|above| directories.contains(above))
+        };
+        self.frozen.retain(|place| is_left(place));
+        self.names.retain(|(directory, _)| is_left(directory));
+        self.tops.retain(|top| is_left(top));
+        self.frozen.extend(directories);
+        self.spared = spared;
+    }
+
     /// The directories with names that are kept, which stay where they are.
-    pub(super) fn fixed_directories(&self) -> impl Iterator<Item = &PathBuf> {
-        self.names.iter().map(|(directory, _)| directory)
+    pub(super) fn fixed_directories(&self) -> BTreeSet<&PathBuf> {
+        self.names.iter().map(|(directory, _)| directory).collect()
     }
 
     /// All places below these roots that need a mount.
@@ -116,16 +142,7 @@ impl Kept {
                 let Some(deepest) = others().map(depth).max() else { break };
                 let above =
                     others().filter(|place| depth(place) == deepest).filter_map(|place| place.parent());
-                let above: BTreeSet<PathBuf> = above.map(Path::to_owned).collect();
-                let is_left = |place: &Path| {
-                    spared.as_ref().is_some_and(|own| place.starts_with(own))
-                        || !place.ancestors().any(|directory| above.contains(directory))
-                };
-                self.frozen.retain(|place| is_left(place));
-                self.names.retain(|(directory, _)| is_left(directory));
-                self.tops.retain(|top| is_left(top));
-                self.frozen.extend(above);
-                self.spared.clone_from(&spared);
+                self.close(above.map(Path::to_owned).collect(), spared.clone());
             }
         }
     }
@@ -167,20 +184,15 @@ impl Protected {
         let roots = vec![workspace.to_owned()];
         let mut found = Self { roots, named: named.to_vec(), ..Self::default() };
         found.roots.extend(configured.iter().filter(|place| !place.is_file()).cloned());
-        let nothing = Search::default();
-        let mut search = Search::run_all(&[], &nothing);
-        search.tops.extend(found.roots.iter().cloned());
-        for root in &found.roots {
-            search.run(root, &nothing);
-            if search.left == 0 {
-                tracing::warn!(target: "respool::tools", directory = %root.display(),
-                    "there are too many directories to find all repositories: commands only read this one");
-                found.kept.frozen.insert(root.clone());
-            }
+        let search = Search::run_all(&found.roots, &Search::default());
+        for root in &search.unfinished {
+            tracing::warn!(target: "respool::tools", directory = %root.display(),
+                "there are too many directories to find all repositories: commands only read this one");
         }
-        found.kept.frozen.extend(search.closed.iter().chain(&search.bare).cloned());
+        found.tops = search.tops.keys().chain(&found.roots).cloned().collect();
+        found.kept.frozen.extend(search.closed.iter().chain(search.bare.keys()).cloned());
         found.repositories.extend(workspace.ancestors().skip(1).find_map(|above| repository(above, &[])));
-        for top in &search.tops {
+        for top in &found.tops {
             let known: Vec<PathBuf> = found.repositories.iter().map(|known| known.common.clone()).collect();
             found.repositories.extend(repository(top, &known));
             if is_symlink(&top.join(".git")) {
@@ -188,11 +200,11 @@ impl Protected {
                 found.kept.frozen.insert(top.clone());
             }
         }
-        found.tops.clone_from(&search.tops);
         found.seen = Mutex::new(Arc::new(search));
         let mut kept = std::mem::take(&mut found.kept);
         found.add_settings(&mut kept, false);
-        found.kept = kept;
+        // There may be more time for the next search.
+        found.kept = Kept { unsearched: BTreeSet::new(), ..kept };
         found
     }
 
@@ -201,7 +213,7 @@ impl Protected {
     pub(super) fn find_made(&self, has_mounts: bool) {
         let search = Search::run_all(&self.roots, &self.seen());
         let is_new = |top: &&PathBuf| !self.repositories.iter().any(|known| known.top == **top);
-        let made = search.tops.iter().filter(is_new).filter(|top| {
+        let made = search.tops.keys().filter(is_new).filter(|top| {
             let git = top.join(".git");
             git.symlink_metadata().is_ok_and(|data| data.is_dir())
         });
@@ -228,26 +240,34 @@ impl Protected {
     fn add_settings(&self, kept: &mut Kept, has_mounts: bool) {
         let is_obeyed =
             |path: &PathBuf| path.file_name().is_some_and(|name| name == ".git" || is_obeyed(name));
-        let made = if has_mounts { self.seen().tops.clone() } else { BTreeSet::new() };
-        for top in self.tops.union(&made) {
+        let seen = self.seen();
+        let made: BTreeSet<PathBuf> =
+            seen.tops.keys().filter(|_| has_mounts).chain(&self.tops).cloned().collect();
+        let mut left = Left(MOST_PLACES);
+        for top in &made {
             let git = top.join(".git");
             // Wherever a file leads, git obeys what is there.
             let own = line(&git).and_then(|line| Some(top.join(line.strip_prefix("gitdir:")?.trim())));
             let common = own.as_ref().and_then(|own| Some(own.join(line(&own.join("commondir"))?)));
             let elsewhere: Vec<PathBuf> = own.into_iter().chain(common).collect();
             let hooks = elsewhere.iter().chain([&git]).flat_map(|git| links_in(&git.join("hooks")));
-            let named =
-                paths_in(top).filter(is_obeyed).flat_map(|settings| named_by_settings(&settings, top));
-            for path in paths_in(top).filter(is_obeyed).chain(named).chain(hooks).chain(elsewhere.clone()) {
-                kept.add(&path, &self.roots);
+            let mut places: Vec<PathBuf> = hooks.chain(elsewhere.clone()).collect();
+            places.extend(named_by_settings(&git.join("hooks"), top, &mut left));
+            for settings in paths_in(top).filter(is_obeyed) {
+                places.extend(named_by_settings(&settings, top, &mut left));
+                places.push(settings);
             }
+            places.into_iter().for_each(|path| kept.add(path, &self.roots, &mut left));
             kept.tops.insert(top.clone());
         }
         let tops = self.roots.iter().map(|root| Repository::open(root));
-        let named = tops.chain(self.all()).flat_map(|repository| named_by_configuration(&repository));
-        for path in named.chain(linked_settings()).chain(self.named.iter().cloned()) {
-            kept.add(&path, &self.roots);
+        let mut places: Vec<PathBuf> = linked_settings().chain(self.named.iter().cloned()).collect();
+        for repository in tops.chain(self.all()) {
+            places.extend(named_by_configuration(&repository, &mut left));
         }
+        places.into_iter().for_each(|path| kept.add(path, &self.roots, &mut left));
+        kept.unsearched
+            .extend(seen.unfinished.iter().chain(self.roots.iter().filter(|_| left.is_spent())).cloned());
     }
 
     /// Returns true for what lies in git's directory of a repository, whatever the name of that is.
@@ -275,6 +295,9 @@ impl Protected {
         };
         let mut kept = self.kept.clone();
         self.add_settings(&mut kept, has_mounts);
+        if !kept.unsearched.is_empty() {
+            kept.close(kept.unsearched.clone(), None);
+        }
         if !has_mounts {
             return Ok(kept);
         }
@@ -283,7 +306,8 @@ impl Protected {
                 format!("{} is gone, and cannot be protected any more: restart respool", git.display());
             return Err(io::Error::other(text));
         }
-        kept.frozen.extend(self.seen().closed.iter().cloned());
+        let seen = self.seen();
+        kept.frozen.extend(seen.closed.iter().chain(seen.bare.keys()).cloned());
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         let Kept { frozen, names, spared, .. } = &mut kept;
         let is_spared = |path: &Path| spared.as_ref().is_some_and(|spared| path.starts_with(spared));
@@ -454,23 +478,39 @@ impl WatchedRepositories {
     pub(crate) fn restore(&self) -> Vec<String> {
         let (mut after, mut notes) = (Search::run_all(&self.roots, &self.before), Vec::new());
         // A command may have closed the directory that one is in.
+        let mut opened: BTreeSet<PathBuf> = self.before.closed.iter().cloned().collect();
         while let Some(closed) = after.closed.pop() {
-            if !self.before.closed.contains(&closed) {
-                let opened = fs::set_permissions(&closed, fs::Permissions::from_mode(0o700));
-                notes.push(match opened {
+            if opened.insert(closed.clone()) {
+                notes.push(match open_to_owner(&closed) {
                     Ok(()) => format!("respool opened {} again, to look into it", closed.display()),
                     Err(error) => format!("the command closed {}: {error}", closed.display()),
                 });
                 after.run(&closed, &self.before);
             }
         }
-        let new = after.tops.difference(&self.before.tops).filter(|top| !is_harmless(&top.join(".git")));
         // Where not all were found before, commands only read.
-        notes.extend(new.filter(|_| self.before.left > 0).map(|top| self.set_aside(top)));
+        let is_read = |place: &Path| self.before.unfinished.iter().any(|root| place.starts_with(root));
+        for root in after.unfinished.iter().filter(|root| !is_read(root)) {
+            notes.push(format!(
+                "repositories that the command made in {} cannot all be found, because there are too many directories or too long \
+                 paths: it is read-only from now on; ask the user to look before git runs there",
+                root.display()
+            ));
+        }
+        let new = |before: &BTreeMap<PathBuf, Identity>, after: BTreeMap<PathBuf, Identity>| {
+            let is_new = |(top, id): &(PathBuf, Identity)| !is_read(top) && before.get(top) != Some(id);
+            after.into_iter().filter(is_new).map(|(top, _)| top).collect::<Vec<_>>()
+        };
+        let tops =
+            new(&self.before.tops, after.tops).into_iter().filter(|top| !is_harmless(&top.join(".git")));
+        notes.extend(tops.map(|top| self.set_aside(&top, ".git")));
+        // Without it, a directory is no repository.
+        let bare = new(&self.before.bare, after.bare).into_iter().filter(|top| !starts_nothing(top));
+        notes.extend(bare.map(|top| self.set_aside(&top, "HEAD")));
         notes
     }
 
-    fn set_aside(&self, top: &Path) -> String {
+    fn set_aside(&self, top: &Path, name: &str) -> String {
         let open = || {
             let root = self.roots.iter().find(|root| top.starts_with(root)).ok_or(io::ErrorKind::NotFound)?;
             let directory = Dir::open_ambient_dir(root, cap_std::ambient_authority())?;
@@ -481,16 +521,16 @@ impl WatchedRepositories {
         match open() {
             Ok(directory) => {
                 let closed = directory.try_clone().ok().and_then(|it| give_permissions(it.into_std_file()));
-                let note = set_aside(&directory, &top.join(".git"), obeyed, &self.stuck);
+                let note = set_aside(&directory, &top.join(name), obeyed, &self.stuck);
                 if let Some((directory, permissions)) = closed {
                     let _ = directory.set_permissions(permissions);
                 }
                 note
             }
             Err(error) => {
-                let git = top.join(".git");
-                let text = format!("the command made {}, {obeyed}: {error}", git.display());
-                self.stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(git);
+                let made = top.join(name);
+                let text = format!("the command made {}, {obeyed}: {error}", made.display());
+                self.stuck.lock().unwrap_or_else(PoisonError::into_inner).insert(made);
                 text
             }
         }
@@ -500,6 +540,8 @@ impl WatchedRepositories {
 /// Renames what a command made in this directory, and returns a note.
 fn set_aside(directory: &Dir, path: &Path, obeyed: &str, stuck: &Mutex<BTreeSet<PathBuf>>) -> String {
     let name = path.file_name().map(OsStr::to_string_lossy).unwrap_or_default();
+    // No name has more than 255 bytes.
+    let name = &name[..name.floor_char_boundary(200)];
     let new_name = |count: usize| match count {
         0 => format!("{name}{RENAMED}"),
         _ => format!("{name}{RENAMED}-{count}"),
@@ -558,13 +600,13 @@ fn give_permissions(directory: fs::File) -> Option<(fs::File, fs::Permissions)> 
 #[derive(Debug, Default)]
 struct Search {
     /// Directories with a `.git`.
-    tops: BTreeSet<PathBuf>,
-    /// Repositories without a work tree.
-    bare: Vec<PathBuf>,
+    tops: BTreeMap<PathBuf, Identity>,
+    /// Directories that are repositories without a work tree, by their `HEAD`.
+    bare: BTreeMap<PathBuf, Identity>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     closed: Vec<PathBuf>,
-    /// How many directories may still be searched.
-    left: usize,
+    /// Places that were not searched to their end.
+    unfinished: BTreeSet<PathBuf>,
     /// All directories, so that the next search reads only those that have changed.
     listed: HashMap<PathBuf, Arc<Listed>>,
 }
@@ -574,8 +616,20 @@ struct Search {
 struct Listed {
     stamp: Option<Stamp>,
     directories: Vec<PathBuf>,
-    has_git: bool,
-    is_bare: bool,
+    git: Option<Identity>,
+    /// The `HEAD` of a repository without a work tree.
+    head: Option<Identity>,
+}
+
+/// Names in a directory of git's.
+const PARTS: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
+
+/// A file or directory by its number. The time at which it was made tells it from a later one with the same.
+type Identity = (u64, u64, Option<SystemTime>);
+
+fn identity(path: &Path) -> Option<Identity> {
+    let data = path.symlink_metadata().ok()?;
+    Some((data.dev(), data.ino(), data.created().ok()))
 }
 
 /// The time of a directory's last change, which no program can set, and its number.
@@ -591,56 +645,73 @@ fn stamp(directory: &Path) -> Option<Stamp> {
 }
 
 impl Listed {
-    fn read(directory: &Path) -> io::Result<Self> {
+    fn read(directory: &Path, end: Instant) -> io::Result<Self> {
         let stamp = stamp(directory);
         // What is in it can be reached, not only listed.
         directory.join(".").symlink_metadata()?;
-        let (mut directories, mut has_git, mut parts) = (Vec::new(), false, 0);
+        let git = identity(&directory.join(".git"));
+        let (mut directories, mut parts) = (Vec::new(), BTreeSet::new());
         for entry in fs::read_dir(directory)?.flatten() {
+            if Instant::now() > end {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
             let name = entry.file_name();
-            parts += usize::from(["HEAD", "objects", "refs"].iter().any(|part| name == *part));
-            if name.eq_ignore_ascii_case(".git") {
-                has_git = true;
-            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            parts.extend(PARTS.into_iter().filter(|part| name.eq_ignore_ascii_case(part)));
+            // In some directories `.GIT` is the same.
+            let is_git =
+                || name.eq_ignore_ascii_case(".git") && git.is_some() && identity(&entry.path()) == git;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !is_git() {
                 directories.push(entry.path());
             }
         }
-        Ok(Self { stamp, directories, has_git, is_bare: parts == 3 })
+        // A linked work tree's directory has the other two elsewhere.
+        let is_bare = parts.contains("commondir") || parts.len() > 2;
+        let head = identity(&directory.join("HEAD")).filter(|_| is_bare);
+        Ok(Self { stamp, directories, git, head })
     }
 }
 
 impl Search {
     /// Searches everything below directories, with what is `known` from an earlier search.
     fn run_all(roots: &[PathBuf], known: &Self) -> Self {
-        let mut search = Self { left: MOST_DIRECTORIES, ..Self::default() };
+        let mut search = Self::default();
         roots.iter().for_each(|root| search.run(root, known));
         search
     }
 
     fn run(&mut self, root: &Path, known: &Self) {
+        let end = Instant::now() + LONGEST_SEARCH;
         let mut waiting = vec![root.to_owned()];
         while let Some(directory) = waiting.pop() {
+            if self.listed.len() >= MOST_DIRECTORIES || Instant::now() > end {
+                self.unfinished.insert(root.to_owned());
+                return;
+            }
             let is_same = |listed: &&Arc<Listed>| listed.stamp.is_some() && listed.stamp == stamp(&directory);
             let listed = match known.listed.get(&directory).filter(is_same) {
                 Some(listed) => Ok(Arc::clone(listed)),
-                None => Listed::read(&directory).map(Arc::new),
+                None => Listed::read(&directory, end).map(Arc::new),
             };
-            let Ok(listed) = listed else {
-                if is_own(&directory) {
-                    self.closed.push(directory);
+            let listed = match listed {
+                Ok(listed) => listed,
+                // git looks from where it is, and sees what has too long a path from `/`.
+                Err(error) if matches!(error.kind(), TimedOut | InvalidFilename) => {
+                    self.unfinished.insert(root.to_owned());
+                    continue;
                 }
-                continue;
+                Err(_) if is_own(&directory) => {
+                    self.closed.push(directory);
+                    continue;
+                }
+                Err(_) => continue,
             };
-            if listed.has_git {
-                self.tops.insert(directory.clone());
+            if let Some(git) = listed.git {
+                self.tops.insert(directory.clone(), git);
             }
-            if listed.is_bare && directory != root {
-                self.bare.push(directory.clone());
+            if let Some(head) = listed.head {
+                self.bare.insert(directory.clone(), head);
             }
-            for below in &listed.directories {
-                self.left = self.left.saturating_sub(1);
-                waiting.extend((self.left > 0).then(|| below.clone()));
-            }
+            waiting.extend(listed.directories.iter().cloned());
             self.listed.insert(directory, listed);
         }
     }
@@ -654,7 +725,7 @@ fn is_own(directory: &Path) -> bool {
 
 /// Returns the files that a repository's and the person's git configuration names: those that it includes,
 /// hooks, and programs of filters.
-fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
+fn named_by_configuration(repository: &Repository, left: &mut Left) -> Vec<PathBuf> {
     let homes = home_directories();
     let own = ["config", "config.worktree"]
         .iter()
@@ -666,16 +737,19 @@ fn named_by_configuration(repository: &Repository) -> Vec<PathBuf> {
     let (mut read, mut named) = (BTreeSet::new(), persons.clone());
     let mut waiting: Vec<PathBuf> = own.chain(persons).collect();
     while let Some(file) = waiting.pop() {
-        let is_first = read.len() < MOST_CONFIGURATIONS && read.insert(file.clone());
-        let text = is_first.then(|| index::read_small(&file)).flatten().unwrap_or_default();
+        let is_first = read.insert(file.clone());
+        let text = is_first.then(|| left.read(&file)).flatten().unwrap_or_default();
         let text = text.replace("\\\n", "");
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
             let is_started = !key.ends_with("file") && key != "template" && key != "path";
             let words = value.split_whitespace().chain([value.trim()]);
             for word in words.map(|word| word.trim_matches(['"', '\'', ';', '!'])) {
+                if word.len() > LONGEST_PATH || !left.take(MOST_PARTS) {
+                    continue;
+                }
                 // `$(git rev-parse --show-toplevel)/tools/clean`, too.
-                let ends = word.match_indices('/').map(|(at, _)| Path::new(&word[at + 1..]));
+                let ends = word.match_indices('/').take(MOST_PARTS).map(|(at, _)| Path::new(&word[at + 1..]));
                 let program = ends.map(|end| repository.top.join(end)).find(|end| end.is_file());
                 // `-m tools.clean`.
                 let is_module = word.contains('.')

@@ -71,8 +71,8 @@ pub(super) struct Cover {
     pub(super) to: PathBuf,
 }
 
-/// A path as text, also one that is not UTF-8: as no path has it, with a zero first, and its bytes in
-/// hexadecimal.
+/// A path as text. One that is not UTF-8, or would be much longer in JSON, becomes a text that no path has: a
+/// zero, and its bytes in hexadecimal.
 mod path {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
@@ -83,7 +83,8 @@ mod path {
     pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
         let add_hex = |text: String, byte: &u8| text + &format!("{byte:02x}");
         let hex = || path.as_os_str().as_bytes().iter().fold("\0".to_owned(), add_hex);
-        path.to_str().map_or_else(hex, str::to_owned).serialize(to)
+        let is_plain = |text: &&str| !text.contains(|c: char| c.is_control() || "\"\\".contains(c));
+        path.to_str().filter(is_plain).map_or_else(hex, str::to_owned).serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {

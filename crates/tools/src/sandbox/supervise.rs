@@ -1,12 +1,13 @@
-//! Starts the confined stage and waits for it; when the command has ended, or is to end, all that it left
-//! behind ends too: also what took a session or a group of its own. Inside namespaces the kernel does that,
-//! elsewhere this process does, which gets every orphan as a child.
+//! Starts the confined stage and waits for it; when the command has ended, also by its timeout, all that it
+//! left behind ends too: also what took a session or a group of its own. Inside namespaces the kernel does
+//! that, elsewhere this process does, which gets every orphan as a child. It does not end before all others
+//! have.
 
 use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
@@ -14,9 +15,6 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 use super::spec::{End, Spec};
-
-/// How long processes that keep making others are fought.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The exit code when everything was ended because respool had closed its pipe.
 pub(super) const ENDED: i32 = 137;
@@ -82,17 +80,21 @@ fn wait_for(child: Pid, signals: &SigSet) -> io::Result<End> {
     }
 }
 
-/// Kills every child, and every orphan that becomes one, until there is none.
+/// Kills every process below this one, until all have ended.
 fn end_all() {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        let children = children();
-        // All are stopped first, so that none makes others while they are killed one by one.
-        for signal in [Signal::SIGSTOP, Signal::SIGKILL] {
-            for pid in &children {
-                // One that has ended already is no loss.
-                let _ = kill(*pid, signal);
-            }
+    let own = Pid::this();
+    loop {
+        let (mut waiting, mut stopped) = (children(own), Vec::new());
+        // A parent is stopped before its children are looked for: it makes no others, and no number is used
+        // again.
+        while let Some(pid) = waiting.pop() {
+            // One that has ended already is no loss.
+            let _ = kill(pid, Signal::SIGSTOP);
+            waiting.extend(children(pid));
+            stopped.push(pid);
+        }
+        for pid in stopped {
+            let _ = kill(pid, Signal::SIGKILL);
         }
         // Another thread may take in what ends, so this one never waits for a certain process.
         loop {
@@ -106,15 +108,29 @@ fn end_all() {
     }
 }
 
-/// Returns the processes whose parent this one is.
-fn children() -> Vec<Pid> {
-    let own = std::process::id().to_string();
+/// Returns the processes whose parent is this one.
+fn children(parent: Pid) -> Vec<Pid> {
+    let threads = std::fs::read_dir(format!("/proc/{parent}/task")).into_iter().flatten().flatten();
+    let listed: Option<Vec<String>> =
+        threads.map(|thread| std::fs::read_to_string(thread.path().join("children")).ok()).collect();
+    match listed {
+        Some(listed) => {
+            let numbers = listed.iter().flat_map(|text| text.split_whitespace());
+            numbers.filter_map(|number| number.parse().ok()).map(Pid::from_raw).collect()
+        }
+        // It has just ended, or the kernel keeps no such lists.
+        None => find_children(parent),
+    }
+}
+
+fn find_children(parent: Pid) -> Vec<Pid> {
+    let parent = parent.to_string();
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let is_child = |stat: &str| {
         // After the name, which may hold anything: state, then the parent.
         stat.rsplit_once(')')
             .and_then(|(_, rest)| rest.split_whitespace().nth(1))
-            .is_some_and(|parent| parent == own)
+            .is_some_and(|found| found == parent)
     };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let stat = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
