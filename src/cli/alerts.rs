@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use clap::Subcommand;
+use serde_json::Value;
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, parse_span};
@@ -91,8 +92,24 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
         say_on_stderr(&what);
         return;
     };
-    let json = |alert: &OpenAlert| serde_json::to_value(alert).unwrap_or_default();
-    arguments.print_rows(open, Noun("open alert", "open alerts"), |alert| alert.since, json, alert_line);
+    arguments.print_rows(
+        open,
+        Noun("open alert", "open alerts"),
+        |alert| alert.since,
+        alert_json,
+        alert_line,
+    );
+}
+
+/// Returns an alert as JSON, with its times as other lists have them.
+fn alert_json(alert: &OpenAlert) -> Value {
+    let mut shown = serde_json::to_value(alert).unwrap_or_default();
+    for name in ["since", "silenced_until"] {
+        if let Some(time) = shown[name].as_u64() {
+            shown[name] = clock::format_time(time).into();
+        }
+    }
+    shown
 }
 
 fn alert_line(alert: &OpenAlert) -> String {
@@ -175,6 +192,14 @@ fn end_silence(loaded: &Loaded, rule: Rule, subject: Option<&str>) -> Result<(),
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_are_written_out() {
+        let read =
+            r#"{"rule":"error_rate","subject":"","what":"x","since":1795223698000,"is_silenced":false}"#;
+        let shown = alert_json(&serde_json::from_str(read).unwrap());
+        assert_eq!((&shown["since"], shown.get("silenced_until")), (&"2026-11-21T01:14:58Z".into(), None));
+    }
 
     #[test]
     fn the_page_is_where_the_server_listens() {

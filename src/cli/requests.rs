@@ -20,6 +20,9 @@ pub(super) struct RequestsArgs {
     /// List only requests that ended in this way
     #[arg(long, value_parser = ["ok", "error", "client_gone", "loop_guard", "shutdown"])]
     outcome: Option<String>,
+    /// List only requests that failed with this code
+    #[arg(long, value_name = "CODE")]
+    error: Option<String>,
     /// List only requests for this model
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
@@ -62,6 +65,7 @@ fn request_query(arguments: &RequestsArgs) -> RequestQuery {
     let outcome = arguments.outcome.clone().or_else(|| arguments.failed.then(|| "error".to_owned()));
     let chosen = [
         (Dimension::Outcome, outcome),
+        (Dimension::Error, arguments.error.clone()),
         (Dimension::Model, arguments.model.clone()),
         (Dimension::Key, arguments.key.clone()),
         (Dimension::Upstream, arguments.upstream.clone()),
@@ -78,7 +82,8 @@ fn request_query(arguments: &RequestsArgs) -> RequestQuery {
 
 fn row_json(row: &StoredUsage) -> Value {
     json!({
-        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "outcome": row.outcome,
+        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused,
+        "outcome": row.outcome,
         "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
         "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,
         "attempts": row.attempts, "prompt_tokens": row.usage.map(|usage| usage.prompt),
@@ -100,7 +105,7 @@ fn cells(row: &StoredUsage) -> [String; 9] {
         clock::format_time(row.at),
         outcome.to_owned(),
         or_dash(&status),
-        or_dash(&row.model),
+        or_dash(if row.model.is_empty() { &row.details.refused } else { &row.model }),
         or_dash(&row.key),
         or_dash(&row.upstream),
         row.usage.map_or_else(|| "–".to_owned(), |usage| usage.total_tokens().to_string()),

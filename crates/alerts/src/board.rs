@@ -45,6 +45,10 @@ impl Board {
         silences: &Silences,
     ) -> Option<Message> {
         for Finding { rule, subject, what, is_worse } in findings {
+            if rule == Rule::UpstreamDown {
+                // Its requests fail for the same reason.
+                self.0.remove(&(Rule::CircuitOpen, subject.clone()));
+            }
             let open = self.0.entry((rule, subject)).or_insert(Open {
                 since: now,
                 seen: now,
@@ -173,6 +177,15 @@ mod tests {
         assert_eq!(sent(&mut board, 10_000, &spent, pace()), ["new alice"]);
         assert_eq!(sent(&mut board, 15_000, &spent, pace()), [""; 0]);
         assert_eq!(sent(&mut board, 20_000, &reached, pace()), [""; 0], "the budget was raised");
+    }
+
+    #[test]
+    fn a_server_that_is_down_is_one_alert() {
+        let mut board = Board::default();
+        sent(&mut board, 0, &[found(Rule::CircuitOpen, "box")], pace());
+        sent(&mut board, 5_000, &[found(Rule::UpstreamDown, "box")], pace());
+        let open = board.open(5_000, &Silences::default());
+        assert_eq!(open.iter().map(|alert| alert.rule.as_str()).collect::<Vec<_>>(), ["upstream_down"]);
     }
 
     #[test]

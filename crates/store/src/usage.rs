@@ -23,6 +23,8 @@ pub enum Dimension {
     Route,
     /// How it ended.
     Outcome,
+    /// The code of its error.
+    Error,
     /// The UTC day.
     Day,
     /// The hour, in UTC.
@@ -31,13 +33,14 @@ pub enum Dimension {
 
 impl Dimension {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Model,
         Self::Key,
         Self::Agent,
         Self::Upstream,
         Self::Route,
         Self::Outcome,
+        Self::Error,
         Self::Day,
         Self::Hour,
     ];
@@ -51,6 +54,7 @@ impl Dimension {
             Self::Upstream => "upstream",
             Self::Route => "route",
             Self::Outcome => "outcome",
+            Self::Error => "error",
             Self::Day => "day",
             Self::Hour => "hour",
         }

@@ -342,6 +342,11 @@ impl RequestLine {
         }
     }
 
+    /// Returns method and path of a request that no route took; empty for others.
+    fn refused_request(&self) -> String {
+        if self.route == "refused" { self.start.request.clone().into_owned() } else { String::new() }
+    }
+
     /// Makes the row of this request. It moves the fields out, because the line is written already.
     fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
@@ -370,6 +375,7 @@ impl RequestLine {
             error_code: self.error_code.unwrap_or_default().to_owned(),
             error: self.error.take().unwrap_or_default(),
             details: RequestDetails {
+                refused: self.refused_request(),
                 earlier_attempts: std::mem::take(&mut self.earlier_attempts),
                 dropped: each_once(&self.dropped),
                 trimmed: self.trimmed.take().unwrap_or_default(),

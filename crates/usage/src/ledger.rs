@@ -123,6 +123,8 @@ pub struct Problem {
     pub model: String,
     /// The upstream.
     pub upstream: String,
+    /// Method and path, if no route took it.
+    pub refused: String,
     /// The error's code.
     pub code: String,
     /// The error as it stands in the log.
@@ -630,6 +632,7 @@ impl UsageSink for Ledger {
                 key: row.key.clone(),
                 model: row.model.clone(),
                 upstream: row.upstream.clone(),
+                refused: row.details.refused.clone(),
                 code: row.error_code.clone(),
                 cause: row.error.clone(),
             });

@@ -63,6 +63,9 @@ pub struct UsageRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RequestDetails {
+    /// Method and path of a request that was refused before a route took it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub refused: String,
     /// The attempts that ended before the last one, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_attempts: Vec<EarlierAttempt>,

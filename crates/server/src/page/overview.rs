@@ -221,6 +221,7 @@ fn problem_group(app: &App, group: &ProblemGroup<'_>, now: u64) -> Markup {
                 span class="what" {
                     @if !problem.model.is_empty() { strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) } }
                     @else if !problem.upstream.is_empty() { (problem.upstream) }
+                    @if !problem.refused.is_empty() { code { (problem.refused) } }
                     @if !key_alone(problem).is_empty() { ", key " (problem.key) }
                     @if group.count > 1 { " × " (group.count) }
                 }
@@ -242,6 +243,7 @@ mod tests {
     fn the_same_problems_are_one() {
         let problem = |at, code: &str, model: &str| Problem {
             at,
+            refused: String::new(),
             request: "r".into(),
             key: String::new(),
             model: model.into(),

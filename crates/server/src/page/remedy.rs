@@ -37,7 +37,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
              tell the client the true window."
         }
         Some(Code::InvalidApiKey) => {
-            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`."
+            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`. For a wrong key, the              error has the beginning of its SHA-256: `printf %s KEY | sha256sum` shows that of a key."
         }
         Some(Code::KeyLimitReached) => {
             "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."

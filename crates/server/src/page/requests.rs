@@ -16,8 +16,9 @@ const PATH: &str = "/ui/requests";
 /// How many requests a page of the list has.
 const PAGE: usize = 100;
 /// The columns that can be filtered, and how the form calls them.
-const FILTERS: [(Dimension, &str); 6] = [
+const FILTERS: [(Dimension, &str); 7] = [
     (Dimension::Outcome, "Outcome"),
+    (Dimension::Error, "Error"),
     (Dimension::Model, "Model"),
     (Dimension::Key, "Key"),
     (Dimension::Upstream, "Upstream"),
@@ -149,7 +150,7 @@ fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
         tr class="opens" {
             td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
             td class="cut" { (outcome_badge(row)) }
-            td class="cut" { (row.model) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
+            td class="cut" { (row.model) (row.details.refused) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
             td class="cut wide" { (row.key) }
             td class="cut wide" { (row.upstream) }
             td class="cut wide" { (describe_repairs(row)) }

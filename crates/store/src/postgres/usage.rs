@@ -24,6 +24,7 @@ const KEEP_DAYS: u64 = 7;
 
 fn column(dimension: Dimension) -> &'static str {
     match dimension {
+        Dimension::Error => "error_code",
         Dimension::Day => "to_char(to_timestamp(at / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD')",
         Dimension::Hour => "to_char(to_timestamp(at / 1000) AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24')",
         other => other.as_str(),

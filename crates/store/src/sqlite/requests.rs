@@ -77,6 +77,7 @@ pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
     match dimension {
         Dimension::Day => "date(at / 1000, 'unixepoch')",
         Dimension::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
+        Dimension::Error => "error_code",
         other => other.as_str(),
     }
 }

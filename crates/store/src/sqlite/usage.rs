@@ -357,6 +357,8 @@ mod tests {
         assert_eq!(found(RequestQuery { text: "connection REFUSED".into(), ..all() }).await, [3]);
         let only = vec![(Dimension::Key, "bob".into()), (Dimension::Model, "n".into())];
         assert_eq!(found(RequestQuery { only, ..all() }).await, [2]);
+        let codes = store.sums(query(&[Dimension::Error])).await.unwrap();
+        assert!(codes.iter().any(|sum| sum.names == [""]), "{codes:?}");
         let only = vec![(Dimension::Outcome, "error".into())];
         assert_eq!(found(RequestQuery { only, ..all() }).await, [3]);
         let one = store.find_one("r3", None).await.unwrap().unwrap();
