@@ -18,7 +18,10 @@ use super::{format, layout, remedy, requests};
 use crate::app::App;
 use ::agent::report;
 use ::usage::Money;
+use experts::event_of_run;
 use store::{RunFilter, RunRow, Status};
+use wire::ErrorCode;
+use wire::visible::make_visible;
 
 const PATH: &str = "/ui/runs";
 /// How many of the newest runs are looked at,
@@ -191,6 +194,10 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
         let main = html! { h1 { "Run" } p { "There is no run " code { (id) } "." } };
         return page_response(StatusCode::NOT_FOUND, layout::page_layout(&viewer, "/ui/runs", "Run", &main));
     };
+    let event = match app.agents.store().filter(|_| !viewer.name.is_empty()) {
+        Some(store) => event_of_run(store, &id).await.ok().flatten(),
+        None => None,
+    };
     let cost = app.usage.run_cost(&id).await;
     let requests = app.usage.requests_of_run(&id, PAGE).await.unwrap_or_default();
     let body = report::breakdown(&stored);
@@ -200,7 +207,8 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
         div class="state" { (status_badge(stored.row.status)) " started " (format::format_time(stored.row.created)) ", last step " (format::format_time(stored.row.updated)) " "
             @if can_end(stored.row.status) { (end_button(&viewer, &id)) } }
         div id="steps" data-refresh=[can_end(stored.row.status).then_some("5")] {
-            (run_facts(&app, &id, &body, cost))
+            (run_facts(&app, &viewer, &id, &body, cost))
+            @if let Some(event) = &event { (event_facts(event)) }
             (step_list(&body))
             @if !requests.is_empty() { section { h2 { "Requests" } (requests::request_table(&app, "The requests of this run", &requests)) } }
         }
@@ -210,7 +218,7 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/runs", "Run", &main))
 }
 
-fn run_facts(app: &App, id: &str, body: &Value, cost: Option<Money>) -> Markup {
+fn run_facts(app: &App, viewer: &Viewer, id: &str, body: &Value, cost: Option<Money>) -> Markup {
     html! {
         dl class="facts" {
             dt { "Run" } dd { code { (id) } }
@@ -219,6 +227,26 @@ fn run_facts(app: &App, id: &str, body: &Value, cost: Option<Money>) -> Markup {
             dt { "Working time" } dd { (format::format_duration(as_millis(&body["duration_ms"]))) }
             @if let Some(limit) = body["limit"].as_str() { dt { "Ended at limit" } dd { (limit) } }
             @if let Some(code) = body["failure"]["code"].as_str() { dt { "Failed" } dd { @if !code.is_empty() { code { (code) } " " } (format::with_code(remedy::remedy(code))) } }
+            @if let Some(refusal) = refusal_text(body).filter(|_| !viewer.name.is_empty()) { dt { "Decision" } dd { (make_visible(refusal)) } }
+        }
+    }
+}
+
+/// Returns the call that was rejected, or not decided in time, with the comment. Operators see the inputs of
+/// such calls under Approvals too, whatever `[log] content` is.
+fn refusal_text(body: &Value) -> Option<&str> {
+    let code = ErrorCode::from_name(body["failure"]["code"].as_str()?)?;
+    let is_refusal = matches!(code, ErrorCode::ApprovalRejected | ErrorCode::ApprovalTimeout);
+    body["failure"]["message"].as_str().filter(|_| is_refusal)
+}
+
+/// Names the task of an expert that a run works on.
+fn event_facts(event: &Value) -> Markup {
+    let text = |name: &str| make_visible(event[name].as_str().unwrap_or_default());
+    html! {
+        dl class="facts" {
+            dt { "Process" } dd { (text("process")) @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } } }
+            dt { "Invocation" } dd { code { (text("invocation")) } }
         }
     }
 }
@@ -297,6 +325,16 @@ pub(super) async fn end_run(State(app): State<App>, Path(id): Path<String>, requ
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn the_text_of_a_refusal_alone_is_shown() {
+        let text = |code: &str| {
+            let body = json!({"failure": {"code": code, "message": "crm.pay: anna rejected it"}});
+            refusal_text(&body).map(str::to_owned)
+        };
+        assert_eq!(text("approval_rejected").as_deref(), Some("crm.pay: anna rejected it"));
+        assert_eq!((text("upstream_error"), refusal_text(&json!({}))), (None, None));
+    }
 
     #[test]
     fn steps_follow_each_other() {
