@@ -178,6 +178,9 @@ fn check_triggers(package: &Package, known: &Known<'_>, report: &mut FileReport<
             known.check_tool(tool, report);
         }
         check_mapping(trigger, package, report);
+        if trigger.kind == Some(TriggerKind::Cron) {
+            check_clock_paths(trigger, report);
+        }
         check_lane(trigger, package, report);
     }
 }
@@ -238,6 +241,16 @@ fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>)
         let message = "the payload of a cron trigger has no such key, so every run of serial_per_key falls back to serial";
         let help = "write concurrency: serial for this trigger, or a key that its payload has: scheduled_at, fired_at";
         report.add(Code::UnresolvableKey, at, message, help);
+    }
+}
+
+/// Reports paths that lead to nothing in the payload of a clock.
+fn check_clock_paths(trigger: &Trigger, report: &mut FileReport<'_>) {
+    let mapped = trigger.mapping.iter().map(|(input, path)| (input.at, path));
+    let key = trigger.dedupe_key.path.iter().map(|path| (path.at, &path.value));
+    for (at, path) in mapped.chain(key).filter(|(_, path)| !CLOCK_FIELDS.contains(&path.as_str())) {
+        let message = format!("the payload of a cron trigger has no \"{path}\"");
+        report.add(Code::UnresolvableKey, at, message, format!("it has: {}", CLOCK_FIELDS.join(", ")));
     }
 }
 
