@@ -61,6 +61,7 @@ fn headline(group: &[&OpenAlert]) -> String {
     match (group, Rule::from_name(group.first().map_or("", |alert| &alert.rule))) {
         ([alert], _) => alert.what.clone(),
         (_, Some(Rule::RunFailed)) => format!("{} runs have failed.", group.len()),
+        (_, Some(Rule::TaskFailed)) => format!("{} tasks of experts have failed.", group.len()),
         (_, Some(Rule::DeadLetter)) => format!("{} tasks of experts failed for good.", group.len()),
         (_, Some(Rule::ApprovalWaiting)) => format!("{} requests wait for your approval.", group.len()),
         (_, Some(Rule::BudgetReached)) => format!("{} budgets are spent, or nearly.", group.len()),
@@ -151,6 +152,8 @@ mod tests {
     #[test]
     fn alerts_are_one_line_for_each_rule() {
         let viewer = Viewer { name: String::new(), csrf: String::new() };
+        let tasks = ["a", "b"].map(|task| alert(Rule::TaskFailed, task));
+        assert_eq!(headline(&tasks.iter().collect::<Vec<_>>()), "2 tasks of experts have failed.");
         let failed = ["a", "b", "c"].map(|run| alert(Rule::RunFailed, run));
         let open = [&failed[..], &[alert(Rule::UpstreamDown, "x&y")]].concat();
         let shown = alert_list(&viewer, &open, 9).into_string();
