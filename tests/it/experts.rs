@@ -230,7 +230,14 @@ fn experts_install_list_show_remove() {
     fs::create_dir_all(&state).unwrap();
     assert!(it.done(&["remove", "lending-desk", "--yes"]).contains("Its data stays in"));
     assert!(state.exists() && !it.path("experts/lending-desk").exists());
+    // Regression: what a removed expert had left could not be deleted.
+    assert!(it.refused(&["remove", "lending-desk", "--purge"]).contains("was not confirmed"));
+    assert!(it.done(&["remove", "lending-desk", "--purge", "--yes"]).contains("Deleted what lending-desk"));
+    assert!(!state.exists());
+    assert!(it.refused(&["remove", "lending-desk", "--purge", "--yes"]).contains("no expert"));
     it.install();
+    assert!(it.refused(&["remove", "lending-desk"]).contains("was not confirmed"));
+    fs::create_dir_all(&state).unwrap();
     it.done(&["remove", "lending-desk", "--purge", "--yes"]);
     assert!(!state.exists());
     assert!(it.refused(&["remove", "lending-desk"]).contains("no expert \"lending-desk\""));
