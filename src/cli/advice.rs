@@ -347,6 +347,24 @@ mod tests {
         );
     }
 
+    /// Regression: a secret that was not set kept commands that need none from working.
+    #[test]
+    fn hooks_need_their_secrets_to_start() {
+        let problems = |secret: &str| {
+            let environment = Environment::from([("V".to_owned(), secret.to_owned())]);
+            let text = "[experts.desk.hook_secret_env]\norder = 'V'\n";
+            let file = FileText { path: "f".as_ref(), text };
+            let loaded = resolve(Some(file), &environment, &Flags::default()).unwrap();
+            loaded.problems(start_problems(&loaded.settings)).to_string()
+        };
+        let missing = problems("");
+        assert!(
+            missing.contains("the environment variable V is not set") && missing.contains("f:2"),
+            "{missing}"
+        );
+        assert_eq!(problems("0123456789abcdef"), "");
+    }
+
     #[test]
     fn names_of_keys_are_known() {
         let text = "[budgets]\nkeys = { alice = 1.0, bobb = 2.0 }\n[capture]\nkeys = ['*', 'carol']\n";
