@@ -47,8 +47,9 @@ pub(super) fn run_replay(loaded: &Loaded, arguments: &ReplayArgs) -> Result<(), 
     let exchange = find_exchange(&captures, name)?;
     check_exchange(&exchange)?;
     let now = new_runtime()?.block_on(replay_exchange(settings, &exchange))?;
-    let then = describe_reply(&exchange.client_reply);
-    let replayed = describe_reply(&now);
+    let upstreams = upstream_names(&exchange);
+    let then = describe_reply(&exchange.client_reply, &upstreams);
+    let replayed = describe_reply(&now, &upstreams);
     if arguments.list.json {
         say(&format!("{:#}", comparison(&exchange, &then, &replayed)));
     } else {
@@ -158,6 +159,17 @@ async fn replay_exchange(settings: &Settings, exchange: &Exchange) -> Result<Rep
     reply.map_err(|error| format!("the request could not be sent to the relay: {error}").into())
 }
 
+/// Returns the names of the upstreams that were asked, each once.
+fn upstream_names(exchange: &Exchange) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for attempt in &exchange.attempts {
+        if !names.contains(&attempt.upstream.as_str()) {
+            names.push(&attempt.upstream);
+        }
+    }
+    names
+}
+
 fn recordings_of(exchange: &Exchange) -> Result<Vec<Recording>, Failure> {
     let model = model_of(exchange);
     let replied = exchange.attempts.iter().filter(|attempt| attempt.reply.status != 0);
@@ -172,16 +184,10 @@ fn recordings_of(exchange: &Exchange) -> Result<Vec<Recording>, Failure> {
 /// Returns the settings that decide how a reply is read, with the upstreams of the attempts and nothing that
 /// outlasts the replay.
 fn replay_settings(settings: &Settings, exchange: &Exchange, url: &Address, home: PathBuf) -> Settings {
-    let mut names: Vec<&str> = Vec::new();
-    for attempt in &exchange.attempts {
-        if !names.contains(&attempt.upstream.as_str()) {
-            names.push(&attempt.upstream);
-        }
-    }
     let upstream =
         |name: &str| UpstreamConfig { name: name.to_owned(), url: url.clone(), ..UpstreamConfig::default() };
     Settings {
-        upstreams: names.into_iter().map(upstream).collect(),
+        upstreams: upstream_names(exchange).into_iter().map(upstream).collect(),
         relay: settings.relay.clone(),
         server: ServerConfig { limits: settings.server.limits.clone(), ..ServerConfig::default() },
         log: LogConfig { errors_dir: home.join("logs"), ..LogConfig::default() },

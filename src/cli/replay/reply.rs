@@ -16,9 +16,16 @@ struct Seen {
     error: String,
 }
 
-/// Returns the lines that describe a reply.
-pub(super) fn describe_reply(reply: &Reply) -> Vec<String> {
-    Seen::read(reply).lines(reply)
+/// Returns the lines that describe a reply to a request that these upstreams were asked for. Of several, it
+/// depends on their state at the time which one an error names.
+pub(super) fn describe_reply(reply: &Reply, upstreams: &[&str]) -> Vec<String> {
+    let mut seen = Seen::read(reply);
+    if upstreams.len() > 1 {
+        for name in upstreams {
+            seen.error = seen.error.replace(&format!("`{name}`"), "`…`");
+        }
+    }
+    seen.lines(reply)
 }
 
 /// Returns true for a reply that is an error, or ends in one.
@@ -145,7 +152,7 @@ mod tests {
 
     fn check(content_type: &str, body: &str, expected: &[&str]) {
         let reply = Reply { status: 200, content_type: content_type.into(), body: body.into() };
-        assert_eq!(describe_reply(&reply)[1..], *expected, "{body}");
+        assert_eq!(describe_reply(&reply, &[])[1..], *expected, "{body}");
     }
 
     #[test]
@@ -200,6 +207,10 @@ mod tests {
         check("text/html", "<html>", &[]);
         let wild = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":99999999999}]}}]}\n\n";
         let reply = Reply { status: 200, content_type: "text/event-stream".into(), body: wild.into() };
-        assert!(describe_reply(&reply).len() < 300);
+        assert!(describe_reply(&reply, &[]).len() < 300);
+        let error = r#"{"error":{"message":"upstream `b` failed"}}"#;
+        let reply = Reply { status: 502, content_type: "application/json".into(), body: error.into() };
+        assert_eq!(describe_reply(&reply, &["a", "b"])[1], "error      upstream `…` failed");
+        assert_eq!(describe_reply(&reply, &["b"])[1], "error      upstream `b` failed");
     }
 }
