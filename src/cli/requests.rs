@@ -82,7 +82,7 @@ fn request_query(arguments: &RequestsArgs) -> RequestQuery {
 
 fn row_json(row: &StoredUsage) -> Value {
     json!({
-        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused,
+        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused, "client": row.details.client,
         "outcome": row.outcome,
         "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
         "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,

@@ -50,6 +50,18 @@ async fn rows(respool: &Respool) -> Vec<StoredUsage> {
     respool.usage.find_requests(query).await.unwrap()
 }
 
+/// Regression: a client with a wrong key could not be found.
+#[tokio::test]
+async fn refused_requests_name_their_client() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), "").await;
+    let wrong = of("sk-wrong-0123456789", Request::get("/v1/models"));
+    assert_eq!(exchange(respool.address, &wrong).await.status, 401);
+    let row = rows(&respool).await.remove(0);
+    assert_eq!((&*row.details.refused, &*row.details.client), ("GET /v1/models", "127.0.0.1"));
+    assert!(row.error.contains("SHA-256 begins with"), "{}", row.error);
+}
+
 #[tokio::test]
 async fn rows_hold_no_content() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());

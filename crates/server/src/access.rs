@@ -215,7 +215,9 @@ impl Access {
         if let Some(list) = file.read_changes() {
             self.accept_list(list);
         }
-        file.fault().map(str::to_owned)
+        let is_empty = self.key_ring().len() == 0;
+        let empty = || is_empty.then(|| "it has no key, so every request is refused: add one".to_owned());
+        file.fault().map(str::to_owned).or_else(empty)
     }
 
     fn accept_list(&self, list: KeyList) {

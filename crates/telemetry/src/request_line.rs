@@ -376,6 +376,7 @@ impl RequestLine {
             error: self.error.take().unwrap_or_default(),
             details: RequestDetails {
                 refused: self.refused_request(),
+                client: self.client.map(|client| client.to_string()).unwrap_or_default(),
                 earlier_attempts: std::mem::take(&mut self.earlier_attempts),
                 dropped: each_once(&self.dropped),
                 trimmed: self.trimmed.take().unwrap_or_default(),

@@ -66,6 +66,9 @@ pub struct RequestDetails {
     /// Method and path of a request that was refused before a route took it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub refused: String,
+    /// The address of its client.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client: String,
     /// The attempts that ended before the last one, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_attempts: Vec<EarlierAttempt>,

@@ -232,7 +232,7 @@ fn changed_keys_hold_at_once() {
     assert_eq!((status("sk-1"), status("sk-2")), (Some(401), None));
     // Without any key no request is admitted; it does not mean that no request needs one.
     std::fs::write(&path, "").unwrap();
-    access.read_again();
+    assert!(access.read_again().unwrap().contains("it has no key"));
     assert_eq!(status("sk-2"), Some(401));
     assert_eq!(refusal(&access, "/v1/models", &[]).unwrap().0, 401);
 }
