@@ -212,7 +212,6 @@ mod tests {
         check((held, both), (auto, look), &[]);
         check((auto, None), (auto, look), &[]);
         check((auto, look), (auto, both), &["crm.send is new and runs without asking"]);
-        check((held, look), (held, both), &[]);
         check((auto, None), (held, None), &[]);
     }
 
