@@ -10,6 +10,8 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use nix::mount::{MsFlags, mount};
+use nix::sched::CloneFlags;
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{
@@ -128,7 +130,18 @@ pub(super) fn close_roads(spec: &Spec) -> io::Result<()> {
     }
     // Not every kernel has such policies.
     let _ = stop_groups();
+    // Newer versions of pasta do that themselves, and where it is not permitted, bubblewrap may do without.
+    let _ = show_own_processes();
     Ok(())
+}
+
+/// Mounts a `/proc` of pasta's namespaces: bubblewrap looks for its processes there, by their numbers.
+fn show_own_processes() -> nix::Result<()> {
+    let nothing = None::<&str>;
+    nix::sched::unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(nothing, "/", nothing, MsFlags::MS_REC | MsFlags::MS_PRIVATE, nothing)?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("proc"), "/proc", Some("proc"), flags, nothing)
 }
 
 /// Returns the numbers of the interfaces but that of loopback.
