@@ -130,8 +130,9 @@ enum Command {
     Requests {
         #[command(flatten)]
         arguments: requests::RequestsArgs,
-        #[command(flatten)]
-        options: Configured,
+        /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
+        #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+        config: Option<PathBuf>,
     },
     /// Show requests, tokens and costs by model, key, agent and day.
     #[command(after_help = "Example:\n  respool usage --by model,day --since 30d --costs")]
@@ -295,7 +296,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Nodes { options, arguments } => nodes::run_nodes(&options.load()?, &arguments),
         Command::Store { options, command } => store::run_store(&options.load()?, command),
         Command::Replay { options, arguments } => replay::run_replay(&options.load()?, &arguments),
-        Command::Requests { options, arguments } => requests::list_requests(&options.load()?, &arguments),
+        Command::Requests { config, arguments } => {
+            let loaded = Configured { config, ..Configured::default() }.load()?;
+            requests::list_requests(&loaded, &arguments)
+        }
         Command::Usage { options, arguments } => usage::run_usage(&options.load()?, &arguments),
         Command::Audit { options, command } => {
             audit::run_audit(&options.load()?, command.unwrap_or_default())

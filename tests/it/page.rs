@@ -279,7 +279,7 @@ async fn failed_runs_show_the_reason() {
     assert!(page.contains("No model call succeeded.") && page.contains("The requests of this run"), "{page}");
     let failed =
         "<dt>Failed</dt><dd><code>upstream_credentials_refused</code> The model server rejects the key";
-    assert!(page.contains(failed) && page.contains("upstream credentials refused"), "{page}");
+    assert!(page.contains(failed) && page.contains("upstream </span>credentials refused"), "{page}");
 }
 
 #[tokio::test]

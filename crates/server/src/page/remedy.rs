@@ -59,7 +59,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "The client asked for a path that does not exist. Its base URL ends in `/v1` once; if it is right, check the `url` of the upstream."
         }
         Some(Code::NoUpstream | Code::ModelNotFound) => {
-            "No upstream serves this model; it may have been renamed. `/v1/models` and `respool check` list the available names: correct the \
+            "No upstream serves this model; it may have been renamed. The upstreams on the page Now have the available names: correct the \
              client's model, or set an alias in `[models]`."
         }
         Some(Code::UpstreamCredentialsRefused) => {
