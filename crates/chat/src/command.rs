@@ -38,7 +38,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
 const KEYS: [(&str, &str); 6] = [
     ("Enter", "send; Alt-Enter, or \\ at the end of a line: a further line"),
     ("Up, Ctrl-R", "earlier inputs"),
-    ("Tab", "complete a /command"),
+    ("Tab", "complete a /command, or the ID after /model"),
     ("Ctrl-C", "stop the turn; clear the line; on an empty line twice: leave"),
     ("Ctrl-D", "leave (also /exit); at a question: stop the turn"),
     ("y n a t v", "answer a question: yes, no, always, tell it what to do instead, view all"),

@@ -4,6 +4,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustyline::completion::Completer;
 use rustyline::config::Builder;
@@ -21,9 +22,14 @@ use super::command;
 use super::paint::Paint;
 
 pub(super) const PROMPT: &str = "❯ ";
+/// The beginning of a line that chooses a model.
+const MODEL: &str = "/model ";
 const MOST_HISTORY: usize = 1_000;
 /// The milliseconds after which Esc is a key of its own.
 const ESC_ALONE: u16 = 50;
+
+/// Names that a task learns while the person writes.
+pub(super) type Names = Arc<Mutex<Vec<String>>>;
 
 /// An input of the person.
 #[derive(Debug, PartialEq, Eq)]
@@ -58,12 +64,12 @@ pub(super) fn read_line(prompt: &str) -> Input {
 }
 
 impl Lines {
-    /// Opens the editor with the history in `state_dir`. The chat works without a history too.
-    pub(super) fn open(state_dir: &Path, paint: Paint) -> Result<Self, ReadlineError> {
+    /// Opens the editor with the history in `state_dir`. `models`: completed after `/model`. The chat works without a history too.
+    pub(super) fn open(state_dir: &Path, paint: Paint, models: Names) -> Result<Self, ReadlineError> {
         let config = key_config().max_history_size(MOST_HISTORY)?;
         let config = config.history_ignore_dups(true)?.auto_add_history(false).build();
         let mut editor = Editor::with_config(config)?;
-        editor.set_helper(Some(Keys { paint }));
+        editor.set_helper(Some(Keys { paint, models }));
         let alt_enter = KeyEvent(KeyCode::Enter, Modifiers::ALT);
         editor.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));
         editor.bind_sequence(KeyEvent::ctrl('c'), EventHandler::Conditional(Box::new(Clear)));
@@ -117,6 +123,7 @@ impl ConditionalEventHandler for Clear {
 
 struct Keys {
     paint: Paint,
+    models: Names,
 }
 
 impl Helper for Keys {}
@@ -136,6 +143,13 @@ impl Completer for Keys {
 
     fn complete(&self, line: &str, at: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<String>)> {
         let begun = &line[..at];
+        if let Some(begun) = begun.strip_prefix(MODEL) {
+            let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+            return Ok((
+                MODEL.len(),
+                models.iter().filter(|name| name.starts_with(begun)).cloned().collect(),
+            ));
+        }
         let names = if begun.starts_with('/') { command::matching_commands(begun) } else { Vec::new() };
         Ok((0, names.into_iter().map(|name| format!("{name} ")).collect()))
     }
@@ -168,10 +182,12 @@ mod tests {
 
     #[test]
     fn commands_are_completed_and_words_are_not() {
-        let keys = Keys { paint: Paint(false) };
+        let models = Arc::new(Mutex::new(vec!["glm-air".to_owned(), "gpt-oss-20b".to_owned()]));
+        let keys = Keys { paint: Paint(false), models };
         let history = FileHistory::new();
         let complete = |line: &str| keys.complete(line, line.len(), &Context::new(&history)).unwrap().1;
         assert_eq!(complete("/mo"), ["/model "]);
+        assert_eq!(complete("/model gl"), ["glm-air"]);
         assert_eq!(complete("mo"), Vec::<String>::new());
     }
 }

@@ -172,7 +172,9 @@ impl Session {
 
     /// Talks until the person leaves.
     pub(super) fn talk(&mut self, runtime: &Runtime, state_dir: &Path) -> Result<(), String> {
-        let lines = Lines::open(state_dir, self.screen.paint());
+        let names = editor::Names::default();
+        runtime.spawn(learn_names(Arc::clone(&self.models), Arc::clone(&names)));
+        let lines = Lines::open(state_dir, self.screen.paint(), names);
         let mut lines = lines.map_err(|error| format!("the line editor cannot be started: {error}"))?;
         self.greet();
         let mut leaving = false;
@@ -448,6 +450,16 @@ impl Session {
     pub(super) async fn close_conversation(&mut self) {
         self.conversation.close().await;
     }
+}
+
+/// Learns the names of the models, for completion.
+async fn learn_names(models: Arc<dyn ModelDirectory>, names: editor::Names) {
+    let listed = join_all(models.list_models()).await;
+    let aliases = models.aliases().into_iter().map(|(alias, _)| alias);
+    let all = aliases.chain(listed.into_iter().flatten().flatten().map(|model| model.id));
+    // A name with signs that act on a terminal is not written into the prompt.
+    let all = all.filter(|name| one_line(name, 200) == *name).collect();
+    *names.lock().unwrap_or_else(PoisonError::into_inner) = all;
 }
 
 /// Shows something; a question also gets its answer.
