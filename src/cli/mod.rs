@@ -130,7 +130,8 @@ enum Command {
     Requests {
         #[command(flatten)]
         arguments: requests::RequestsArgs,
-        /// The configuration file [default: respool.toml in the user's or the system's configuration directory]
+        /// The configuration file [default: respool.toml in the user's or the system's configuration
+        /// directory]
         #[arg(long, value_name = "FILE", help_heading = "Configuration")]
         config: Option<PathBuf>,
     },

@@ -64,7 +64,8 @@ pub(super) fn read_line(prompt: &str) -> Input {
 }
 
 impl Lines {
-    /// Opens the editor with the history in `state_dir`. `models`: completed after `/model`. The chat works without a history too.
+    /// Opens the editor with the history in `state_dir`. The chat works without a history too. `models` are
+    /// completed after `/model`.
     pub(super) fn open(state_dir: &Path, paint: Paint, models: Names) -> Result<Self, ReadlineError> {
         let config = key_config().max_history_size(MOST_HISTORY)?;
         let config = config.history_ignore_dups(true)?.auto_add_history(false).build();
