@@ -231,6 +231,23 @@ async fn renamed_tools_come_back_under_their_own_names() {
     assert_eq!((&called["name"], &called["arguments"]), (&json!(name), &json!(r#"{"path":"a"}"#)));
 }
 
+/// A vLLM without a parser of calls leaves them in the text, unless the client insists on a call.
+#[tokio::test]
+async fn calls_need_no_parser_at_the_server() {
+    let row = row_of(&Rule::Unparsed).unwrap();
+    let call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
+    let refused = || refusal(400, row.said[0].1);
+    let fake = FakeVllm::start([refused(), Script::json(200, &replies::text(call)), refused()]).await;
+    let respool = Respool::before(&fake).await;
+    let mut body = request(row.example.0);
+    let reply = exchange(respool.address, &Request::chat(&body)).await.json();
+    assert_eq!(reply["choices"][0]["message"]["tool_calls"][0]["function"]["name"], "f");
+    body["tool_choice"] = json!("required");
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!((reply.status, fake.requests().len()), (400, 3));
+    assert!(reply.text().contains("Start vLLM with --enable-auto-tool-choice"), "{}", reply.text());
+}
+
 /// Two turns of a conversation share their adapted beginning, so the server's prefix cache holds; another
 /// conversation's refusals change nothing in it.
 #[tokio::test]
