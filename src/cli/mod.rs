@@ -338,6 +338,12 @@ mod tests {
         }
     }
 
+    /// Regression: two options of one name ended a command before it began.
+    #[test]
+    fn options_have_different_names() {
+        Cli::command().debug_assert();
+    }
+
     #[test]
     fn every_command_has_an_example_of_itself() {
         let mut found = Vec::new();
