@@ -250,13 +250,22 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
     }
     if let Some(why) = &signals.reload_problem {
-        all.push(new_finding(Rule::ReloadFailed, "", format!("The changed configuration is wrong: {why}")));
+        all.push(new_finding(
+            Rule::ReloadFailed,
+            "",
+            end_sentence(format!("The changed configuration is wrong: {why}")),
+        ));
     }
     if let Some(why) = &signals.key_file_problem {
-        let what = format!("The changed file of client keys is wrong: {why}");
+        let what = end_sentence(format!("The changed file of client keys is wrong: {why}"));
         all.push(new_finding(Rule::ReloadFailed, "client keys", what));
     }
     all
+}
+
+/// Adds a full stop to a text without one.
+fn end_sentence(text: String) -> String {
+    if text.trim_end().ends_with(['.', '!', '?']) { text } else { text + "." }
 }
 
 fn capitalize(text: &str) -> String {
@@ -459,6 +468,13 @@ mod tests {
                 "reload_failed"
             ]
         );
+    }
+
+    #[test]
+    fn reasons_end_like_sentences() {
+        let signals = Signals { key_file_problem: Some("it has no key".into()), ..Signals::default() };
+        let found = find_problems(&signals, NOW);
+        assert_eq!(found[0].what, "The changed file of client keys is wrong: it has no key.");
     }
 
     #[test]
