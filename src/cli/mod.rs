@@ -185,7 +185,10 @@ enum Command {
     },
     /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or
     /// undo it.
-    #[command(after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000")]
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000"
+    )]
     Setup(setup::SetupArgs),
     /// Run respool as a service of your user: install or remove it, show its status and log.
     #[command(after_help = "Example:\n  respool service install --upstream http://gpu-box:8000")]

@@ -49,6 +49,10 @@ async fn a_model_server_is_not_taken_for_respool() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(&format!("the server at {url} is not respool")), "{said}");
         assert!(said.contains(&format!("write --upstream {url}")) && !output.status.success(), "{said}");
+        let wrong =
+            program(home.path(), &["setup", "openclaw", "--yes", "--url", "127.0.0.1:9"]).output().unwrap();
+        let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+        assert!(said.contains("the scheme is missing; write \"http://127.0.0.1:9\""), "{said}");
         assert!(!home.path().join(".openclaw/openclaw.json").exists());
     })
     .await

@@ -98,6 +98,7 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let mut headers = question_headers(&headers);
     headers.remove(header::AUTHORIZATION);
     let (headers, usage) = (&headers, &app.usage);
+    let several = app.relay.upstreams().nth(1).is_some();
     let checks = app.relay.upstreams().map(|upstream| async move {
         let asked =
             tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
@@ -116,8 +117,10 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
             Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
         };
         let (circuit, in_flight, queued) = upstream.state.circuit_report();
+        // Of several upstreams, those by which requests are sent.
+        let models = if several { upstream.state.models() } else { upstream.known_models() };
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": upstream.known_models()})
+            "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": models})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);

@@ -8,6 +8,7 @@ use super::arguments::SetupArgs;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::http_client::{client_for, root_cause};
+use crate::upstream::Address;
 
 /// The first answer of a large model may take a while.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -48,9 +49,18 @@ impl From<AskError> for Failure {
     }
 }
 
+/// Checks that the value of an option is the address of a server.
+///
+/// # Errors
+/// The mistake in it, with what to write.
+pub(super) fn check_address(option: &str, text: &str) -> Result<(), Failure> {
+    text.parse::<Address>().map(drop).map_err(|why| format!("{option}: {why}").into())
+}
+
 impl Respool {
     /// Returns the respool that the options name, with a client's key.
     pub(super) fn from_arguments(args: &SetupArgs) -> Result<Self, Failure> {
+        check_address("--url", &args.url)?;
         let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let key = match &args.key_env {
             Some(name) => {

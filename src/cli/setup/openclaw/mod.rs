@@ -18,7 +18,7 @@ use self::edit::{Edited, Model, RespoolProvider, edit_config};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings};
-use super::respool::{AskError, LIST_WITHIN, Respool};
+use super::respool::{AskError, LIST_WITHIN, Respool, check_address};
 use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
@@ -61,6 +61,7 @@ pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
 
 async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
     let respool = Respool::from_arguments(arguments)?;
+    upstream.map_or(Ok(()), |url| check_address("--upstream", url))?;
     let listed = respool.list_models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = choose_models(listed, upstream).await?;
