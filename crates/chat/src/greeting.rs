@@ -21,14 +21,20 @@ pub struct Sources {
     pub unread: Option<String>,
 }
 
-/// Returns the lines below the headline.
-pub(super) fn greeting_lines(sources: &Sources, policy: &PolicyConfig, yes: bool) -> Vec<String> {
+/// Returns the lines below the headline. `rules`: the project's file of which the prompt has the rules.
+pub(super) fn greeting_lines(
+    sources: &Sources,
+    rules: Option<&str>,
+    policy: &PolicyConfig,
+    yes: bool,
+) -> Vec<String> {
     let of = |path: &Option<PathBuf>, none: &str| path.as_deref().map_or(none.to_owned(), display_path);
     let upstream = format!("upstream: {}", sources.upstreams.join(", "));
     let files = format!(
-        "settings: {} · prompt: {}",
+        "settings: {} · prompt: {}{}",
         of(&sources.config, "defaults, no file"),
-        of(&sources.system, "built in")
+        of(&sources.system, "built in"),
+        rules.map(|name| format!(" and {name}")).unwrap_or_default()
     );
     let permitted =
         format!("It {}. /help shows the commands, Ctrl-C stops a turn.", permission_line(policy, yes));
@@ -106,14 +112,15 @@ mod tests {
     #[test]
     fn endpoint_and_files_are_told() {
         let sources = Sources { upstreams: vec!["http://a (key: $A)".into()], ..Sources::default() };
-        let shown =
-            |sources: &Sources| greeting_lines(sources, &PolicyConfig::default(), false)[..2].join(" | ");
+        let shown = |sources: &Sources| {
+            greeting_lines(sources, Some("AGENTS.md"), &PolicyConfig::default(), false)[..2].join(" | ")
+        };
         assert_eq!(
             shown(&sources),
-            "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in"
+            "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in and AGENTS.md"
         );
         let sources = Sources { config: Some("/c".into()), system: Some("/s".into()), ..sources };
-        assert_eq!(shown(&sources), "upstream: http://a (key: $A) | settings: /c · prompt: /s");
+        assert_eq!(shown(&sources), "upstream: http://a (key: $A) | settings: /c · prompt: /s and AGENTS.md");
         let sources = Sources { unread: Some("x is not read".into()), ..sources };
         assert!(shown(&sources).starts_with("x is not read | upstream"));
     }

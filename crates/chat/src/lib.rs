@@ -16,6 +16,7 @@ mod markdown;
 mod models;
 mod paint;
 mod preview;
+mod project_rules;
 mod screen;
 mod session;
 mod terminal;
@@ -155,7 +156,8 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let unlisted = doubt.map(|doubt| format!("{}: {doubt}", wire::visible::one_line(&model.id, 200)));
-    let agent = build_agent(&setting, model, Arc::clone(&journal));
+    let (prompt, rules) = project_rules::add_rules(&setting.system, &root);
+    let agent = build_agent(&setting, prompt, model, Arc::clone(&journal));
     // `--continue` resumes no single question, except with `-p`.
     let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));
     let (place, others) =
@@ -164,7 +166,8 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let approvals = Approvals { store: setting.store.clone(), operator_key: setting.options.operator_key };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
-    session.greeting = greeting::greeting_lines(&setting.sources, &setting.tools.policy, setting.options.yes);
+    session.greeting =
+        greeting::greeting_lines(&setting.sources, rules, &setting.tools.policy, setting.options.yes);
     session.greeting.extend(unlisted);
     session.yes = setting.options.yes;
     session.is_attended = terminal;
@@ -179,7 +182,7 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     Ok(session)
 }
 
-fn build_agent(setting: &Setting, model: ListedModel, tools: Arc<Journal>) -> Agent {
+fn build_agent(setting: &Setting, prompt: String, model: ListedModel, tools: Arc<Journal>) -> Agent {
     let config = AgentConfig {
         max_iterations: 200,
         run_timeout: Duration::from_hours(24),
@@ -191,7 +194,7 @@ fn build_agent(setting: &Setting, model: ListedModel, tools: Arc<Journal>) -> Ag
     let mut agent = Agent {
         name: NAME.into(),
         config,
-        prompt: Some(setting.system.clone()),
+        prompt: Some(prompt),
         model: Arc::clone(&setting.chat_model),
         tools,
         target: String::new(),

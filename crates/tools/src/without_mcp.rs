@@ -37,6 +37,7 @@ impl Server {
     }
 
     /// Returns the reason why it cannot be called.
+    #[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
     pub(super) fn problem(&self) -> Option<ServerProblem> {
         Some(ServerProblem { text: MISSING.to_owned(), prospect: Availability::Unusable })
     }

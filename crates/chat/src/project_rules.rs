@@ -1,0 +1,65 @@
+//! The rules that the people of a project wrote for agents: `AGENTS.md`, or else `CLAUDE.md`, of the
+//! directory in which the chat begins. They are added to the system prompt.
+
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+/// The files of rules; the first one counts.
+const NAMES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
+/// A longer file is read up to here, in bytes.
+const LONGEST: u64 = 32 << 10;
+
+/// Adds the rules of a project to a system prompt. Returns the prompt, and the name of the file with them.
+pub(super) fn add_rules(prompt: &str, root: &Path) -> (String, Option<&'static str>) {
+    let found = NAMES.into_iter().find_map(|name| Some((name, read_rules(&root.join(name))?)));
+    match found {
+        None => (prompt.to_owned(), None),
+        Some((name, rules)) => {
+            (format!("{prompt}\n\n# Rules of this project, from its {name}\n\n{rules}"), Some(name))
+        }
+    }
+}
+
+/// Reads a regular file with some text. Links are not followed.
+fn read_rules(path: &Path) -> Option<String> {
+    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
+    let file = File::options().read(true).custom_flags(flags).open(path).ok()?;
+    let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file)?;
+    let mut text = Vec::new();
+    file.take(LONGEST).read_to_end(&mut text).ok()?;
+    let mut text = String::from_utf8_lossy(&text).trim().to_owned();
+    if metadata.len() > LONGEST {
+        text.push_str("\n\n[cut here: the file is longer]");
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_added_from_the_first_file() {
+        let root = tempfile::tempdir().unwrap();
+        let add = || add_rules("Be brief.", root.path());
+        assert_eq!(add(), ("Be brief.".to_owned(), None));
+        std::fs::write(root.path().join("CLAUDE.md"), "Use tabs.\n").unwrap();
+        let (prompt, from) = add();
+        assert_eq!(prompt, "Be brief.\n\n# Rules of this project, from its CLAUDE.md\n\nUse tabs.");
+        assert_eq!(from, Some("CLAUDE.md"));
+        std::fs::write(root.path().join("AGENTS.md"), "x".repeat(40_000)).unwrap();
+        let (prompt, from) = add();
+        assert!(prompt.ends_with("x\n\n[cut here: the file is longer]") && prompt.len() < 33_000);
+        assert_eq!(from, Some("AGENTS.md"));
+    }
+
+    #[test]
+    fn links_and_pipes_are_no_rules() {
+        let root = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", root.path().join("AGENTS.md")).unwrap();
+        nix::unistd::mkfifo(&root.path().join("CLAUDE.md"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(add_rules("", root.path()).1, None);
+    }
+}
