@@ -77,6 +77,10 @@ systemd-analyze verify --user "$HOME/.config/systemd/user/respool.service" || fa
 
 chown -R "$user:$user" "$dir" "/run/user/$user" /sys/fs/cgroup/respool-test
 if command -v dbus-daemon > /dev/null; then
+    # The bus wants to know its user.
+    cp /etc/passwd "$dir/passwd"
+    echo "respool-test:x:$user:$user::$HOME:/bin/sh" >> "$dir/passwd"
+    mount --bind "$dir/passwd" /etc/passwd
     as_user dbus-daemon --session --address="unix:path=$XDG_RUNTIME_DIR/bus" --nofork --nopidfile > "$dir/bus.log" 2>&1 &
     for _ in $(seq 100); do [ -S "$XDG_RUNTIME_DIR/bus" ] && break; sleep 0.1; done
 fi

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::handles::open_place;
 use super::network;
@@ -31,6 +32,12 @@ pub(super) struct Arguments {
     handles: Vec<OwnedFd>,
 }
 
+/// Returns false where pasta has no capability to give its user another number, as under `NoNewPrivileges`.
+/// The command then has the number of root there, and no capabilities of root's.
+fn can_map_root() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SETFCAP))
+}
+
 impl Arguments {
     /// Opens all places of a sandbox and names them to bubblewrap.
     ///
@@ -44,7 +51,10 @@ impl Arguments {
         }
         if let Some((user, group)) = spec.user {
             let (user, group) = (user.to_string(), group.to_string());
-            arguments.words(&["--unshare-user", "--uid", &user, "--gid", &group, "--cap-drop", "ALL"]);
+            if can_map_root() {
+                arguments.words(&["--unshare-user", "--uid", &user, "--gid", &group]);
+            }
+            arguments.words(&["--cap-drop", "ALL"]);
         }
         if spec.everything {
             arguments.words(&["--dev-bind", "/", "/"]);
