@@ -190,7 +190,7 @@ impl Protected {
                 "there are too many directories to find all repositories: commands only read this one");
         }
         found.tops = search.tops.keys().chain(&found.roots).cloned().collect();
-        found.kept.frozen.extend(search.closed.iter().chain(search.bare.keys()).cloned());
+        found.kept.frozen.extend(search.closed.iter().chain(&search.bare).cloned());
         found.repositories.extend(workspace.ancestors().skip(1).find_map(|above| repository(above, &[])));
         for top in &found.tops {
             let known: Vec<PathBuf> = found.repositories.iter().map(|known| known.common.clone()).collect();
@@ -307,7 +307,9 @@ impl Protected {
             return Err(io::Error::other(text));
         }
         let seen = self.seen();
-        kept.frozen.extend(seen.closed.iter().chain(seen.bare.keys()).cloned());
+        // What starts nothing may be a package manager's cache. It is judged again when the command ends.
+        let bare = seen.bare.iter().filter(|top| !starts_nothing(top));
+        kept.frozen.extend(seen.closed.iter().chain(bare).cloned());
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         let Kept { frozen, names, spared, .. } = &mut kept;
         let is_spared = |path: &Path| spared.as_ref().is_some_and(|spared| path.starts_with(spared));
@@ -353,9 +355,9 @@ impl Protected {
     }
 
     /// Returns what finds the repositories that a command makes.
-    pub(super) fn watched_repositories(&self) -> WatchedRepositories {
-        let (roots, before) = (self.roots.clone(), self.seen());
-        WatchedRepositories { roots, before, stuck: Arc::clone(&self.stuck) }
+    pub(super) fn watched_repositories(&self, kept: &Kept) -> WatchedRepositories {
+        let (roots, before, frozen) = (self.roots.clone(), self.seen(), kept.frozen.clone());
+        WatchedRepositories { roots, before, frozen, stuck: Arc::clone(&self.stuck) }
     }
 
     /// Returns the repository that git would use in a directory.
@@ -470,6 +472,8 @@ impl WatchedSettings {
 pub(crate) struct WatchedRepositories {
     roots: Vec<PathBuf>,
     before: Arc<Search>,
+    /// The places that the command could not change.
+    frozen: BTreeSet<PathBuf>,
     stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
 }
 
@@ -497,16 +501,14 @@ impl WatchedRepositories {
                 root.display()
             ));
         }
-        let new = |before: &BTreeMap<PathBuf, Identity>, after: BTreeMap<PathBuf, Identity>| {
-            let is_new = |(top, id): &(PathBuf, Identity)| !is_read(top) && before.get(top) != Some(id);
-            after.into_iter().filter(is_new).map(|(top, _)| top).collect::<Vec<_>>()
-        };
-        let tops =
-            new(&self.before.tops, after.tops).into_iter().filter(|top| !is_harmless(&top.join(".git")));
-        notes.extend(tops.map(|top| self.set_aside(&top, ".git")));
+        let is_new = |(top, id): &(&PathBuf, &Identity)| self.before.tops.get(*top) != Some(*id);
+        let tops = after.tops.iter().filter(is_new).map(|(top, _)| top);
+        let tops = tops.filter(|top| !is_read(top) && !is_harmless(&top.join(".git")));
+        notes.extend(tops.map(|top| self.set_aside(top, ".git")));
+        let is_kept = |top: &Path| top.ancestors().any(|above| self.frozen.contains(above));
+        let bare = after.bare.iter().filter(|top| !is_kept(top) && !is_read(top) && !starts_nothing(top));
         // Without it, a directory is no repository.
-        let bare = new(&self.before.bare, after.bare).into_iter().filter(|top| !starts_nothing(top));
-        notes.extend(bare.map(|top| self.set_aside(&top, "HEAD")));
+        notes.extend(bare.map(|top| self.set_aside(top, "HEAD")));
         notes
     }
 
@@ -601,8 +603,8 @@ fn give_permissions(directory: fs::File) -> Option<(fs::File, fs::Permissions)> 
 struct Search {
     /// Directories with a `.git`.
     tops: BTreeMap<PathBuf, Identity>,
-    /// Directories that are repositories without a work tree, by their `HEAD`.
-    bare: BTreeMap<PathBuf, Identity>,
+    /// Repositories without a work tree.
+    bare: Vec<PathBuf>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     closed: Vec<PathBuf>,
     /// Places that were not searched to their end.
@@ -617,8 +619,7 @@ struct Listed {
     stamp: Option<Stamp>,
     directories: Vec<PathBuf>,
     git: Option<Identity>,
-    /// The `HEAD` of a repository without a work tree.
-    head: Option<Identity>,
+    is_bare: bool,
 }
 
 /// Names in a directory of git's.
@@ -665,9 +666,8 @@ impl Listed {
             }
         }
         // A linked work tree's directory has the other two elsewhere.
-        let is_bare = parts.contains("commondir") || parts.len() > 2;
-        let head = identity(&directory.join("HEAD")).filter(|_| is_bare);
-        Ok(Self { stamp, directories, git, head })
+        let is_bare = parts.contains("HEAD") && (parts.contains("commondir") || parts.len() > 2);
+        Ok(Self { stamp, directories, git, is_bare })
     }
 }
 
@@ -708,8 +708,8 @@ impl Search {
             if let Some(git) = listed.git {
                 self.tops.insert(directory.clone(), git);
             }
-            if let Some(head) = listed.head {
-                self.bare.insert(directory.clone(), head);
+            if listed.is_bare {
+                self.bare.push(directory.clone());
             }
             waiting.extend(listed.directories.iter().cloned());
             self.listed.insert(directory, listed);
