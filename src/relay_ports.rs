@@ -192,6 +192,7 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
         name: upstream.name.clone(),
         is_down: probe != Ok(Health::Up),
         is_open: circuit != "closed",
+        admits: upstream.state.admits(),
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, parse_span};
+use super::running::is_answering;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
@@ -99,6 +100,10 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
         alert_json,
         alert_line,
     );
+    let listen = loaded.settings.server.listen.to_string();
+    if !is_answering(&listen) {
+        say_on_stderr(&format!("No respool answers at {listen}: these alerts are those of before it ended."));
+    }
 }
 
 /// Returns an alert as JSON, with its times as other lists have them.

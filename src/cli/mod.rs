@@ -50,7 +50,7 @@ pub use agents::OpenTools;
 pub use assembly::{app, app_with};
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
@@ -285,6 +285,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(arguments) => demo::run_demo(arguments),
         Command::Check { options } => check::run_check(&Configured::from(options).load()?),
         Command::Upstreams { options, arguments } => {
+            let own = arguments.config().map(Path::to_owned);
+            let options = WithUpstream { config: own.or(options.config), ..options };
             upstream_list::upstreams(&Configured::from(options).load()?, &arguments)
         }
         #[cfg(feature = "chat")]

@@ -130,8 +130,8 @@ fn check_exchange(exchange: &Exchange) -> Result<(), Failure> {
         "it was larger than `capture.max_exchange` and is cut: raise it and keep another one"
     } else if exchange.client_request.is_empty() {
         "it has no request of a client: respool made this request for an agent"
-    } else if exchange.attempts.iter().all(|attempt| attempt.reply.status == 0) {
-        "no model server replied to it"
+    } else if exchange.attempts.last().is_none_or(|attempt| attempt.reply.status == 0) {
+        "the model server that was asked last did not reply, which cannot be repeated"
     } else {
         return Ok(());
     };

@@ -1,12 +1,16 @@
 //! Asks the respool that runs with this configuration what it observes of its upstreams: `/ready` says it
 //! to everybody.
 
+use std::net::{TcpStream, ToSocketAddrs as _};
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
 /// How long respool has to answer, which probes its upstreams first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long a process on this machine has to accept a connection.
+const CONNECTS_WITHIN: Duration = Duration::from_millis(500);
 
 /// An upstream as the running respool sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +30,13 @@ pub(super) async fn ask_running(listen: &str) -> Option<Vec<RunningUpstream>> {
     let reply = client.get(format!("http://{address}/ready")).send().await.ok()?;
     let ready: Value = serde_json::from_slice(&reply.bytes().await.ok()?).ok()?;
     ready["upstreams"].as_array()?.iter().map(RunningUpstream::read).collect()
+}
+
+/// Returns true if something listens at this address.
+pub(super) fn is_answering(listen: &str) -> bool {
+    let addresses = local_address(listen).and_then(|address| address.to_socket_addrs().ok());
+    let mut addresses = addresses.into_iter().flatten();
+    addresses.any(|address| TcpStream::connect_timeout(&address, CONNECTS_WITHIN).is_ok())
 }
 
 /// Returns where this machine reaches a listener; `None` if the system chooses the port.
@@ -97,6 +108,8 @@ mod tests {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
+        assert!(is_answering(&address) && !is_answering("127.0.0.1:1"));
+        drop(listener.accept().await);
         let body = r#"{"ready":false,"upstreams":[{"name":"box","ready":false,"circuit":"open","in_flight":3,
             "queued":2,"recent_errors":["upstream_error"],"models":null}]}"#;
         tokio::spawn(async move {

@@ -1,6 +1,7 @@
 //! `respool upstreams`: lists the configured upstreams, whether each answers, its models, and what the
 //! running respool observes of it.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -37,13 +38,25 @@ enum UpstreamsCommand {
     Forget {
         /// The upstream's name
         name: String,
+        /// The configuration file [default: respool.toml in the user's or the system's configuration
+        /// directory]
+        #[arg(long, value_name = "FILE", help_heading = "Configuration")]
+        config: Option<PathBuf>,
     },
+}
+
+impl UpstreamsArgs {
+    /// Returns the configuration file that a subcommand names.
+    pub(super) fn config(&self) -> Option<&Path> {
+        let Some(UpstreamsCommand::Forget { config, .. }) = &self.command else { return None };
+        config.as_deref()
+    }
 }
 
 /// Executes `respool upstreams`.
 pub(super) fn upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
     match &arguments.command {
-        Some(UpstreamsCommand::Forget { name }) => forget(loaded, name),
+        Some(UpstreamsCommand::Forget { name, .. }) => forget(loaded, name),
         None => list_upstreams(loaded, arguments),
     }
 }

@@ -110,7 +110,7 @@ rules! {
         "The page shows its steps and the reason, under Runs.";
     TaskFailed = "task_failed", Warning,
         "An expert's task has failed: all its attempts are used up.",
-        "`respool expert outbox list --kind escalation` has its message: why it failed, and what was done before. Send the event again once the cause is repaired.";
+        "`respool expert outbox list --kind escalation` has its message: why it failed, and what was done before. Do the rest by hand: the same event is a duplicate, and `respool expert fire` does all of it again.";
     DeadLetter = "dead_letter", Warning,
         "An expert's task failed for good: all its attempts are used up.",
         "Look at it on the page under Approvals, then try it again or drop it.";
@@ -152,6 +152,8 @@ pub struct UpstreamSignal {
     pub is_down: bool,
     /// Its circuit is open.
     pub is_open: bool,
+    /// Its circuit lets the next request through.
+    pub admits: bool,
 }
 
 /// All observations of one look.
@@ -428,7 +430,8 @@ mod tests {
 
     #[test]
     fn a_server_is_down_or_failing() {
-        let upstream = |is_down, is_open| UpstreamSignal { name: "box".into(), is_down, is_open };
+        let upstream =
+            |is_down, is_open| UpstreamSignal { name: "box".into(), is_down, is_open, admits: false };
         for (upstream, expected) in [
             (upstream(true, true), vec![Rule::UpstreamDown]),
             (upstream(false, true), vec![Rule::CircuitOpen]),

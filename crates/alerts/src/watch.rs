@@ -30,6 +30,8 @@ const FAILED_FOR: u64 = 10 * 60_000;
 /// Of several processes that share a store, one sends an alert and what follows from it. Another may once the
 /// first one has not been heard of for this long.
 const HELD_FOR: Duration = Duration::from_mins(1);
+/// The longest pause of a circuit and two looks, in milliseconds.
+const LONGEST_PAUSE: u64 = 25_000;
 /// How many approvals and runs are read.
 const MOST: usize = 50;
 
@@ -61,6 +63,8 @@ pub struct Alerts {
     written: Mutex<Option<Vec<OpenAlert>>>,
     /// The upstreams of the last probes, and whether they answered.
     probed: Mutex<BTreeMap<String, bool>>,
+    /// When upstreams were last down whose circuit has not closed since.
+    last_down: Mutex<BTreeMap<String, u64>>,
     reloaded: Mutex<Reloaded>,
     /// The reason why the changed file of client keys is not used.
     key_file_problem: Mutex<Option<String>>,
@@ -107,6 +111,7 @@ impl Alerts {
             board: Mutex::default(),
             written: Mutex::default(),
             probed: Mutex::default(),
+            last_down: Mutex::default(),
             reloaded: Mutex::default(),
             key_file_problem: Mutex::default(),
             held: Mutex::default(),
@@ -243,8 +248,12 @@ impl Alerts {
     }
 
     async fn collect_signals(&self, watched: &Watched) -> Signals {
-        let upstreams = watched.upstreams.probe().await;
+        let mut upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
+        {
+            let mut last_down = self.last_down.lock().unwrap_or_else(PoisonError::into_inner);
+            excuse_recovered(&mut last_down, &mut upstreams, clock::now());
+        }
         let approvals = watched.agents.waiting_approvals(MOST).await.unwrap_or_default();
         let FailedWork { runs: failed_runs, tasks: failed_tasks, dead_letters } =
             failed_work(&watched.agents).await;
@@ -314,6 +323,25 @@ impl Alerts {
     }
 }
 
+/// Leaves out open circuits of servers that were down and are back: without requests nothing closes them. One
+/// counts again when its trial has failed since.
+fn excuse_recovered(last_down: &mut BTreeMap<String, u64>, upstreams: &mut [UpstreamSignal], now: u64) {
+    for upstream in upstreams {
+        let name = &upstream.name;
+        if upstream.is_down {
+            last_down.insert(name.clone(), now);
+        } else if !upstream.is_open {
+            last_down.remove(name);
+        } else if let Some(down) = last_down.get(name) {
+            if upstream.admits || now.saturating_sub(*down) <= LONGEST_PAUSE {
+                upstream.is_open = false;
+            } else {
+                last_down.remove(name);
+            }
+        }
+    }
+}
+
 /// Returns the reason why nothing can be kept, if the file of a database is gone.
 fn removed_database(watched: &Watched) -> Option<String> {
     let runs = watched.agents.store().and_then(|store| store.check_file().err());
@@ -338,12 +366,35 @@ async fn failed_work(agents: &Agents) -> FailedWork {
     let rows = store.failed_since(since, MOST).await.unwrap_or_default();
     let runs = rows.into_iter().map(|row| (row.id, row.agent)).collect();
     let mut tasks = store.newest_entries(EntryState::Failed, MOST).await.unwrap_or_default();
-    tasks.retain(|row| row.ended.is_some_and(|ended| ended >= since) && !row.is_cancelled());
+    tasks.retain(|row| row.ended.is_some_and(|ended| ended >= since) && !row.is_ended_by_person());
     let letters = store.newest_entries(EntryState::DeadLetter, MOST).await.unwrap_or_default();
     let named = |row: EntryRow| (row.id, row.queue);
     FailedWork {
         runs,
         tasks: tasks.into_iter().map(named).collect(),
         dead_letters: letters.into_iter().map(named).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a server that was back after an outage raised `circuit_open` until requests came.
+    #[test]
+    fn recovered_servers_raise_no_alert() {
+        let mut last_down = BTreeMap::new();
+        let mut look = |is_down, is_open, admits, now| {
+            let mut all = [UpstreamSignal { name: "box".into(), is_down, is_open, admits }];
+            excuse_recovered(&mut last_down, &mut all, now);
+            all[0].is_open
+        };
+        assert!(look(false, true, false, 0), "it fails its requests");
+        assert!(look(true, true, false, 5_000));
+        assert!(!look(false, true, false, 10_000), "its pause is not over");
+        assert!(!look(false, true, true, 60_000), "no request has come");
+        assert!(look(false, true, false, 65_000), "a trial has failed");
+        assert!(look(false, true, true, 70_000));
+        assert!(!look(false, false, true, 75_000));
     }
 }

@@ -394,7 +394,9 @@ impl RequestLine {
     /// Returns true for a failure that is not the client's mistake. Some clients get another status than the
     /// upstream's.
     fn is_servers_failure(&self) -> bool {
-        self.outcome == Outcome::Error && self.status.max(self.upstream_status.unwrap_or_default()) >= 500
+        let status = self.status.max(self.upstream_status.unwrap_or_default());
+        // A stream that began well and broke off has a status of success.
+        self.outcome == Outcome::Error && (status >= 500 || status < 400)
     }
 
     /// Writes the line; a failure of a server is a warning.
@@ -569,6 +571,7 @@ mod tests {
         };
         check(Outcome::Error, 503, None, true);
         check(Outcome::Error, 422, Some(500), true);
+        check(Outcome::Error, 200, Some(200), true);
         check(Outcome::Error, 400, Some(400), false);
         check(Outcome::Error, 401, None, false);
         check(Outcome::ClientGone, 503, None, false);

@@ -20,6 +20,10 @@ struct Seen {
 /// depends on their state at the time which one an error names.
 pub(super) fn describe_reply(reply: &Reply, upstreams: &[&str]) -> Vec<String> {
     let mut seen = Seen::read(reply);
+    // A replay ends each stream in the same way, however its connection broke off.
+    seen.error = seen
+        .error
+        .replace("broke off in the middle of its reply", "ended the stream in the middle of the reply");
     if upstreams.len() > 1 {
         for name in upstreams {
             seen.error = seen.error.replace(&format!("`{name}`"), "`…`");

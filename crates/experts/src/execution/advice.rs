@@ -13,7 +13,7 @@ use wire::ErrorCode;
 /// The most characters of a recommendation.
 const LONGEST: usize = 2_000;
 /// Stands in for a recommendation that the agent could not give.
-const WITHOUT_ADVICE: &str = "Look at what failed, and start the process again or do it by hand.";
+const WITHOUT_ADVICE: &str = "Look at what failed, and under `done` at what took effect before; do the rest by hand. Starting the process again would do all of it.";
 
 /// How a process has failed for good.
 #[derive(Clone, Copy)]

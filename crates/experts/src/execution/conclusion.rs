@@ -18,7 +18,7 @@ use crate::invocation::{Invocation, Origin};
 use crate::message::{Message, MessageKind};
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
-use agent::{ApprovalRequest, CallOutcome, MadeCall, Outcome};
+use agent::{ApprovalRequest, CallOutcome, MadeCall, ModelFailure, Outcome};
 use store::{Claimed, EntryEnd, EntryRow, Queue as _, StoreError};
 
 /// Replaces the reason of a failure that may quote private knowledge, for lists. The escalation has the whole
@@ -124,6 +124,9 @@ impl Worker {
         failed: Failed,
     ) -> Result<(), StoreError> {
         let Failed { reason, mut noted, may_retry, calls } = failed;
+        if outcome.failure.as_ref().is_some_and(ModelFailure::is_refusal) {
+            noted.insert_str(0, EntryRow::NOT_APPROVED);
+        }
         let number = attempt.claimed.attempt;
         let run_id = self.run_of(&attempt.claimed.lease.entry).await?;
         match verdict::judge_failure(&attempt.execution, number, may_retry) {

@@ -16,7 +16,7 @@ use crate::app::App;
 use agent::{ApprovalRequest, Decision, RequestedCall, report};
 use experts::event_of_run;
 use serde_json::Value;
-use store::{ApprovalRow, EntryRow, EntryState};
+use store::{ApprovalRow, EntryRow, EntryState, MessageRow};
 use wire::visible::make_visible;
 
 /// The most of each that are listed.
@@ -60,7 +60,7 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         section { h2 { "Dead letters" }
             @if letters.is_empty() { (layout::empty_note("No task of an expert waits to be tried again or dropped.")) }
             @for letter in &letters { (dead_letter_item(&viewer, letter)) } }
-        @if !failed.is_empty() { section { h2 { "Tasks that failed" } @for task in &failed { (failed_task_item(task)) } } }
+        @if !failed.is_empty() { section { h2 { "Tasks that failed" } @for (task, message) in &failed { (failed_task_item(task, message.as_ref())) } } }
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
@@ -159,22 +159,34 @@ fn call_item(call: &RequestedCall, has_others: bool) -> Markup {
     }
 }
 
-/// Returns the last tasks that failed and are not kept for another attempt.
-async fn failed_tasks(app: &App) -> Vec<EntryRow> {
+/// Returns the last tasks that failed and are not kept for another attempt, each with its message, if it has
+/// one. Tasks whose message is delivered, or marked as done, are left out.
+async fn failed_tasks(app: &App) -> Vec<(EntryRow, Option<MessageRow>)> {
     let Some(store) = app.agents.store() else { return Vec::new() };
-    let mut failed = store.newest_entries(EntryState::Failed, FAILED_TASKS).await.unwrap_or_default();
-    failed.retain(|row| !row.is_cancelled());
+    let mut failed = Vec::new();
+    for row in store.newest_entries(EntryState::Failed, FAILED_TASKS).await.unwrap_or_default() {
+        let message = store.message(&format!("{}:failed", row.id)).await.ok().flatten();
+        let is_done = message.as_ref().is_some_and(|message| message.delivered.is_some());
+        if !row.is_ended_by_person() && !is_done {
+            failed.push((row, message));
+        }
+    }
     failed
 }
 
-fn failed_task_item(task: &EntryRow) -> Markup {
+fn failed_task_item(task: &EntryRow, message: Option<&MessageRow>) -> Markup {
     html! {
         section class="card" {
             h3 { (task.queue) }
             p { code { (task.id) } @if let Some(ended) = task.ended { ", " (format::format_age(ended, clock::now())) } }
             p { (make_visible(task.note.as_deref().unwrap_or_default())) }
             @if let Some(run) = &task.run { p { a href={ "/ui/runs/" (run) } { "Show the run" } } }
-            p class="dim" { "Its message says what was done before: " code { "respool expert outbox list --expert " (task.queue) } }
+            @if let Some(message) = message {
+                p class="dim" {
+                    "Its message says what was done before: " code { "respool expert outbox show " (message.message.id) }
+                    "; " code { "respool expert outbox done " (message.message.id) } " removes it here."
+                }
+            }
         }
     }
 }

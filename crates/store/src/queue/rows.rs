@@ -84,8 +84,15 @@ impl EntryRow {
     /// The note of an entry that a person cancelled.
     pub const CANCELLED: &str = "it was cancelled";
 
-    /// Returns true if a person cancelled it.
-    pub fn is_cancelled(&self) -> bool {
-        self.state == EntryState::Failed && self.note.as_deref() == Some(Self::CANCELLED)
+    /// The beginning of the note of an entry that ended because a call was not approved.
+    pub const NOT_APPROVED: &str = "a call was not approved: ";
+    /// The note of an entry whose run was cancelled while no process worked on it.
+    const RUN_CANCELLED: &str = "its run was cancelled";
+
+    /// Returns true if a person's decision ended it: it was cancelled, or a call was not approved.
+    pub fn is_ended_by_person(&self) -> bool {
+        let note = self.note.as_deref().unwrap_or_default();
+        let is_cancelled = [Self::CANCELLED, Self::RUN_CANCELLED].contains(&note);
+        self.state == EntryState::Failed && (is_cancelled || note.starts_with(Self::NOT_APPROVED))
     }
 }
