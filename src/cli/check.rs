@@ -64,7 +64,7 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     for problem in loaded.problems(start_problems(&loaded.settings)).iter() {
         findings.fail(
             &format!("`serve` would not start: {problem}"),
-            "docs/keys.md explains keys, docs/errors.md (`request_loop`) loops",
+            "correct it; docs/configuration.md says what each setting takes",
         );
     }
     for misspelt in &loaded.misspelt {
