@@ -396,7 +396,7 @@ impl RequestLine {
     fn is_servers_failure(&self) -> bool {
         let status = self.status.max(self.upstream_status.unwrap_or_default());
         // A stream that began well and broke off has a status of success.
-        self.outcome == Outcome::Error && (status >= 500 || status < 400)
+        self.outcome == Outcome::Error && !(400..500).contains(&status)
     }
 
     /// Writes the line; a failure of a server is a warning.
