@@ -106,6 +106,8 @@ mod tests {
     #[tokio::test]
     async fn a_circuit_that_is_open_is_shown() {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+        // As every command does at its start.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         assert!(is_answering(&address) && !is_answering("127.0.0.1:1"));
