@@ -106,9 +106,9 @@ async fn failures_are_replayed_as_they_were() {
     );
     std::fs::write(dir.path().join("respool.toml"), &toml).unwrap();
     let respool = Respool::configured(&toml).await;
-    let ask = async |id: &str, question: &str| {
+    let ask = async |respool: &Respool, id: &str| {
         let mut body = requests::without_tools();
-        body["messages"][0]["content"] = question.into();
+        body["messages"][0]["content"] = id.into();
         exchange(respool.address, &Request::chat(&body).header("x-request-id", id)).await;
         kept(dir.path(), id).await
     };
@@ -118,18 +118,20 @@ async fn failures_are_replayed_as_they_were() {
     };
     let all = |script: Script| [&fake, &other].iter().for_each(|fake| fake.otherwise(script.clone()));
     all(Script::sse(replies::text_stream(&["Hello"], true)[..2].to_vec()));
-    let broken = ask("broken", "Hi").await;
+    let broken = ask(&respool, "broken").await;
     assert!(broken.client_reply.body.contains("in the middle of the reply"), "{broken:?}");
     same("broken");
     all(Script::whole(200, "text/html", "<html>log in first</html>"));
-    let html = ask("html", "Hi").await;
+    let html = ask(&respool, "html").await;
     assert!(html.attempts.last().unwrap().reply.body.contains("log in first"), "{html:?}");
     same("html");
     fake.otherwise(Script::json(500, &replies::error(500, "out of memory", "server_error")));
     other.otherwise(Script::sse(replies::text_stream(&["Hello"], true)));
+    // Its circuits are closed.
+    let respool = Respool::configured(&toml).await;
     for question in 0..9 {
         let id = format!("rescued{question}");
-        if ask(&id, &id).await.attempts.len() == 2 {
+        if ask(&respool, &id).await.attempts.len() == 2 {
             return same(&id);
         }
     }

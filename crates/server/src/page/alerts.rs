@@ -158,7 +158,7 @@ mod tests {
         let open = [&failed[..], &[alert(Rule::UpstreamDown, "x&y")]].concat();
         let shown = alert_list(&viewer, &open, 9).into_string();
         assert_eq!(shown.matches("<summary>").count(), 2, "{shown}");
-        assert!(shown.find("upstream down").unwrap() < shown.find("3 runs have failed.").unwrap());
+        assert!(shown.find("down</span>").unwrap() < shown.find("3 runs have failed.").unwrap());
         assert!(shown.contains("About <code>x&amp;y</code>.") && shown.contains("upstream=x%26y"), "{shown}");
         assert!(shown.contains("/ui/runs/b") && shown.matches("Silence for 8 h</button>").count() == 4);
     }
