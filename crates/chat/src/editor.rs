@@ -92,7 +92,7 @@ impl Lines {
         }
     }
 
-    pub(super) fn remember(&mut self, text: &str) {
+    fn remember(&mut self, text: &str) {
         if !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false) {
             let _ = self
                 .editor
@@ -101,11 +101,6 @@ impl Lines {
             let _ = fs::set_permissions(&self.history, fs::Permissions::from_mode(0o600));
         }
     }
-}
-
-/// Returns the line that was typed and sent while a turn ran; a paste of several lines waits in the prompt.
-pub(super) fn sent_line(typed: &str) -> Option<&str> {
-    typed.strip_suffix('\n').filter(|line| !line.trim().is_empty() && !line.contains('\n'))
 }
 
 /// Removes the backslashes that only continue a line.
@@ -170,15 +165,6 @@ mod tests {
     #[test]
     fn a_trailing_backslash_joins_lines() {
         assert_eq!(without_continuations("a\\\nb\nc \\d"), "a\nb\nc \\d");
-    }
-
-    #[test]
-    fn only_one_line_is_sent_by_itself() {
-        for (typed, expected) in
-            [("next\n", Some("next")), ("next", None), ("one\ntwo\n", None), ("\n", None), ("", None)]
-        {
-            assert_eq!(sent_line(typed), expected, "{typed:?}");
-        }
     }
 
     #[test]

@@ -155,7 +155,9 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
     let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
-    let unlisted = doubt.map(|doubt| format!("{}: {doubt}", wire::visible::one_line(&model.id, 200)));
+    let unlisted = doubt.map(|others| {
+        format!("{}: {}", wire::visible::one_line(&model.id, 200), models::doubt_text(&others))
+    });
     let (prompt, rules) = project_rules::add_rules(&setting.system, &root);
     let agent = build_agent(&setting, prompt, model, Arc::clone(&journal));
     // `--continue` resumes no single question, except with `-p`.

@@ -40,14 +40,15 @@ pub trait ModelDirectory: Send + Sync {
 /// Returns the cost of tokens of a model, for people; `None` without a price.
 pub type PriceOf = Arc<dyn Fn(&str, Tokens) -> Option<String> + Send + Sync>;
 
-/// Finds the model of this id, or the first that the endpoint names. If no endpoint lists it, a text says so.
+/// Finds the model of this id, or the first that the endpoint names. If no endpoint lists it, the models that
+/// they list come with it.
 ///
 /// # Errors
 /// When none is named and none can be found.
 pub(super) async fn find_model(
     models: &Arc<dyn ModelDirectory>,
     id: Option<&str>,
-) -> Result<(ListedModel, Option<String>), String> {
+) -> Result<(ListedModel, Option<Vec<String>>), String> {
     let Some(id) = id else {
         let first = models.list_models().into_iter().next().ok_or("no upstream is configured")?;
         let listed = first.await?.into_iter().next().ok_or("it lists no models")?;
@@ -55,18 +56,20 @@ pub(super) async fn find_model(
         return Ok((ListedModel { window, ..listed }, None));
     };
     let found = find_first(models.list_models().into_iter(), &models.target(id)).await;
-    let doubt = found.as_ref().err().map(|others| doubt_text(others));
+    let doubt = found.as_ref().err().cloned();
     let window = models.configured_window(id).or(found.ok().and_then(|model| model.window));
     Ok((ListedModel { id: id.to_owned(), window }, doubt))
 }
 
 /// Says that no endpoint lists a model, and which ones they list.
-fn doubt_text(available: &[String]) -> String {
+pub(super) fn doubt_text(available: &[String]) -> String {
     let more = if available.len() > MOST_NAMES { ", … (/model lists all)" } else { "" };
     let names: Vec<String> = available.iter().take(MOST_NAMES).map(|name| one_line(name, 100)).collect();
     match available {
         [] => "it is not known whether an upstream has it, because none lists its models now".to_owned(),
-        _ => format!("no upstream lists it. Available models: {}{more}", names.join(", ")),
+        _ => {
+            format!("no upstream lists the one that you named. Available models: {}{more}", names.join(", "))
+        }
     }
 }
 
@@ -112,7 +115,10 @@ mod tests {
         assert_eq!(found.expect("it waits for all"), Ok(model("b")));
         let asked = [answer(Some(Ok(vec![model("a")]))), answer(Some(Err("down".into())))];
         assert_eq!(find_first(asked.into_iter(), "c").await, Err(vec!["a".to_owned()]));
-        assert_eq!(doubt_text(&["a".to_owned()]), "no upstream lists it. Available models: a");
+        assert_eq!(
+            doubt_text(&["a".to_owned()]),
+            "no upstream lists the one that you named. Available models: a"
+        );
         assert!(doubt_text(&[]).starts_with("it is not known"));
     }
 }

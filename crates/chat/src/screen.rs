@@ -477,12 +477,14 @@ impl Screen {
             false if self.speaks => self.markdown.preview(),
             false => String::new(),
         };
-        let preview = last_rows(preview.trim_end_matches('\n'), self.width, terminal_height() - 2);
+        // Some terminals keep a copy of a screen that is erased as a whole.
+        let room = terminal_height() - 4;
+        let preview = last_rows(preview.trim_end_matches('\n'), self.width, room);
         let breaks = if self.is_begun || self.is_open { self.breaks.as_str() } else { "\n" };
         let above = if preview.is_empty() { String::new() } else { format!("{breaks}{preview}\n") };
         let line = self.paint.dim(&self.status_line(status, preview.is_empty()));
         let drawn = above + &line + &self.typed_line();
-        let codes = erasing_codes(&std::mem::replace(&mut self.drawn, drawn), self.width);
+        let codes = erasing_codes(&std::mem::replace(&mut self.drawn, drawn), self.width, terminal_height());
         let written = format!("{codes}{}", self.drawn);
         let _ = self.out.write_all(written.as_bytes()).and_then(|()| self.out.flush());
     }
@@ -530,7 +532,7 @@ impl Screen {
             return;
         }
         self.measure_terminal();
-        let codes = erasing_codes(&std::mem::take(&mut self.drawn), self.width);
+        let codes = erasing_codes(&std::mem::take(&mut self.drawn), self.width, terminal_height());
         let _ = self.out.write_all(codes.as_bytes()).and_then(|()| self.out.flush());
     }
 
@@ -623,14 +625,14 @@ fn last_rows(text: &str, width: usize, rows: usize) -> &str {
     &text[start..]
 }
 
-/// Returns the codes that erase what was drawn at the bottom. A terminal that is narrower now has wrapped it
-/// again.
-fn erasing_codes(drawn: &str, width: usize) -> String {
-    match drawn.split('\n').map(|line| rows_of(line, width)).sum() {
-        _ if drawn.is_empty() => String::new(),
-        1 => "\r\u{1b}[K".to_owned(),
-        rows => format!("\r\u{1b}[{}A\u{1b}[J", rows - 1),
+/// Returns the codes that erase what was drawn at the bottom, row by row. A terminal that is narrower now has
+/// wrapped it again.
+fn erasing_codes(drawn: &str, width: usize, height: usize) -> String {
+    if drawn.is_empty() {
+        return String::new();
     }
+    let rows: usize = drawn.split('\n').map(|line| rows_of(line, width)).sum();
+    format!("\r\u{1b}[K{}", "\u{1b}[1A\u{1b}[K".repeat(rows.min(height) - 1))
 }
 
 /// Returns the rows that a line takes in a terminal of this width. The line may have styles.

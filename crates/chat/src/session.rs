@@ -181,15 +181,8 @@ impl Session {
         loop {
             self.screen.write_text("\n");
             let typed = self.typed.replace(String::new()).unwrap_or_default();
-            let input = match editor::sent_line(&typed) {
-                Some(line) => {
-                    self.screen.write_line(&format!("{}{line}", editor::PROMPT));
-                    lines.remember(line);
-                    Input::Text(line.to_owned())
-                }
-                None if typed == terminal::END => Input::End,
-                None => lines.read_input(&typed),
-            };
+            // What was typed during the turn is only sent once the person has seen how that ended.
+            let input = if typed == terminal::END { Input::End } else { lines.read_input(&typed) };
             match input {
                 Input::End => return Ok(()),
                 Input::Interrupt if leaving => return Ok(()),
@@ -329,9 +322,12 @@ impl Session {
 
     async fn choose_model(&mut self, id: &str) {
         match models::find_model(&self.models, Some(id)).await {
+            Ok((_, Some(others))) if !others.is_empty() => {
+                self.show_problem(&format!("the model stays: {}", models::doubt_text(&others)));
+            }
             Ok((model, doubt)) => {
-                let doubt = doubt.map(|doubt| format!("; {doubt}")).unwrap_or_default();
-                self.show_note(&format!("the next turn goes to {id}{doubt}"));
+                let doubt = doubt.map(|others| format!("; {}", models::doubt_text(&others)));
+                self.show_note(&format!("the next turn goes to {id}{}", doubt.unwrap_or_default()));
                 super::talk_to(self.conversation.agent_mut(), self.models.as_ref(), model);
             }
             Err(why) => self.show_problem(&why),
