@@ -1,6 +1,8 @@
 //! `respool serve`: starts everything in order, and ends it in order.
 
+use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal as _};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +31,8 @@ use crate::usage::Ledger;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
+/// The file in the state directory that a server locks.
+const LOCK: &str = "serve.lock";
 /// How long the end waits for threads that read or write files.
 const END: Duration = Duration::from_secs(5);
 
@@ -61,6 +65,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
     log_advice(settings, &app.access.key_names());
+    let _lock = hold_state_dir(&settings.store.state_dir);
     let hangup = handle_hangup()?;
     let listener = bind_address(&settings.server.listen).await?;
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
@@ -112,6 +117,28 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
+}
+
+/// Holds the lock of a state directory until it is dropped, and warns if another server has it.
+fn hold_state_dir(dir: &Path) -> Option<File> {
+    let lock = lock_state_dir(dir).ok()?;
+    if lock.is_none() {
+        let todo =
+            "give each its own `state_dir`, or let them share a database with `store.url` (docs/scaling.md)";
+        tracing::warn!(target: "respool::server", dir = %dir.display(), todo,
+            "another respool serves with this state directory: each counts budgets and limits of keys alone");
+    }
+    lock
+}
+
+/// Locks a state directory; `None` if another process has locked it.
+fn lock_state_dir(dir: &Path) -> io::Result<Option<File>> {
+    let file = File::create(dir.join(LOCK))?;
+    match file.try_lock() {
+        Ok(()) => Ok(Some(file)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Logs settings that will not do what their owner expects. `keys`: the names of all client keys.
@@ -234,6 +261,15 @@ fn raise_descriptor_limit() {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_server_has_a_state_directory() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = lock_state_dir(dir.path()).unwrap().unwrap();
+        assert!(lock_state_dir(dir.path()).unwrap().is_none());
+        drop(first);
+        assert!(lock_state_dir(dir.path()).unwrap().is_some());
+    }
 
     #[test]
     fn a_stopping_server_says_what_it_waits_for() {
