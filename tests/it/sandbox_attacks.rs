@@ -1122,6 +1122,13 @@ fn a_repository_that_starts_programs_is_set_aside() {
         (format!("git init -q q; git -C q {commit}; mkdir s; ln -s ../q/.git s/.git"), "s"),
         (
             format!(
+                "git init -q m; git -C m {commit}; git init -q o; git -C o {commit}; mkdir -p m/.git/modules/a; \
+                 mv o/.git m/.git/modules/a/b; printf \"$fsm\" >> m/.git/modules/a/b/config"
+            ),
+            "m",
+        ),
+        (
+            format!(
                 "git init -q l; git -C l {commit}; yes '#' | head -c 1100000 >> l/.git/config; printf \"\n$fsm\" >> l/.git/config"
             ),
             "l",
@@ -1147,6 +1154,12 @@ fn a_repository_that_starts_programs_is_set_aside() {
         site.person_says("git add -A; git status; git diff", false);
         site.assert_not_escaped(&outputs);
     }
+    // Without mounts, the second command could change it.
+    let site = Site::new();
+    let make = format!("git init -q y; git -C y {commit}");
+    let change = format!("{FSMONITOR}printf \"$fsm\" >> y/.git/config");
+    let outputs = site.run_at("landlock", "", &[], &[&make, &change]).outputs;
+    assert!(outputs[1].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
     // A name like `.git` counts for nothing.
     let site = Site::with_repository();
     let make = format!("{FSMONITOR}git init -q y; git -C y {commit}; printf \"$fsm\" >> y/.git/config");

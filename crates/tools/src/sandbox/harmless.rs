@@ -17,6 +17,9 @@ const HARMLESS: &str = "\
     branch.remote branch.merge branch.rebase submodule.url submodule.active user.name user.email \
     init.defaultbranch pull.rebase commit.gpgsign advice.detachedhead";
 
+/// A repository with more than that below `modules` is not looked through.
+const MOST_SUBMODULES: usize = 10_000;
+
 /// True for a `.git` by which git starts no program. A file leads to a submodule's place in a repository
 /// above it.
 pub(super) fn is_harmless(git: &Path) -> bool {
@@ -53,6 +56,32 @@ pub(super) fn starts_nothing(git: &Path) -> bool {
         && has_none("config.worktree")
         && (has_none("hooks") || has_samples())
         && (has_none("config") || is_plain())
+        && (has_none("modules") || submodules_start_nothing(git.join("modules")))
+}
+
+/// Returns true if this holds of all submodules, of which git may check out each one later.
+fn submodules_start_nothing(modules: PathBuf) -> bool {
+    let (mut waiting, mut left) = (vec![modules], MOST_SUBMODULES);
+    while let Some(directory) = waiting.pop() {
+        let has = |name: &str| directory.join(name).symlink_metadata().is_ok();
+        if has("HEAD") || has("config") {
+            if !starts_nothing(&directory) {
+                return false;
+            }
+            continue;
+        }
+        let Ok(entries) = fs::read_dir(&directory) else { return false };
+        for entry in entries {
+            let kind = entry.and_then(|entry| Ok((entry.file_type()?, entry.path())));
+            left -= 1;
+            match kind {
+                Ok((kind, path)) if kind.is_dir() && left > 0 => waiting.push(path),
+                Ok((kind, _)) if kind.is_file() && left > 0 => {}
+                _ => return false,
+            }
+        }
+    }
+    true
 }
 
 /// True for a configuration of harmless keys, written as git itself writes it.

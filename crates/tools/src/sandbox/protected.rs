@@ -501,11 +501,15 @@ impl WatchedRepositories {
                 root.display()
             ));
         }
-        let is_new = |(top, id): &(&PathBuf, &Identity)| self.before.tops.get(*top) != Some(*id);
-        let tops = after.tops.iter().filter(is_new).map(|(top, _)| top);
+        let is_kept = |place: &Path| place.ancestors().any(|above| self.frozen.contains(above));
+        // Without mounts, a command may also have changed what an earlier one made. No command leaves a link.
+        let is_judged = |(top, id): &(&PathBuf, &Identity)| {
+            let git = top.join(".git");
+            self.before.tops.get(*top) != Some(*id) || !(is_kept(&git) || is_symlink(&git))
+        };
+        let tops = after.tops.iter().filter(is_judged).map(|(top, _)| top);
         let tops = tops.filter(|top| !is_read(top) && !is_harmless(&top.join(".git")));
         notes.extend(tops.map(|top| self.set_aside(top, ".git")));
-        let is_kept = |top: &Path| top.ancestors().any(|above| self.frozen.contains(above));
         let bare = after.bare.iter().filter(|top| !is_kept(top) && !is_read(top) && !starts_nothing(top));
         // Without it, a directory is no repository.
         notes.extend(bare.map(|top| self.set_aside(top, "HEAD")));
