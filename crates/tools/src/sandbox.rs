@@ -24,6 +24,7 @@ mod network;
 mod obeyed;
 mod places;
 mod protected;
+mod search;
 mod services;
 mod spec;
 #[cfg(target_os = "linux")]
@@ -301,7 +302,7 @@ impl Sandbox {
         let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
         let settings = if is_accepted { Vec::new() } else { self.protected().watched_settings(&kept)? };
         let is_watched = is_watched && !is_accepted;
-        let repositories = is_watched.then(|| self.protected().watched_repositories(&kept));
+        let repositories = is_watched.then(|| self.protected().watched_repositories());
         let watched = Watched { settings, repositories, unsearched: kept.unsearched.clone() };
         let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;

@@ -6,14 +6,14 @@
 //! Repositories are searched for before the first command, and after that only near the top of the workspace,
 //! where commands clone.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::TimedOut};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
 
 use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::OFlags;
@@ -25,11 +25,8 @@ use super::obeyed::{
     LONGEST_PATH, Left, MOST_PARTS, RENAMED, is_obeyed, is_symlink, linked_settings, links_below, links_in,
     list_settings, named_by_settings, paths_in,
 };
+use super::search::{Identity, Search, identity};
 
-/// The most directories of a search, and its longest time. A place that is not searched to its end is
-/// read-only as a whole.
-const MOST_DIRECTORIES: usize = 200_000;
-const LONGEST_SEARCH: Duration = Duration::from_secs(20);
 /// The most places that are looked up for one command, about as many as a second has time for. Where more
 /// have to be, commands only read.
 const MOST_PLACES: usize = 300_000;
@@ -171,6 +168,12 @@ pub(super) struct Protected {
     made: Mutex<Vec<Repository>>,
     /// The repositories and closed directories before the last command.
     seen: Mutex<Arc<Search>>,
+    /// The `.git`s, and the `HEAD`s of repositories without a work tree, that no command made.
+    excused: Mutex<BTreeMap<PathBuf, Identity>>,
+    /// Each command that runs has a copy.
+    running: Arc<()>,
+    /// How many commands have run or run.
+    begun: AtomicU64,
     /// The settings of commands that could not be renamed.
     stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
     /// The links that no command made, with their targets.
@@ -200,6 +203,7 @@ impl Protected {
                 found.kept.frozen.insert(top.clone());
             }
         }
+        found.excused = Mutex::new(entries(&search).collect());
         found.seen = Mutex::new(Arc::new(search));
         let mut kept = std::mem::take(&mut found.kept);
         found.add_settings(&mut kept, false);
@@ -211,7 +215,14 @@ impl Protected {
     /// Searches for repositories that commands have made. Only a real `.git` directory counts: a command
     /// could have made a link to any other.
     pub(super) fn find_made(&self, has_mounts: bool) {
+        let (begun, nothing_runs) =
+            (self.begun.load(Ordering::SeqCst), Arc::strong_count(&self.running) == 1);
         let search = Search::run_all(&self.roots, &self.seen());
+        // Those of commands start nothing: they were judged when the last one ended.
+        let of_person: Vec<_> = entries(&search).filter(|(entry, _)| !entry_is_harmless(entry)).collect();
+        if nothing_runs && self.begun.load(Ordering::SeqCst) == begun {
+            self.excused.lock().unwrap_or_else(PoisonError::into_inner).extend(of_person);
+        }
         let is_new = |top: &&PathBuf| !self.repositories.iter().any(|known| known.top == **top);
         let made = search.tops.keys().filter(is_new).filter(|top| {
             let git = top.join(".git");
@@ -355,9 +366,12 @@ impl Protected {
     }
 
     /// Returns what finds the repositories that a command makes.
-    pub(super) fn watched_repositories(&self, kept: &Kept) -> WatchedRepositories {
-        let (roots, before, frozen) = (self.roots.clone(), self.seen(), kept.frozen.clone());
-        WatchedRepositories { roots, before, frozen, stuck: Arc::clone(&self.stuck) }
+    pub(super) fn watched_repositories(&self) -> WatchedRepositories {
+        let running = Arc::clone(&self.running);
+        self.begun.fetch_add(1, Ordering::SeqCst);
+        let excused = self.excused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let (roots, before, stuck) = (self.roots.clone(), self.seen(), Arc::clone(&self.stuck));
+        WatchedRepositories { roots, before, excused, stuck, _running: running }
     }
 
     /// Returns the repository that git would use in a directory.
@@ -472,9 +486,9 @@ impl WatchedSettings {
 pub(crate) struct WatchedRepositories {
     roots: Vec<PathBuf>,
     before: Arc<Search>,
-    /// The places that the command could not change.
-    frozen: BTreeSet<PathBuf>,
+    excused: BTreeMap<PathBuf, Identity>,
     stuck: Arc<Mutex<BTreeSet<PathBuf>>>,
+    _running: Arc<()>,
 }
 
 impl WatchedRepositories {
@@ -501,18 +515,15 @@ impl WatchedRepositories {
                 root.display()
             ));
         }
-        let is_kept = |place: &Path| place.ancestors().any(|above| self.frozen.contains(above));
-        // Without mounts, a command may also have changed what an earlier one made. No command leaves a link.
-        let is_judged = |(top, id): &(&PathBuf, &Identity)| {
-            let git = top.join(".git");
-            self.before.tops.get(*top) != Some(*id) || !(is_kept(&git) || is_symlink(&git))
+        // All others are judged, even if this command could not change them: others may run meanwhile.
+        let is_judged = |(entry, id): &(PathBuf, Identity)| {
+            self.excused.get(entry) != Some(id) && !is_read(entry) && !entry_is_harmless(entry)
         };
-        let tops = after.tops.iter().filter(is_judged).map(|(top, _)| top);
-        let tops = tops.filter(|top| !is_read(top) && !is_harmless(&top.join(".git")));
-        notes.extend(tops.map(|top| self.set_aside(top, ".git")));
-        let bare = after.bare.iter().filter(|top| !is_kept(top) && !is_read(top) && !starts_nothing(top));
-        // Without it, a directory is no repository.
-        notes.extend(bare.map(|top| self.set_aside(top, "HEAD")));
+        for (entry, _) in entries(&after).filter(is_judged) {
+            if let (Some(top), Some(name)) = (entry.parent(), entry.file_name().and_then(OsStr::to_str)) {
+                notes.push(self.set_aside(top, name));
+            }
+        }
         notes
     }
 
@@ -602,129 +613,16 @@ fn give_permissions(directory: fs::File) -> Option<(fs::File, fs::Permissions)> 
     (!is_open && given().is_ok()).then_some((directory, old))
 }
 
-/// A search for repositories.
-#[derive(Debug, Default)]
-struct Search {
-    /// Directories with a `.git`.
-    tops: BTreeMap<PathBuf, Identity>,
-    /// Repositories without a work tree.
-    bare: Vec<PathBuf>,
-    /// Directories of this user that cannot be searched: a command could give itself the permission.
-    closed: Vec<PathBuf>,
-    /// Places that were not searched to their end.
-    unfinished: BTreeSet<PathBuf>,
-    /// All directories, so that the next search reads only those that have changed.
-    listed: HashMap<PathBuf, Arc<Listed>>,
+/// Returns the entry that makes each directory of a search a repository: its `.git`; without a work tree, its
+/// `HEAD`, with the number of the directory.
+fn entries(search: &Search) -> impl Iterator<Item = (PathBuf, Identity)> {
+    let tops = search.tops.iter().map(|(top, id)| (top.join(".git"), *id));
+    tops.chain(search.bare.iter().filter_map(|bare| Some((bare.join("HEAD"), identity(bare)?))))
 }
 
-/// The parts of a directory that count for a search.
-#[derive(Debug)]
-struct Listed {
-    stamp: Option<Stamp>,
-    directories: Vec<PathBuf>,
-    git: Option<Identity>,
-    is_bare: bool,
-}
-
-/// Names in a directory of git's.
-const PARTS: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
-
-/// A file or directory by its number. The time at which it was made tells it from a later one with the same.
-type Identity = (u64, u64, Option<SystemTime>);
-
-fn identity(path: &Path) -> Option<Identity> {
-    let data = path.symlink_metadata().ok()?;
-    Some((data.dev(), data.ino(), data.created().ok()))
-}
-
-/// The time of a directory's last change, which no program can set, and its number.
-type Stamp = (i64, i64, u64);
-
-/// Returns the stamp of a directory; `None` where it may change again within the same tick of the clock.
-fn stamp(directory: &Path) -> Option<Stamp> {
-    const SECONDS: i64 = 2;
-    let data = directory.symlink_metadata().ok()?;
-    let now = i64::try_from(clock::own_time() / 1000).ok()?;
-    let is_old = data.ctime() < now - SECONDS;
-    is_old.then(|| (data.ctime(), data.ctime_nsec(), data.ino()))
-}
-
-impl Listed {
-    fn read(directory: &Path, end: Instant) -> io::Result<Self> {
-        let stamp = stamp(directory);
-        // What is in it can be reached, not only listed.
-        directory.join(".").symlink_metadata()?;
-        let git = identity(&directory.join(".git"));
-        let (mut directories, mut parts) = (Vec::new(), BTreeSet::new());
-        for entry in fs::read_dir(directory)?.flatten() {
-            if Instant::now() > end {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            let name = entry.file_name();
-            parts.extend(PARTS.into_iter().filter(|part| name.eq_ignore_ascii_case(part)));
-            // In some directories `.GIT` is the same.
-            let is_git =
-                || name.eq_ignore_ascii_case(".git") && git.is_some() && identity(&entry.path()) == git;
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !is_git() {
-                directories.push(entry.path());
-            }
-        }
-        // A linked work tree's directory has the other two elsewhere.
-        let is_bare = parts.contains("HEAD") && (parts.contains("commondir") || parts.len() > 2);
-        Ok(Self { stamp, directories, git, is_bare })
-    }
-}
-
-impl Search {
-    /// Searches everything below directories, with what is `known` from an earlier search.
-    fn run_all(roots: &[PathBuf], known: &Self) -> Self {
-        let mut search = Self::default();
-        roots.iter().for_each(|root| search.run(root, known));
-        search
-    }
-
-    fn run(&mut self, root: &Path, known: &Self) {
-        let end = Instant::now() + LONGEST_SEARCH;
-        let mut waiting = vec![root.to_owned()];
-        while let Some(directory) = waiting.pop() {
-            if self.listed.len() >= MOST_DIRECTORIES || Instant::now() > end {
-                self.unfinished.insert(root.to_owned());
-                return;
-            }
-            let is_same = |listed: &&Arc<Listed>| listed.stamp.is_some() && listed.stamp == stamp(&directory);
-            let listed = match known.listed.get(&directory).filter(is_same) {
-                Some(listed) => Ok(Arc::clone(listed)),
-                None => Listed::read(&directory, end).map(Arc::new),
-            };
-            let listed = match listed {
-                Ok(listed) => listed,
-                // git looks from where it is, and sees what has too long a path from `/`.
-                Err(error) if matches!(error.kind(), TimedOut | InvalidFilename) => {
-                    self.unfinished.insert(root.to_owned());
-                    continue;
-                }
-                Err(_) if is_own(&directory) => {
-                    self.closed.push(directory);
-                    continue;
-                }
-                Err(_) => continue,
-            };
-            if let Some(git) = listed.git {
-                self.tops.insert(directory.clone(), git);
-            }
-            if listed.is_bare {
-                self.bare.push(directory.clone());
-            }
-            waiting.extend(listed.directories.iter().cloned());
-            self.listed.insert(directory, listed);
-        }
-    }
-}
-
-/// True for a directory of this process's user.
-fn is_own(directory: &Path) -> bool {
-    let user = nix::unistd::geteuid().as_raw();
-    directory.symlink_metadata().is_ok_and(|data| data.is_dir() && data.uid() == user)
+/// True if git starts no program in the repository of such an entry.
+fn entry_is_harmless(entry: &Path) -> bool {
+    if entry.ends_with(".git") { is_harmless(entry) } else { entry.parent().is_some_and(starts_nothing) }
 }
 
 /// Returns the files that a repository's and the person's git configuration names: those that it includes,
