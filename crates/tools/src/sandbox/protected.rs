@@ -714,3 +714,39 @@ fn common_of_linked(git: &Path, own: &Path) -> Option<PathBuf> {
     let is_known = back == git.canonicalize().ok()? && own.starts_with(common.join("worktrees"));
     (is_known && common.join("HEAD").is_file()).then_some(common)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn make_repository(top: &Path, config: &str) {
+        fs::create_dir_all(top.join(".git")).unwrap();
+        fs::write(top.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(top.join(".git/config"), config).unwrap();
+    }
+
+    /// Two commands at once could exchange a repository between the search and the mounts of one of them.
+    #[test]
+    fn a_repository_is_excused_only_if_no_command_could_have_made_it() {
+        const HARMFUL: &str = "[core]\n\tfsmonitor = x\n";
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let [first, made, cloned, late] = ["first", "made", "cloned", "late"].map(|name| root.join(name));
+        make_repository(&first, HARMFUL);
+        let protected = Protected::find(&root, &[], &[]);
+        make_repository(&made, "");
+        make_repository(&cloned, HARMFUL);
+        protected.find_made(true);
+        let running = protected.watched_repositories();
+        make_repository(&late, HARMFUL);
+        protected.find_made(true);
+        let watched = protected.watched_repositories();
+        // The same file as before.
+        fs::write(made.join(".git/config"), HARMFUL).unwrap();
+        let notes = watched.restore();
+        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert!(notes[0].contains("late/.git") && notes[1].contains("made/.git"), "{notes:?}");
+        assert!(first.join(".git").exists() && cloned.join(".git").exists());
+        assert!(running.restore().is_empty());
+    }
+}
