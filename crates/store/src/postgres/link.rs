@@ -13,7 +13,7 @@ use postgres::{Client, Error, Row, Statement};
 use tokio::sync::oneshot;
 
 use super::address::{Address, with_causes};
-use super::nodes::Shared;
+use super::shared::Shared;
 use crate::error::StoreError;
 
 /// A caller waits this long. The work may still be done later, as after a lost connection.

@@ -17,6 +17,7 @@ mod responses;
 mod run_rows;
 mod runs;
 mod schema;
+mod shared;
 mod sharing;
 mod target;
 mod tls;
@@ -34,8 +35,8 @@ use crate::usage::SharedUsage;
 pub(crate) use target::Target;
 
 use address::Address;
-use link::{Link, Pool};
-use nodes::{Node, Presence};
+use link::Pool;
+use nodes::{Node, Presence, Refused, join};
 
 /// The store of this process in a `PostgreSQL` database.
 #[derive(Debug)]
@@ -106,35 +107,6 @@ impl StorePort for PostgresStore {
 fn default_name(owner: &str) -> String {
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     format!("{}-{}", host.as_deref().unwrap_or("respool"), &owner[..8])
-}
-
-/// Why a process cannot join those of a database.
-struct Refused {
-    why: StoreError,
-    /// The server is starting, or cannot be reached at the moment.
-    is_away: bool,
-}
-
-impl From<StoreError> for Refused {
-    fn from(why: StoreError) -> Self {
-        Self { why, is_away: false }
-    }
-}
-
-/// Brings the schema up to date and registers the node.
-fn join(address: &Address, node: &Node) -> Result<(), Refused> {
-    let mut link = Link::new(address.clone(), Arc::default());
-    link.connect()
-        .map(drop)
-        .map_err(|error| Refused { why: link::explain(&error), is_away: link::is_away(&error) })?;
-    schema::prepare(&mut link)?;
-    if nodes::register(&mut link, node)? {
-        return Ok(());
-    }
-    Err(Refused::from(StoreError(format!(
-        "another process named {:?} uses this database: give each its own `node.name`",
-        node.name
-    ))))
 }
 
 /// Joins on a thread of its own: the client cannot be used on a thread of the runtime.

@@ -2,8 +2,8 @@
 //! which also hears of work that others have queued. Where that connection cannot listen, as behind a pooler,
 //! the queue is looked at every second all the same.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use postgres::fallible_iterator::FallibleIterator as _;
@@ -11,7 +11,9 @@ use postgres::{Client, Error, Row};
 use tokio::sync::Notify;
 
 use super::address::Address;
-use super::link::{Change, Link, Values, explain, number, span};
+use super::link::{Change, Link, Values, explain, is_away, number, span};
+use super::schema;
+use super::shared::Shared;
 use crate::error::StoreError;
 
 /// How often a process says that it lives.
@@ -60,6 +62,33 @@ impl Node {
     }
 }
 
+/// Why a process cannot join those of a database.
+pub(super) struct Refused {
+    pub(super) why: StoreError,
+    /// The server is starting, or cannot be reached at the moment.
+    pub(super) is_away: bool,
+}
+
+impl From<StoreError> for Refused {
+    fn from(why: StoreError) -> Self {
+        Self { why, is_away: false }
+    }
+}
+
+/// Brings the schema up to date and registers the node.
+pub(super) fn join(address: &Address, node: &Node) -> Result<(), Refused> {
+    let mut link = Link::new(address.clone(), Arc::default());
+    link.connect().map(drop).map_err(|error| Refused { why: explain(&error), is_away: is_away(&error) })?;
+    schema::prepare(&mut link)?;
+    if register(&mut link, node)? {
+        return Ok(());
+    }
+    Err(Refused::from(StoreError(format!(
+        "another process named {:?} uses this database: give each its own `node.name`",
+        node.name
+    ))))
+}
+
 /// How often a process looks whether another one of its name lives.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
@@ -101,48 +130,6 @@ pub(super) struct Presence {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-/// The state that the thread shares with its process.
-#[derive(Debug, Default)]
-pub(super) struct Shared {
-    ends: AtomicBool,
-    /// The schema is that of this version, and the process is known to the others.
-    has_joined: AtomicBool,
-    /// Why it could not say so the last time.
-    problem: Mutex<Option<StoreError>>,
-    /// How many processes that serve live, this one among them.
-    pub(super) live: AtomicU32,
-    /// How many of these have this one's configuration, this one among them.
-    pub(super) alike: AtomicU32,
-    /// The digest of this process's configuration, and whether it changed since it was said.
-    configuration: Mutex<String>,
-    is_changed: AtomicBool,
-}
-
-impl Shared {
-    pub(super) fn set_configuration(&self, digest: String) {
-        *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) = digest;
-        self.is_changed.store(true, Ordering::Relaxed);
-    }
-
-    fn set_problem(&self, error: Option<StoreError>) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
-    }
-
-    fn has_ended(&self) -> bool {
-        self.ends.load(Ordering::Relaxed)
-    }
-
-    /// Returns an error while the database cannot be used.
-    pub(super) fn check(&self) -> Result<(), StoreError> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
-    }
-
-    /// Returns an error until the process has joined the others for the first time.
-    pub(super) fn check_joined(&self) -> Result<(), StoreError> {
-        if self.has_joined.load(Ordering::Acquire) { Ok(()) } else { self.check() }
-    }
-}
-
 impl Presence {
     /// Begins with a process that has joined the others, or could not yet because of a problem.
     pub(super) fn begin(
@@ -151,8 +138,7 @@ impl Presence {
         queued: &Arc<Notify>,
         problem: Option<StoreError>,
     ) -> Result<Self, StoreError> {
-        let has_joined = AtomicBool::new(problem.is_none());
-        let shared = Arc::new(Shared { has_joined, problem: Mutex::new(problem), ..Shared::default() });
+        let shared = Arc::new(Shared::new(problem));
         let (address, queued, with_thread) = (address.clone(), Arc::downgrade(queued), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("store-presence".into())
@@ -193,7 +179,7 @@ fn keep_present(address: &Address, node: &Node, queued: &Weak<Notify>, shared: &
 /// Joins the others as soon as the database that was away at the start can be used.
 fn join_late(address: &Address, node: &Node, shared: &Shared) {
     while !shared.has_joined.load(Ordering::Relaxed) && !shared.has_ended() {
-        match super::join(address, node) {
+        match join(address, node) {
             Ok(()) => {
                 tracing::info!(target: "respool::store", "the database can be used now");
                 shared.set_problem(None);

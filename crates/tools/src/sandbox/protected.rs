@@ -727,7 +727,7 @@ mod tests {
 
     /// Two commands at once could exchange a repository between the search and the mounts of one of them.
     #[test]
-    fn a_repository_is_excused_only_if_no_command_could_have_made_it() {
+    fn only_what_no_command_made_is_excused() {
         const HARMFUL: &str = "[core]\n\tfsmonitor = x\n";
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
