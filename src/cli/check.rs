@@ -22,7 +22,7 @@ use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::runtime::new_runtime;
 use super::say::say;
-use super::template_check::check_template;
+use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings};
 use crate::observe::{Recording, RequestRecord, RequestStart};
@@ -37,7 +37,6 @@ use tool_call_parser::PreferredDialects;
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
-pub(super) const PROBE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How much of the log file's end is read, in bytes, and how many routes are named.
 const READ_LOG: u64 = 16 << 20;

@@ -2,15 +2,19 @@
 //! `/tokenize`. A template that leaves the tools out refuses nothing, and the model knows nothing of them.
 //! Called by `check`.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderValue, Method, header};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::check::PROBE_WITHIN;
 use super::findings::Findings;
 use crate::adapt::{RuleSet, find_rule};
 use crate::upstream::{Call, Upstream, UpstreamError};
+
+/// How long an upstream has to answer.
+pub(super) const PROBE_WITHIN: Duration = Duration::from_secs(10);
 
 /// Words of the rendered conversation. None has a space, so that they survive being cut into tokens.
 const SYSTEM: &str = "respoolsystem";
