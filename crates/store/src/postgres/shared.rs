@@ -1,11 +1,11 @@
-//! What the thread that says that a process lives shares with its process.
+//! The state that a process shares with the thread that says that it lives. Called by `nodes` and `link`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use crate::error::StoreError;
 
-/// The state that the thread shares with its process.
+/// See the head of the file.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) ends: AtomicBool,
