@@ -100,8 +100,8 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
         alert_json,
         alert_line,
     );
-    let listen = loaded.settings.server.listen.to_string();
-    if !is_answering(&listen) {
+    let listen = &loaded.settings.server.listen;
+    if !is_answering(listen) {
         say_on_stderr(&format!("No respool answers at {listen}: these alerts are those of before it ended."));
     }
 }

@@ -74,6 +74,21 @@ impl Noun {
     }
 }
 
+/// Returns the lines of a table. Columns of texts are aligned to the left, the others to the right.
+pub(super) fn align_rows(rows: &[Vec<String>], is_text: impl Fn(usize) -> bool) -> Vec<String> {
+    let columns = rows.first().map_or(0, Vec::len);
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let align = |(cell, (column, width)): (&String, (usize, &usize))| {
+        if is_text(column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+    };
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(widths.iter().enumerate()).map(align).collect();
+        cells.join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
 /// Reads how far back to look.
 pub(super) fn parse_span(text: &str) -> Result<Duration, Failure> {
     parse_duration(text).map_err(|_| "write a number and a unit, such as 24h, 7d or 30d".into())

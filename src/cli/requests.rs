@@ -4,7 +4,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::listing::{ListArgs, Noun};
+use super::listing::{ListArgs, Noun, align_rows};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::Loaded;
@@ -93,15 +93,15 @@ fn row_json(row: &StoredUsage) -> Value {
     })
 }
 
-/// The columns of texts are aligned to the left, the others to the right.
 const HEADS: [&str; 9] = ["time", "outcome", "status", "model", "key", "upstream", "tokens", "seconds", "id"];
+/// The columns of texts.
 const TEXTS: [usize; 6] = [0, 1, 3, 4, 5, 8];
 
-fn cells(row: &StoredUsage) -> [String; 9] {
+fn cells(row: &StoredUsage) -> Vec<String> {
     let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
     let outcome = if row.error_code.is_empty() { &row.outcome } else { row.error_code.as_str() };
     let status = if row.status == 0 { String::new() } else { row.status.to_string() };
-    [
+    vec![
         clock::format_time(row.at),
         outcome.to_owned(),
         or_dash(&status),
@@ -119,19 +119,12 @@ fn table_lines(rows: &[StoredUsage]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
-    let all: Vec<[String; 9]> =
-        std::iter::once(HEADS.map(str::to_owned)).chain(rows.iter().map(cells)).collect();
-    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max().unwrap_or_default();
-    let aligned = |row: &[String; 9]| {
-        let cell = |(column, cell): (usize, &String)| {
-            let width = width(column);
-            if TEXTS.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
-        };
-        row.iter().enumerate().map(cell).collect::<Vec<_>>().join("  ").trim_end().to_owned()
-    };
-    let mut lines = vec![aligned(&all[0])];
-    for (row, cells) in rows.iter().zip(&all[1..]) {
-        lines.push(aligned(cells));
+    let heads = HEADS.map(str::to_owned).to_vec();
+    let all: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
+    let mut aligned = align_rows(&all, |column| TEXTS.contains(&column)).into_iter();
+    let mut lines: Vec<String> = aligned.next().into_iter().collect();
+    for (row, line) in rows.iter().zip(aligned) {
+        lines.push(line);
         if !row.error.is_empty() {
             lines.push(format!("    {}", row.error));
         }

@@ -1,14 +1,13 @@
 //! `respool usage`: shows usage and costs, from rows on disk, while a server may write more. Also builds
 //! a server's ledger.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::failure::Failure;
-use super::listing::parse_span;
+use super::listing::{align_rows, parse_span};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::{Loaded, Settings};
@@ -222,29 +221,11 @@ fn table_lines(report: &Report, costs: bool, currency: &str) -> Vec<String> {
     }
     let names = report.by.len();
     remove_empty_counts(&mut rows, names);
-    let column_widths = |rows: &[Vec<String>]| {
-        let columns = rows.first().map_or(0, Vec::len);
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-        (0..columns).filter_map(width).collect::<Vec<_>>()
-    };
-    let mut widths = column_widths(&rows);
-    if widths.iter().map(|width| width + 2).sum::<usize>() > MOST_COLUMNS + 2 {
+    let mut lines = align_rows(&rows, |column| column < names);
+    if lines.iter().any(|line| line.chars().count() > MOST_COLUMNS) {
         rows.iter_mut().flat_map(|row| &mut row[names..]).for_each(|cell| *cell = shorten_count(cell));
-        widths = column_widths(&rows);
+        lines = align_rows(&rows, |column| column < names);
     }
-    let aligned = |row: &Vec<String>| {
-        let mut out = String::new();
-        for (column, cell) in row.iter().enumerate() {
-            let width = widths[column];
-            let _ = if column < names {
-                write!(out, "{cell:<width$}  ")
-            } else {
-                write!(out, "{cell:>width$}  ")
-            };
-        }
-        out.trim_end().to_owned()
-    };
-    let mut lines: Vec<String> = rows.iter().map(aligned).collect();
     if costs {
         lines.extend(describe_comparison(report, currency));
     }

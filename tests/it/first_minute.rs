@@ -10,6 +10,7 @@ use nix::fcntl::{FcntlArg, FdFlag};
 use crate::lifecycle::{program, run};
 use crate::support::client::Request;
 use crate::support::client::exchange;
+use crate::support::wait_until;
 
 #[test]
 fn the_version_names_its_build() {
@@ -308,15 +309,13 @@ async fn terminals_get_a_banner() {
     // The terminal is closed.
     drop(terminal);
     let mut status = None;
-    for _ in 0..600 {
+    let has_ended = async || {
         // The thread that reads the terminal ends with the next piece.
         let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGHUP);
         status = child.try_wait().unwrap();
-        if status.is_some() {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+        status.is_some()
+    };
+    wait_until("the server ends", has_ended).await;
     assert!(status.is_some_and(|status| status.success()), "{status:?}");
 }
 

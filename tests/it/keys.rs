@@ -279,6 +279,20 @@ async fn other_apis_need_the_same_keys() {
     assert_eq!(fake.requests().len(), 2);
 }
 
+/// Regression: the error about a missing model named all models of the server.
+#[tokio::test]
+async fn errors_name_no_models_of_other_keys() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    fake.serve_models(&["gpt-oss-20b", "secret-llama"]);
+    let missing = replies::error(404, "The model `gpt-oss-x` does not exist.", "NotFoundError");
+    fake.otherwise(Script::json(404, &missing).unchecked());
+    let keys = format!("[alice]\nkey = '{ALICE}'\nmodels = ['gpt-oss-*']\n");
+    let respool = with_keys(&fake, dir.path(), &keys).await;
+    let reply = ask(&respool, ALICE, Request::chat(&chat("gpt-oss-x"))).await;
+    let expected = "The model `gpt-oss-x` does not exist. `/v1/models` lists the available ones";
+    assert_eq!((reply.status, &reply.error()["message"]), (404, &json!(expected)));
+}
+
 /// The requests and tokens that a key has used today.
 async fn used(respool: &Respool, key: &str) -> (u64, u64) {
     respool.usage.save_keys().await;

@@ -75,6 +75,20 @@ build_respool() {
   [ -n "${RESPOOL:-}" ] || cargo build --release --manifest-path "$top/Cargo.toml"
 }
 
+write_agent() { # respool.toml, with an agent that reads one file, which holds $OWN
+  mkdir -p "$run/own"; echo "$OWN" > "$run/own/note.txt"
+  cat > "$run/respool.toml" <<TOML
+[agents.helper]
+model = "gpt-oss-120b"
+tools = ["read"]
+[tools.local]
+workspace = "$run/own"
+[[tools.policy.rule]]
+tool = "read"
+then = "allow"
+TOML
+}
+
 make_fixture() {
   export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
   echo draft > "$dir/gateway/workspace/draft.txt"
@@ -170,18 +184,8 @@ JSON
     export RELAY_LOG=$run/respool.log OWN=own-$$-7731
     build_respool
     start_upstream
-    mkdir -p "$run/own"; echo "$OWN" > "$run/own/note.txt"
-    cat > "$run/respool.toml" <<TOML
-state_dir = "$run/runs"
-[agents.helper]
-model = "gpt-oss-120b"
-tools = ["read"]
-[tools.local]
-workspace = "$run/own"
-[[tools.policy.rule]]
-tool = "read"
-then = "allow"
-TOML
+    write_agent
+    sed -i "1i state_dir = \"$run/runs\"" "$run/respool.toml"
     start_respool respool "${UPSTREAM%/v1}"; RELAY=$base
     start_gateway "respool-agent=$RELAY" "respool=$RELAY"
     "$node" "$here/agents.mjs"
@@ -191,19 +195,8 @@ TOML
     build_respool
     start_upstream
     start_database
-    mkdir -p "$run/own"; echo "$OWN" > "$run/own/note.txt"
-    cat > "$run/respool.toml" <<TOML
-[agents.helper]
-model = "gpt-oss-120b"
-tools = ["read"]
-[tools.local]
-workspace = "$run/own"
-[[tools.policy.rule]]
-tool = "read"
-then = "allow"
-[store]
-url = "$database"
-TOML
+    write_agent
+    printf '[store]\nurl = "%s"\n' "$database" >> "$run/respool.toml"
     nodes=()
     for name in a b c; do
       export RESPOOL__NODE__NAME=$name RESPOOL__STATE_DIR=$run/state-$name

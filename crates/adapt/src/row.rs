@@ -20,7 +20,7 @@ pub struct Row {
     pub(crate) signs: &'static [&'static str],
     /// Refusals as servers write them: the server or template, and its words.
     pub said: &'static [(&'static str, &'static str)],
-    /// An example: a request that the server refuses, and the one that respool sends instead.
+    /// An example: a request that the server refuses, and its replacement.
     pub example: (&'static str, &'static str),
 }
 

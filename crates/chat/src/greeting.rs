@@ -21,7 +21,7 @@ pub struct Sources {
     pub unread: Option<String>,
 }
 
-/// Returns the lines below the headline. `rules`: the project's file of which the prompt has the rules.
+/// Returns the lines below the headline. `rules`: the project's file whose rules are in the prompt.
 pub(super) fn greeting_lines(
     sources: &Sources,
     rules: Option<&str>,

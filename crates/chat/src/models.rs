@@ -68,7 +68,7 @@ pub(super) fn doubt_text(available: &[String]) -> String {
     match available {
         [] => "it is not known whether an upstream has it, because none lists its models now".to_owned(),
         _ => {
-            format!("no upstream lists the one that you named. Available models: {}{more}", names.join(", "))
+            format!("no upstream lists this model. Available models: {}{more}", names.join(", "))
         }
     }
 }
@@ -115,10 +115,7 @@ mod tests {
         assert_eq!(found.expect("it waits for all"), Ok(model("b")));
         let asked = [answer(Some(Ok(vec![model("a")]))), answer(Some(Err("down".into())))];
         assert_eq!(find_first(asked.into_iter(), "c").await, Err(vec!["a".to_owned()]));
-        assert_eq!(
-            doubt_text(&["a".to_owned()]),
-            "no upstream lists the one that you named. Available models: a"
-        );
+        assert_eq!(doubt_text(&["a".to_owned()]), "no upstream lists this model. Available models: a");
         assert!(doubt_text(&[]).starts_with("it is not known"));
     }
 }

@@ -16,15 +16,15 @@ use tokio::time::{Instant, sleep};
 
 pub(super) use self::sending::finding_of;
 pub(super) use self::state::{Exchange, ExchangeReply};
-use super::client::{Awaited, WaitEnd};
+use super::client::WaitEnd;
 use super::decide::{
     Change, Decision, Known, LONGEST_UNCOUNTED_PAUSE, Lookup, NextAttempt, RetryTarget, RetryTime, decide,
 };
 use super::outcome::Finding;
 use translate::Salvage;
 use upstream::{Failure, Health, RepeatPermit, Upstream, UpstreamError};
+use wire::ApiError;
 use wire::turn::Usage;
-use wire::{ApiError, ErrorCode};
 
 impl Exchange {
     /// Attempts until there is a reply.
@@ -42,7 +42,10 @@ impl Exchange {
             match decision {
                 Decision::Deliver(place) => return Ok(self.deliver_reply(place)),
                 Decision::Fail | Decision::LookUp(_) => {
-                    Box::pin(self.learn_available_models()).await;
+                    if let Some(upstream) = self.history.upstream_without_model() {
+                        // The error names those that it has.
+                        Box::pin(upstream.learn_models(&self.request.outgoing.headers)).await;
+                    }
                     return Err(self.final_error());
                 }
                 Decision::Attempt(next) => {
@@ -84,14 +87,6 @@ impl Exchange {
             (last.finding, last.usage, last.error) = (finding, usage, error);
         }
         self.run().await
-    }
-
-    /// Asks the upstream for its models if it does not have the one that was asked for: the error names them.
-    async fn learn_available_models(&self) {
-        let Some(last) = self.history.last() else { return };
-        if last.error.as_ref().is_some_and(|error| error.error.code == Some(ErrorCode::ModelNotFound)) {
-            last.upstream.learn_models(&self.request.outgoing.headers).await;
-        }
     }
 
     async fn decide_next(&mut self) -> Decision {
@@ -150,15 +145,17 @@ impl Exchange {
                 return true;
             }
             RetryTime::After(pause) => {
-                let _waiting =
-                    self.request.progress.begin_waiting(self.reason_to_wait(WaitEnd::At(began + pause)));
+                let _waiting = self
+                    .request
+                    .progress
+                    .begin_waiting(self.history.reason_to_wait(WaitEnd::At(began + pause)));
                 sleep(pause).await;
                 true
             }
             RetryTime::Up(longest) => {
                 let until = began + longest;
                 let _waiting =
-                    self.request.progress.begin_waiting(self.reason_to_wait(WaitEnd::Before(until)));
+                    self.request.progress.begin_waiting(self.history.reason_to_wait(WaitEnd::Before(until)));
                 let down = self.down_upstreams().await;
                 for upstream in &down {
                     tracing::info!(
@@ -186,13 +183,6 @@ impl Exchange {
         self.history.waited += waited;
         self.request.record.add_wait(began.elapsed());
         is_up
-    }
-
-    /// The reason for a wait: the last failure.
-    fn reason_to_wait(&self, end: WaitEnd) -> Awaited {
-        let error = self.history.last().and_then(|last| last.error.as_ref());
-        let cause = error.map(|error| error.error.message.clone()).unwrap_or_default();
-        Awaited { cause, end }
     }
 
     /// The upstreams that a request waits for: that of the last attempt, and the others that are down as

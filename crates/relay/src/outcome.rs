@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use super::client::{Awaited, WaitEnd};
 use translate::{Fault, Reply, Salvage};
 use upstream::{Failure, Upstream, UpstreamError};
+use wire::ErrorCode;
 use wire::turn::Usage;
 
 /// The result of an attempt.
@@ -95,6 +97,20 @@ impl History {
             Finding::Failed(failure, _) => Some(failure),
             _ => None,
         }
+    }
+
+    /// Returns the upstream of the last attempt if it does not have the model.
+    pub(super) fn upstream_without_model(&self) -> Option<&Arc<Upstream>> {
+        let last = self.last()?;
+        let code = last.error.as_ref()?.error.code;
+        (code == Some(ErrorCode::ModelNotFound)).then_some(&last.upstream)
+    }
+
+    /// Returns the reason for a wait: the last failure.
+    pub(super) fn reason_to_wait(&self, end: WaitEnd) -> Awaited {
+        let error = self.last().and_then(|last| last.error.as_ref());
+        let cause = error.map(|error| error.error.message.clone()).unwrap_or_default();
+        Awaited { cause, end }
     }
 
     /// Returns how often a reply of the model was of no use.

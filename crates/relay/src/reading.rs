@@ -19,7 +19,7 @@ use super::request::{
     ClientRequest, OutgoingRequest, ReplyForm, RequestProfile, RequestTraits, Route, ServingPlan,
 };
 use adapt::{Effort, asked_effort};
-use telemetry::metrics;
+use telemetry::{RequestRecord, metrics};
 use tool_call_parser::{PreferredDialects, Tools};
 use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
 use upstream::{QueueClient, Serving, Upstream, choose_upstream, conversation};
@@ -131,7 +131,7 @@ impl Relay {
             Serving::Known(order) | Serving::Possible(order) => Ok(order),
             Serving::NotServed => {
                 origin.record.set_model(model);
-                Err(self.unknown_model(model))
+                Err(self.unknown_model(model, &origin.record))
             }
         }
     }
@@ -234,9 +234,8 @@ impl Relay {
 
     /// Several upstreams are configured, and none serves the model. A single one is asked, and says so
     /// itself.
-    fn unknown_model(&self, model: &str) -> ApiError {
-        let known = self.known_models().join(", ");
-        let message = format!("The model `{model}` does not exist. Available models: {known}");
+    fn unknown_model(&self, model: &str, record: &RequestRecord) -> ApiError {
+        let message = format!("The model `{model}` does not exist{}", self.describe_models(record));
         ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
     }
 

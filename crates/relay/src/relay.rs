@@ -12,10 +12,14 @@ use super::recent::{Recent, RecentLimits};
 use bytes::Bytes;
 
 use adapt::Declared;
+use telemetry::RequestRecord;
 use tool_call_parser::PreferredDialects;
 use translate::GuardLimits;
 use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
 use wire::Object;
+
+/// The most models that an error names.
+const MOST_NAMED: usize = 30;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -79,6 +83,20 @@ impl Relay {
         let mut models = self.fleet.known_models();
         models.extend(self.config.aliases().map(str::to_owned));
         models
+    }
+
+    /// Returns the end of an error about a missing model: the available ones, unless the client may use
+    /// certain models only.
+    pub(super) fn describe_models(&self, record: &RequestRecord) -> String {
+        if record.start().account.as_ref().is_some_and(|account| account.is_restricted()) {
+            return ". `/v1/models` lists the available ones".to_owned();
+        }
+        let known = self.known_models();
+        match known.get(..MOST_NAMED) {
+            _ if known.is_empty() => ".".to_owned(),
+            Some(first) if known.len() > MOST_NAMED => format!(". Available models: {}, …", first.join(", ")),
+            _ => format!(". Available models: {}", known.join(", ")),
+        }
     }
 
     /// Returns the names that stand for other models.

@@ -111,6 +111,16 @@ impl Listen {
         let is_name = self.host == "localhost" || self.host.ends_with(".localhost");
         is_name || self.host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
     }
+
+    /// Returns host and port at which this machine reaches it.
+    pub fn local_address(&self) -> String {
+        let host = match self.host.as_str() {
+            "0.0.0.0" => "127.0.0.1",
+            "::" => "::1",
+            host => host,
+        };
+        Self { host: host.to_owned(), port: self.port }.to_string()
+    }
 }
 
 impl FromStr for Listen {
@@ -221,6 +231,19 @@ wire::settings! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn this_machine_reaches_every_listener() {
+        for (listen, expected) in [
+            ("127.0.0.1:8003", "127.0.0.1:8003"),
+            ("0.0.0.0:8003", "127.0.0.1:8003"),
+            ("[::]:8003", "[::1]:8003"),
+            ("[::1]:8003", "[::1]:8003"),
+            ("box.local:8003", "box.local:8003"),
+        ] {
+            assert_eq!(listen.parse::<Listen>().unwrap().local_address(), expected);
+        }
+    }
 
     #[test]
     fn loopback_is_known_by_name_and_address() {

@@ -45,6 +45,10 @@ impl Account for ClientKey {
     fn key_name(&self) -> &str {
         &self.name
     }
+
+    fn is_restricted(&self) -> bool {
+        self.limits.is_restricted()
+    }
 }
 
 /// All keys that are accepted.

@@ -78,6 +78,10 @@ impl Account for MeteredRequest {
         &self.key.name
     }
 
+    fn is_restricted(&self) -> bool {
+        self.key.is_restricted()
+    }
+
     fn reply_begins(&self, head: ReplyHead) {
         self.reply.is_error.store(head.is_error, Ordering::Relaxed);
         self.reply.is_stream.store(head.is_stream, Ordering::Relaxed);

@@ -11,6 +11,9 @@ pub trait Account: Debug + Send + Sync {
     /// Returns the name of the client's key for logs; never the key.
     fn key_name(&self) -> &str;
 
+    /// Returns true if the client may use certain models only.
+    fn is_restricted(&self) -> bool;
+
     /// Learns that the head of the reply leaves.
     fn reply_begins(&self, _head: ReplyHead) {}
 

@@ -91,8 +91,8 @@ impl Captures {
         }
     }
 
-    /// Returns the kept exchange of the request with this id. Of several, it returns the one that arrived
-    /// closest to `at`, or the newest.
+    /// Returns the kept exchange of the request with this id. If several requests have it, returns the
+    /// exchange closest to `at`, or the newest.
     pub fn find(&self, id: &str, at: Option<u64>) -> Option<Exchange> {
         let name = safe_name(id);
         let mut files = list_files(&self.dir);

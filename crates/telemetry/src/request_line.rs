@@ -11,7 +11,7 @@ use super::request_start::RequestStart;
 use super::trace::{AttemptEnd, Attributes, RequestTrace};
 use super::usage::{EndedRequest, LiveRequest, RowFacts, UsageSink};
 use wire::turn::{Note, Turn, Usage};
-use wire::{EarlierAttempt, RequestDetails, UsageRow};
+use wire::{EarlierAttempt, RequestDetails, UsageRow, is_request_fault};
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -391,12 +391,11 @@ impl RequestLine {
         ::metrics::counter!(metrics::HEARTBEATS).increment(1);
     }
 
-    /// Returns true for a failure that is not the client's mistake. Some clients get another status than the
-    /// upstream's.
+    /// Returns true for a failure that is not the client's mistake.
     fn is_servers_failure(&self) -> bool {
+        // Some clients get another status than that of the upstream.
         let status = self.status.max(self.upstream_status.unwrap_or_default());
-        // A stream that began well and broke off has a status of success.
-        self.outcome == Outcome::Error && !(400..500).contains(&status)
+        self.outcome == Outcome::Error && !is_request_fault(self.error_code.unwrap_or_default(), status)
     }
 
     /// Writes the line; a failure of a server is a warning.
@@ -575,6 +574,8 @@ mod tests {
         check(Outcome::Error, 400, Some(400), false);
         check(Outcome::Error, 401, None, false);
         check(Outcome::ClientGone, 503, None, false);
+        (line.outcome, line.status, line.error_code) = (Outcome::Error, 422, Some("upstream_unreachable"));
+        assert!(line.is_servers_failure(), "OpenClaw gets another status");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use telemetry::UsageRow;
-use wire::ErrorCode;
+use wire::{ErrorCode, is_request_fault};
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
@@ -48,13 +48,8 @@ impl RequestOutcome {
     /// Derives the facts from the request's row.
     pub fn from_row(row: &UsageRow) -> Self {
         let failed = row.outcome == "error";
-        let is_own_fault = match &*row.error_code {
-            // An error that was passed on has no code, and neither has a success.
-            "" => (400..500).contains(&row.status),
-            name => ErrorCode::from_name(name).is_some_and(ErrorCode::is_request_fault),
-        };
         Self {
-            failed: failed && !is_own_fault,
+            failed: failed && !is_request_fault(&row.error_code, row.status),
             asked_again: !row.recovery.is_empty(),
             loop_stopped: !row.loop_stopped.is_empty(),
             overflowed: (row.error_code == ErrorCode::ContextLengthExceeded.as_str())

@@ -227,6 +227,15 @@ impl ErrorCode {
     }
 }
 
+/// Returns true when a failed request or its sender is at fault, by the name of the error's code and by the
+/// status. An error that was passed on has no code.
+pub fn is_request_fault(code: &str, status: u16) -> bool {
+    match code {
+        "" => (400..500).contains(&status),
+        name => ErrorCode::from_name(name).is_some_and(ErrorCode::is_request_fault),
+    }
+}
+
 impl fmt::Display for ErrorCode {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.as_str())

@@ -32,7 +32,7 @@ mod usage_row;
 
 pub use controls::escape_controls;
 pub use error::{ApiError, Cause};
-pub use error_code::ErrorCode;
+pub use error_code::{ErrorCode, is_request_fault};
 pub use form::{FormField, FormReader};
 pub use known::{KnownMessage, KnownParts, KnownTools};
 pub use object::{

@@ -297,7 +297,7 @@ fn listen_address(paths: &Paths) -> Result<String, Failure> {
         }
         None => Configured::default().load()?.settings.server.listen,
     };
-    Ok(ready::query_url(&listen.host, listen.port))
+    Ok(format!("http://{}", listen.local_address()))
 }
 
 fn read_file(file: &Path) -> Result<Option<String>, Failure> {

@@ -34,17 +34,6 @@ impl Readiness {
     }
 }
 
-/// Returns the address at which to query a listen address.
-pub(super) fn query_url(host: &str, port: u16) -> String {
-    let host = match host.trim_matches(['[', ']']) {
-        "0.0.0.0" => "127.0.0.1".to_owned(),
-        "::" => "[::1]".to_owned(),
-        host if host.contains(':') => format!("[{host}]"),
-        host => host.to_owned(),
-    };
-    format!("http://{host}:{port}")
-}
-
 /// Polls until it is ready, has failed, or time is up.
 pub(super) async fn wait_until_ready(address: &str, has_failed: impl Fn() -> bool) -> Readiness {
     let mut last = Readiness::Silent;
@@ -84,24 +73,6 @@ pub(super) async fn query_readiness(address: &str) -> Readiness {
                 .collect();
             let said = if problems.is_empty() { format!("HTTP {status}") } else { problems.join("; ") };
             Readiness::NoUpstream(said)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_listen_address_becomes_a_local_one() {
-        for (host, expected) in [
-            ("127.0.0.1", "http://127.0.0.1:8003"),
-            ("0.0.0.0", "http://127.0.0.1:8003"),
-            ("::", "http://[::1]:8003"),
-            ("[::1]", "http://[::1]:8003"),
-            ("box.local", "http://box.local:8003"),
-        ] {
-            assert_eq!(query_url(host, 8003), expected);
         }
     }
 }

@@ -205,6 +205,20 @@ mod tests {
         Outcome { failure: Some(failure), ..Outcome::default() }
     }
 
+    fn made_call(name: &str, outcome: CallOutcome, is_repeatable: bool) -> MadeCall {
+        MadeCall {
+            call: RequestedCall {
+                name: name.into(),
+                arguments: "{\"a\":1}".into(),
+                ..RequestedCall::default()
+            },
+            outcome,
+            text: String::new(),
+            is_repeatable,
+            ends_run: EndsRun::OnFault,
+        }
+    }
+
     fn declared() -> Vec<Parameter> {
         vec![Parameter {
             name: "urgency".into(),
@@ -216,24 +230,13 @@ mod tests {
 
     #[test]
     fn operations_that_took_effect_are_listed_once() {
-        let made = |name: &str, outcome, is_repeatable| MadeCall {
-            call: RequestedCall {
-                name: name.into(),
-                arguments: "{\"id\":1}".into(),
-                ..RequestedCall::default()
-            },
-            outcome,
-            text: String::new(),
-            is_repeatable,
-            ends_run: EndsRun::OnFault,
-        };
         let calls = [
-            made("crm__add", CallOutcome::Ok, false),
-            made("crm__add", CallOutcome::Ok, false),
-            made("crm__read", CallOutcome::Ok, true),
-            made("crm__pay", CallOutcome::Failed, false),
+            made_call("crm__add", CallOutcome::Ok, false),
+            made_call("crm__add", CallOutcome::Ok, false),
+            made_call("crm__read", CallOutcome::Ok, true),
+            made_call("crm__pay", CallOutcome::Failed, false),
         ];
-        assert_eq!(done_operations(&calls), [json!({"operation": "crm.add", "inputs": {"id": 1}})]);
+        assert_eq!(done_operations(&calls), [json!({"operation": "crm.add", "inputs": {"a": 1}})]);
     }
 
     #[test]
@@ -343,23 +346,12 @@ mod tests {
 
     #[test]
     fn unknown_outcomes_need_unrepeatable_calls() {
-        let made = |name: &str, outcome, is_repeatable| MadeCall {
-            call: RequestedCall {
-                name: name.into(),
-                arguments: "{\"a\":1}".into(),
-                ..RequestedCall::default()
-            },
-            outcome,
-            text: String::new(),
-            is_repeatable,
-            ends_run: EndsRun::OnFault,
-        };
         let calls = [
-            made("crm__create_note", CallOutcome::Unknown, false),
-            made("crm__create_note", CallOutcome::Unknown, false),
-            made("crm__get_deal", CallOutcome::TimedOut, true),
-            made("crm__move", CallOutcome::Unreachable, false),
-            made("crm__tag", CallOutcome::Ok, false),
+            made_call("crm__create_note", CallOutcome::Unknown, false),
+            made_call("crm__create_note", CallOutcome::Unknown, false),
+            made_call("crm__get_deal", CallOutcome::TimedOut, true),
+            made_call("crm__move", CallOutcome::Unreachable, false),
+            made_call("crm__tag", CallOutcome::Ok, false),
         ];
         let expected = json!({"operation": "crm.create_note", "inputs": {"a": 1}, "outcome": "unknown"});
         assert_eq!(unknown_outcomes(&calls), [expected]);

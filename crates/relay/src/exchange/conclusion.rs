@@ -95,10 +95,9 @@ impl Exchange {
             error.message =
                 format!("{}. respool can adapt such requests if you allow it: {setting}", error.message);
         }
-        let known = self.relay.known_models();
-        if error.code == Some(ErrorCode::ModelNotFound) && !known.is_empty() {
-            let message = error.message.trim_end_matches('.');
-            error.message = format!("{message}. Available models: {}", known.join(", "));
+        if error.code == Some(ErrorCode::ModelNotFound) {
+            let known = self.relay.describe_models(&self.request.record);
+            error.message = error.message.trim_end_matches('.').to_owned() + &known;
         }
         self.request.record.record_failed_attempts(cause.status, cause.log_text());
         error

@@ -76,7 +76,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
              the comment asks for."
         }
         Some(Code::ApprovalTimeout) => {
-            "Nobody decided about a call in time. Ask again, and decide under Approvals; `policy.approval.timeout` of an expert and \
+            "A call was not approved in time. Ask again, and approve or reject it under Approvals; `policy.approval.timeout` of an expert and \
              `approval_timeout` of an agent say how long it waits."
         }
         Some(Code::UpstreamTls) => {

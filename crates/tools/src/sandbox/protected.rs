@@ -218,10 +218,17 @@ impl Protected {
         let (begun, nothing_runs) =
             (self.begun.load(Ordering::SeqCst), Arc::strong_count(&self.running) == 1);
         let search = Search::run_all(&self.roots, &self.seen());
-        // Those of commands start nothing: they were judged when the last one ended.
-        let of_person: Vec<_> = entries(&search).filter(|(entry, _)| !entry_is_harmless(entry)).collect();
-        if nothing_runs && self.begun.load(Ordering::SeqCst) == begun {
-            self.excused.lock().unwrap_or_else(PoisonError::into_inner).extend(of_person);
+        if nothing_runs {
+            let excused = self.lock_excused();
+            // Those of commands start nothing: they were judged when the last one ended.
+            let is_of_person = |(entry, id): &(PathBuf, Identity)| {
+                excused.get(entry) != Some(id) && !entry_is_harmless(entry)
+            };
+            let found: Vec<_> = entries(&search).filter(is_of_person).collect();
+            drop(excused);
+            if self.begun.load(Ordering::SeqCst) == begun {
+                self.lock_excused().extend(found);
+            }
         }
         let is_new = |top: &&PathBuf| !self.repositories.iter().any(|known| known.top == **top);
         let made = search.tops.keys().filter(is_new).filter(|top| {
@@ -236,6 +243,10 @@ impl Protected {
 
     fn seen(&self) -> Arc<Search> {
         Arc::clone(&self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn lock_excused(&self) -> MutexGuard<'_, BTreeMap<PathBuf, Identity>> {
+        self.excused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn made(&self) -> MutexGuard<'_, Vec<Repository>> {
@@ -369,7 +380,7 @@ impl Protected {
     pub(super) fn watched_repositories(&self) -> WatchedRepositories {
         let running = Arc::clone(&self.running);
         self.begun.fetch_add(1, Ordering::SeqCst);
-        let excused = self.excused.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let excused = self.lock_excused().clone();
         let (roots, before, stuck) = (self.roots.clone(), self.seen(), Arc::clone(&self.stuck));
         WatchedRepositories { roots, before, excused, stuck, _running: running }
     }
