@@ -15,7 +15,7 @@ use crate::agent::{Activity, ChatModel, ModelAnswer, ModelFacts, ModelRequest, O
 use crate::alerts::{UpstreamProbes, UpstreamSignal};
 use crate::relay::{Awaited, Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart, WaitEnd};
 use crate::translate::Reply;
-use crate::upstream::{Health, Upstream};
+use crate::upstream::{Health, NoModelList, Upstream};
 use tool_call_parser::PreferredDialects;
 use wire::turn::{Turn, TurnEvent};
 use wire::{ApiError, ErrorCode};
@@ -186,11 +186,18 @@ impl UpstreamProbes for RelayProbes {
 }
 
 async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
-    let probe = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
+    let health = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
+    let problem = if health == Ok(Health::Up) {
+        // A web server answers too.
+        let listed = upstream.ask_models(HeaderMap::new(), PROBE_WITHIN).await;
+        listed.err().filter(NoModelList::is_wrong_address).map(|problem| problem.to_string())
+    } else {
+        Some("it does not answer".to_owned())
+    };
     let (circuit, ..) = upstream.state.circuit_report();
     UpstreamSignal {
         name: upstream.name.clone(),
-        is_down: probe != Ok(Health::Up),
+        problem,
         is_open: circuit != "closed",
         admits: upstream.state.admits(),
     }

@@ -24,14 +24,14 @@ use super::runtime::new_runtime;
 use super::say::say;
 use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
-use crate::config::{Loaded, Place, Settings};
+use crate::config::{Loaded, Place, Settings, VLLM_KEY};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay};
 use crate::server::{Access, App, is_for_everybody};
 use crate::tools::{reached_services, sandbox_level};
 use crate::translate::Reply;
 use crate::turn::Note;
-use crate::upstream::Upstream;
+use crate::upstream::{ListedModel, NoModelList, Upstream};
 use crate::wire::{ApiError, ErrorCode, Object};
 use tool_call_parser::PreferredDialects;
 
@@ -200,10 +200,12 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         say(&format!("\nupstream `{}` ({})", upstream.name, config.url));
         let address = UpstreamAddress { url: config.url.to_string(), place: loaded.place_of_upstream(index) };
         let answer = models_of(upstream, &address, findings).await;
-        listed = listed
-            .zip(answer.as_ref().filter(|(models, _)| !models.is_empty()))
-            .map(|(listed, (models, _))| [listed, models.clone()].concat());
-        let Some((models, list)) = answer else { continue };
+        let Some(list) = answer else {
+            listed = None;
+            continue;
+        };
+        let models: Vec<String> = list.iter().map(|model| model.id.clone()).collect();
+        listed = listed.map(|listed| [listed, models.clone()].concat());
         let own_places = report_server(upstream, &list, findings).await;
         for wanted in config.models.iter().flatten() {
             if !models.contains(wanted) {
@@ -287,7 +289,7 @@ impl UpstreamAddress {
         let key = "the key that the model server was started with (`vllm serve --api-key`)";
         if self.place.is_flag() || self.place.is_default() {
             return format!(
-                "set RESPOOL__UPSTREAM__0__URL={} and RESPOOL__UPSTREAM__0__API_KEY to {key}, or write both into respool.toml as [[upstream]]",
+                "set {VLLM_KEY} to {key} and name the server with --upstream {}, or write `url` and `api_key` into respool.toml as [[upstream]]",
                 self.url
             );
         }
@@ -295,67 +297,41 @@ impl UpstreamAddress {
     }
 }
 
-/// Reports whether an upstream can be reached, its models, and their windows. Returns the models' names, and
-/// the list itself.
+/// Reports whether an upstream can be reached, its models, and their windows.
 async fn models_of(
     upstream: &Upstream,
     address: &UpstreamAddress,
     findings: &mut Findings,
-) -> Option<(Vec<String>, Bytes)> {
+) -> Option<Vec<ListedModel>> {
     let began = Instant::now();
-    let asked = tokio::time::timeout(PROBE_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
-    let (status, body) = match asked {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => {
-            let todo = match error.error.code {
-                Some(ErrorCode::UpstreamDns) => format!("check the host name in {}", address.setting_name()),
-                _ => address.when_unreachable().await,
+    let models = match upstream.ask_models(HeaderMap::new(), PROBE_WITHIN).await {
+        Ok(models) => models,
+        Err(problem) => {
+            let todo = match &problem {
+                NoModelList::Unreachable(error) if error.error.code == Some(ErrorCode::UpstreamDns) => {
+                    format!("check the host name in {}", address.setting_name())
+                }
+                NoModelList::Unreachable(_) => address.when_unreachable().await,
+                NoModelList::KeyRefused(..) => address.when_key_is_wrong(),
+                _ if problem.is_wrong_address() => address.when_wrong(),
+                _ => "look at the server's log".to_owned(),
             };
-            findings.fail(&error.error.message, &todo);
-            return None;
-        }
-        Err(_) => {
-            findings.fail(
-                &format!("it does not answer /v1/models within {} s", PROBE_WITHIN.as_secs()),
-                "look at the server's log",
-            );
+            findings.fail(&problem.to_string(), &todo);
             return None;
         }
     };
-    match status.as_u16() {
-        200 => {}
-        401..=403 => {
-            findings.fail(
-                &format!("it rejects the key (HTTP {})", status.as_u16()),
-                &address.when_key_is_wrong(),
-            );
-            return None;
-        }
-        status => {
-            let todo =
-                if status < 500 { address.when_wrong() } else { "look at the server's log".to_owned() };
-            findings.fail(&format!("/v1/models answers HTTP {status}"), &todo);
-            return None;
-        }
-    }
     findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
-    let Ok(list) = serde_json::from_slice::<Value>(&body) else {
-        findings.fail("/v1/models answers with something other than JSON", &address.when_wrong());
-        return None;
-    };
-    let models = list["data"].as_array().cloned().unwrap_or_default();
     if models.is_empty() {
         findings.fail("it lists no models", &format!("load a model, or correct {}", address.setting_name()));
         return None;
     }
     models.iter().for_each(|model| window_of(model, findings));
-    Some((models.iter().filter_map(|model| Some(model["id"].as_str()?.to_owned())).collect(), body))
+    Some(models)
 }
 
-fn window_of(model: &Value, findings: &mut Findings) {
-    let id = model["id"].as_str().unwrap_or("?");
-    match model["max_model_len"].as_u64().or_else(|| model["meta"]["n_ctx"].as_u64()) {
-        Some(window) if window < 32_768 => findings.warn(
+fn window_of(ListedModel { id, window, .. }: &ListedModel, findings: &mut Findings) {
+    match window {
+        Some(window) if *window < 32_768 => findings.warn(
             &format!("model {id}: context of {window} tokens"),
             "OpenClaw's own prompt takes about 15,000 tokens; start the server with a larger context if memory allows (vLLM: --max-model-len, llama.cpp: -c)",
         ),
@@ -365,7 +341,7 @@ fn window_of(model: &Value, findings: &mut Findings) {
 }
 
 /// Reports which program the server is. Returns how many requests it works on at a time, if it says so.
-async fn report_server(upstream: &Upstream, list: &[u8], findings: &mut Findings) -> Option<u64> {
+async fn report_server(upstream: &Upstream, list: &[ListedModel], findings: &mut Findings) -> Option<u64> {
     upstream.probe_version().await;
     if let Some((major, minor)) = upstream.server_traits().version {
         findings.ok(&format!("vLLM {major}.{minor}"));

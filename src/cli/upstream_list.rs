@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
-use super::reachability::{ListedModel, Reachability, ask_all};
+use super::reachability::{Reachability, ask_all};
 use super::running::{RunningUpstream, ask_running};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
 use crate::adapt::describe_rule;
 use crate::config::Loaded;
-use crate::upstream::{KeptModelRules, KeptRules, RuleFile};
+use crate::upstream::{KeptModelRules, KeptRules, ListedModel, RuleFile};
 
 /// How long a server has to list its models, which needs no computation.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

@@ -2,6 +2,8 @@
 //! hears of it.
 
 use std::net::TcpListener as Port;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -10,6 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
 use crate::lifecycle::{Served, run};
+use crate::support::client::{Request, exchange};
+use crate::support::wait_until;
 
 /// A webhook; what it was sent.
 pub async fn webhook(first_status: u16) -> (String, mpsc::UnboundedReceiver<Value>) {
@@ -68,17 +72,34 @@ async fn dead_servers_raise_alerts_within_30_s() {
             .all(|name| alert[*name].as_str().is_some_and(|text| text.len() > 10))
     );
     assert_eq!(next().await, first, "the webhook answered 503, so it is sent again");
-    // The server comes up.
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    // Another program comes up, then the server.
+    let (listener, has_models) = (TcpListener::bind(("127.0.0.1", port)).await.unwrap(), Arc::default());
+    let is_server: Arc<AtomicBool> = Arc::clone(&has_models);
     tokio::spawn(async move {
         loop {
             let (mut socket, _) = listener.accept().await.unwrap();
             let _ = socket.read(&mut [0; 4096]).await;
-            let _ = socket
-                .write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}")
-                .await;
+            let body =
+                if is_server.load(Ordering::Relaxed) { r#"{"data":[{"id":"m"}]}"# } else { "<html></html>" };
+            let head =
+                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = socket.write_all((head + body).as_bytes()).await;
         }
     });
+    let why = "it answers /v1/models with something that is not a list of models";
+    let ready = exchange(served.address, &Request::get("/ready")).await;
+    assert_eq!((ready.status, &ready.json()["upstreams"][0]["problem"]), (503, &json!(why)));
+    let checked = tokio::task::spawn_blocking({
+        let toml = toml.clone();
+        move || run(&["check"], Some(&toml), &[])
+    });
+    let (status, out, _) = checked.await.unwrap();
+    assert!(status == 1 && out.contains(why), "{out}");
+    wait_until("the page says why", async || {
+        exchange(served.address, &Request::get("/")).await.text().contains(why)
+    })
+    .await;
+    has_models.store(true, Ordering::Relaxed);
     let over = next().await;
     assert_eq!(
         (&over["alerts"][0]["state"], over["alerts"].as_array().unwrap().len()),

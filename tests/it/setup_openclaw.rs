@@ -125,9 +125,11 @@ async fn what_openclaw_refuses_is_not_written() {
             "{said}"
         );
         assert!(!fs::read_to_string(&file).unwrap().contains("timeoutSeconds"));
-        let (code, said) = setup(home.path(), &old, &["--upstream", "http://127.0.0.1:9"]);
+        let (code, said) = setup(home.path(), &old, &["--upstream", "http://127.0.0.1:10"]);
         assert!(
-            code == 1 && said.contains("does not answer at http://127.0.0.1:9: Connection refused"),
+            code == 1
+                && said.contains("at http://127.0.0.1:10 cannot be used: ")
+                && said.contains("Connection refused"),
             "{said}"
         );
     })
@@ -207,10 +209,12 @@ async fn setup_names_connection_failures() {
     tokio::task::spawn_blocking(move || {
         let home = tempfile::tempdir().unwrap();
         let setup = |url: &str, arguments: &[&str]| setup_at(home.path(), url, arguments, &[]);
-        for arguments in [&[][..], &["--upstream", "http://127.0.0.1:9"]] {
+        for arguments in [&[][..], &["--upstream", "http://127.0.0.1:10"]] {
             let (code, said) = setup("http://127.0.0.1:9", arguments);
             assert!(code == 1 && said.contains("Connection refused"), "{said}");
         }
+        let (code, said) = setup("http://127.0.0.1:9", &["--upstream", "http://localhost:9/v1"]);
+        assert!(code == 1 && said.contains("is the address of respool"), "{said}");
         let (code, said) = setup("http://127.0.0.1:9", &["--upstream", &format!("https://{address}/v1")]);
         assert!(code == 1 && said.contains(&format!("write --upstream http://{address}\n")), "{said}");
         let (code, said) = setup(&format!("https://{address}"), &[]);

@@ -100,7 +100,7 @@ pub(super) fn entry_headline(entry: &Entry) -> String {
         State::New | State::Test => entry.what.clone(),
         State::Still => format!("Still: {}", entry.what),
         State::Resolved if entry.rule == Rule::UpstreamDown => {
-            format!("The upstream `{}` answers again.", entry.subject)
+            format!("The upstream `{}` can be used again.", entry.subject)
         }
         State::Resolved => format!("No longer: {}", entry.what),
     }
@@ -141,7 +141,7 @@ mod tests {
             "Since: 2026-11-21T01:14:58Z",
             "It means: The model server",
             "To do: Check whether",
-            "The upstream `box` answers again. It began",
+            "The upstream `box` can be used again. It began",
             "http://box:8003",
         ] {
             assert!(text.contains(part), "{part} in {text}");

@@ -70,8 +70,8 @@ macro_rules! rules {
 
 rules! {
     UpstreamDown = "upstream_down", Critical,
-        "The model server does not answer. Requests to it fail unless another server has the same model.",
-        "Check whether the server is running, read its log, and restart it. `respool check --upstream URL`, with its address, tries it.";
+        "The model server does not answer, or another program answers at its address. Requests to it fail unless another server has the same model.",
+        "Check whether the server is running and its `url` is right, read its log, and restart it. `respool check` tries all of them.";
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";
@@ -148,8 +148,8 @@ impl Rule {
 pub struct UpstreamSignal {
     /// Its name.
     pub name: String,
-    /// A probe did not reach it.
-    pub is_down: bool,
+    /// The reason why it cannot be used, as a probe found it.
+    pub problem: Option<String>,
     /// Its circuit is open.
     pub is_open: bool,
     /// Its circuit lets the next request through.
@@ -200,12 +200,9 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     let mut all = Vec::new();
     for upstream in &signals.upstreams {
         let name = &upstream.name;
-        if upstream.is_down {
-            all.push(new_finding(
-                Rule::UpstreamDown,
-                name,
-                format!("The upstream `{name}` does not answer."),
-            ));
+        if let Some(problem) = &upstream.problem {
+            let what = format!("The upstream `{name}` cannot be used: {problem}.");
+            all.push(new_finding(Rule::UpstreamDown, name, what));
         } else if upstream.is_open {
             all.push(new_finding(
                 Rule::CircuitOpen,
@@ -430,8 +427,12 @@ mod tests {
 
     #[test]
     fn a_server_is_down_or_failing() {
-        let upstream =
-            |is_down, is_open| UpstreamSignal { name: "box".into(), is_down, is_open, admits: false };
+        let upstream = |is_down: bool, is_open| UpstreamSignal {
+            name: "box".into(),
+            problem: is_down.then(String::new),
+            is_open,
+            admits: false,
+        };
         for (upstream, expected) in [
             (upstream(true, true), vec![Rule::UpstreamDown]),
             (upstream(false, true), vec![Rule::CircuitOpen]),

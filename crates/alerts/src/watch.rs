@@ -62,7 +62,7 @@ pub struct Alerts {
     /// The list as the command line finds it; `None`: not written by this process yet.
     written: Mutex<Option<Vec<OpenAlert>>>,
     /// The upstreams of the last probes, and whether they answered.
-    probed: Mutex<BTreeMap<String, bool>>,
+    probed: Mutex<BTreeMap<String, Option<String>>>,
     /// When upstreams were last down whose circuit has not closed since.
     last_down: Mutex<BTreeMap<String, u64>>,
     reloaded: Mutex<Reloaded>,
@@ -160,14 +160,15 @@ impl Alerts {
         }
     }
 
-    /// Returns true if the last probe did not reach the upstream of this name.
-    pub fn is_unreachable(&self, upstream: &str) -> bool {
-        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream) == Some(&false)
+    /// Returns the reason why the upstream of this name cannot be used, as the last probe found it.
+    pub fn upstream_problem(&self, upstream: &str) -> Option<String> {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream).cloned().flatten()
     }
 
     /// Keeps the results of the probes, for the page and for Prometheus.
     fn note_probes(&self, upstreams: &[UpstreamSignal]) {
-        let found: BTreeMap<_, _> = upstreams.iter().map(|it| (it.name.clone(), !it.is_down)).collect();
+        let found: BTreeMap<_, _> =
+            upstreams.iter().map(|it| (it.name.clone(), it.problem.clone())).collect();
         let before = {
             let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *probed, found.clone())
@@ -175,7 +176,7 @@ impl Alerts {
         for name in before.keys().filter(|name| !found.contains_key(*name)) {
             metrics::set_upstream_up(name, None);
         }
-        found.iter().for_each(|(name, is_up)| metrics::set_upstream_up(name, Some(*is_up)));
+        found.iter().for_each(|(name, problem)| metrics::set_upstream_up(name, Some(problem.is_none())));
     }
 
     async fn check_once(&self, watched: &Watched) {
@@ -328,7 +329,7 @@ impl Alerts {
 fn excuse_recovered(last_down: &mut BTreeMap<String, u64>, upstreams: &mut [UpstreamSignal], now: u64) {
     for upstream in upstreams {
         let name = &upstream.name;
-        if upstream.is_down {
+        if upstream.problem.is_some() {
             last_down.insert(name.clone(), now);
         } else if !upstream.is_open {
             last_down.remove(name);
@@ -384,8 +385,9 @@ mod tests {
     #[test]
     fn recovered_servers_raise_no_alert() {
         let mut last_down = BTreeMap::new();
-        let mut look = |is_down, is_open, admits, now| {
-            let mut all = [UpstreamSignal { name: "box".into(), is_down, is_open, admits }];
+        let mut look = |is_down: bool, is_open, admits, now| {
+            let problem = is_down.then(String::new);
+            let mut all = [UpstreamSignal { name: "box".into(), problem, is_open, admits }];
             excuse_recovered(&mut last_down, &mut all, now);
             all[0].is_open
         };

@@ -19,7 +19,7 @@ use super::respond;
 use adapt::Rule;
 use telemetry::RequestRecord;
 use translate::messages as anthropic;
-use upstream::{Upstream, UpstreamError, question_headers};
+use upstream::{NoModelList, Upstream, UpstreamError, question_headers};
 use wire::{ApiError, ErrorCode};
 
 /// How long the probe of `/ready` waits for an upstream.
@@ -100,22 +100,13 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let (headers, usage) = (&headers, &app.usage);
     let several = app.relay.upstreams().nth(1).is_some();
     let checks = app.relay.upstreams().map(|upstream| async move {
-        let asked =
-            tokio::time::timeout(READY_WITHIN, upstream.get_json("/v1/models", headers.clone())).await;
-        if let Ok(Ok((StatusCode::OK, body))) = &asked {
-            upstream.learn_list(body);
-        }
-        // A refused key is an answer too: the client brings its own.
-        let answers = |status: &StatusCode| status.is_success() || matches!(status.as_u16(), 401 | 403);
+        let asked = upstream.ask_models(headers.clone(), READY_WITHIN).await;
         // Its circuit admits a trial after each pause, which a balancer must let through.
         let is_left_out = !upstream.state.admits();
-        let up = !is_left_out && matches!(&asked, Ok(Ok((status, _))) if answers(status));
-        let problem = match asked {
-            Ok(Ok((status, _))) if !status.is_success() => Some(format!("it answers HTTP {}", status.as_u16())),
-            Ok(Ok(_)) => is_left_out.then(|| "it fails requests and is left out for a moment".to_owned()),
-            Ok(Err(error)) => Some(error.error.message),
-            Err(_) => Some(format!("it does not answer within {} s", READY_WITHIN.as_secs())),
-        };
+        // A refused key is an answer too: the client brings its own.
+        let up = !is_left_out && matches!(asked, Ok(_) | Err(NoModelList::KeyRefused(..)));
+        let left_out = || is_left_out.then(|| "it fails requests and is left out for a moment".to_owned());
+        let problem = asked.err().map(|problem| problem.to_string()).or_else(left_out);
         let (circuit, in_flight, queued) = upstream.state.circuit_report();
         // Of several upstreams, those by which requests are sent.
         let models = if several { upstream.state.models() } else { upstream.known_models() };
@@ -200,12 +191,9 @@ async fn upstream_models(
     several: bool,
 ) -> Result<Vec<Value>, UpstreamError> {
     let within = if several { ONE_OF_SEVERAL_WITHIN } else { LIST_WITHIN };
-    let asked = tokio::time::timeout(within, upstream.get_json("/v1/models", headers.clone())).await;
-    let what = "does not answer /v1/models";
-    let silent = || UpstreamError::new_broken(&upstream.name, 504, ErrorCode::UpstreamTimeout, what, "");
-    let (status, body) = asked.unwrap_or_else(|_| Err(silent()))?;
-    let mut models = parse_list(&upstream.name, status, &body)?;
-    upstream.learn_list(&body);
+    let asked = upstream.ask_models(headers.clone(), within).await;
+    let models = asked.map_err(|problem| problem.into_upstream_error(&upstream.name))?;
+    let mut models: Vec<Value> = models.into_iter().map(|model| model.entry).collect();
     models.iter_mut().for_each(|model| add_capabilities(model, upstream));
     let id = |model: &Value| model["id"].as_str().map(str::to_owned);
     if several && upstream.state.names_its_models() {
@@ -233,18 +221,6 @@ fn add_capabilities(model: &mut Value, upstream: &Upstream) {
     if !known.is_empty() {
         model["capabilities"] = known.into();
     }
-}
-
-fn parse_list(name: &str, status: StatusCode, body: &[u8]) -> Result<Vec<Value>, UpstreamError> {
-    if !status.is_success() {
-        return Err(UpstreamError::from_answer(name, status.as_u16(), &String::from_utf8_lossy(body)));
-    }
-    let list = serde_json::from_slice::<Value>(body).ok().and_then(|mut list| match list["data"].take() {
-        Value::Array(models) => Some(models),
-        _ => None,
-    });
-    let what = "answered /v1/models with something that is not a list of models: check its `url`";
-    list.ok_or_else(|| UpstreamError::new_broken(name, 502, ErrorCode::UpstreamInvalidJson, what, ""))
 }
 
 fn agent_entry(name: &str, model: &str) -> Value {

@@ -6,6 +6,7 @@ use ::config::ValueKind;
 
 use super::problem::Place;
 use super::tree::{Table, value};
+use super::variables::Environment;
 use upstream::Address;
 
 /// The flags that set configuration.
@@ -21,22 +22,25 @@ pub struct Flags {
 
 impl Flags {
     /// Returns the layer that the flags make over what is configured below.
-    pub(super) fn layer(&self, below: &Table) -> Table {
+    pub(super) fn layer(&self, below: &Table, environment: &Environment) -> Table {
         let mut layer = Table::new();
         if let Some(listen) = &self.listen {
             layer.insert("listen".into(), value(&Place::from_text("--listen"), listen.as_str()));
         }
         if let Some(url) = &self.upstream {
             let place = Place::from_text("--upstream");
-            layer.insert("upstream".into(), value(&place, first_upstream(url, &place, below)));
+            layer.insert("upstream".into(), value(&place, first_upstream(url, &place, below, environment)));
         }
         layer
     }
 }
 
+/// The variable from which `vllm serve` reads its own key. A server that a flag names gets it, too.
+pub const VLLM_KEY: &str = "VLLM_API_KEY";
+
 /// Returns the list of upstreams with this one first. One that is configured with the same URL moves, and
 /// keeps its settings.
-fn first_upstream(url: &str, place: &Place, below: &Table) -> ValueKind {
+fn first_upstream(url: &str, place: &Place, below: &Table, environment: &Environment) -> ValueKind {
     let mut list = match below.get("upstream").map(|list| &list.kind) {
         Some(ValueKind::Array(list)) => list.clone(),
         _ => Vec::new(),
@@ -49,9 +53,14 @@ fn first_upstream(url: &str, place: &Place, below: &Table) -> ValueKind {
         },
         _ => false,
     };
-    let first = match list.iter().position(same) {
-        Some(index) => list.remove(index),
-        None => value(place, ValueKind::Table(Table::from([("url".to_owned(), value(place, url))]))),
+    let first = if let Some(index) = list.iter().position(same) {
+        list.remove(index)
+    } else {
+        let mut new = Table::from([("url".to_owned(), value(place, url))]);
+        if environment.get(VLLM_KEY).is_some_and(|key| !key.is_empty()) {
+            new.insert("api_key_env".to_owned(), value(place, VLLM_KEY));
+        }
+        value(place, ValueKind::Table(new))
     };
     list.insert(0, first);
     ValueKind::Array(list)

@@ -28,7 +28,7 @@ mod variables;
 pub use effect::Change;
 pub use example::example;
 pub use file::FileText;
-pub use flags::Flags;
+pub use flags::{Flags, VLLM_KEY};
 pub use keys::{KEYS, Key};
 pub use loaded::{Loaded, resolve};
 pub use misspelt::Misspelt;

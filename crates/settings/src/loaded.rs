@@ -178,7 +178,7 @@ pub fn resolve(
         environment::environment_layer(checker.schema(), &from_file, environment, &mut problems);
     let from_environment = checker.clean(from_environment, &mut problems);
     let tree = tree::merge_layers(from_file, from_environment);
-    let from_flags = checker.clean(flags.layer(&tree), &mut problems);
+    let from_flags = checker.clean(flags.layer(&tree, environment), &mut problems);
     let mut tree = tree::merge_layers(tree, from_flags);
     checker.check_required(&tree, &mut problems);
     let mut settings = Settings::from_tree(&tree, &mut problems).complete(&tree, environment);

@@ -107,6 +107,10 @@ fn the_upstream_flag_comes_first() {
     assert_eq!(names("", "replay:some/dir"), ["replay:some/dir"]);
     assert_eq!(names(file, "http://c:1/v1"), ["c:1", "one", "two"]);
     assert_eq!(names(file, "http://b"), ["two", "one"]);
+    let key = |file: &str| {
+        settings(file, &[("VLLM_API_KEY", "k")], [None, Some("http://b")]).upstreams[0].api_key.clone()
+    };
+    assert_eq!((key(""), key("upstream = [{ url = 'http://b' }]")), (Some(Secret::new("k")), None));
 }
 
 #[test]

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::join_all;
-use http::{HeaderMap, StatusCode};
-use serde::Deserialize;
+use http::HeaderMap;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::balance::rank_upstreams;
 use super::client::Upstream;
+use super::model_list::NoModelList;
 use super::rule_file::RuleFile;
 
 /// Lists of models are asked for again at most so often.
@@ -171,24 +171,13 @@ fn order_upstreams(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Arc<[Arc<
         .collect()
 }
 
-#[derive(Deserialize)]
-struct List {
-    data: Vec<Model>,
-}
-
-#[derive(Deserialize)]
-struct Model {
-    id: String,
-}
-
 /// Returns true when there is news.
 async fn ask_for_models(upstream: &Upstream) -> bool {
     // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used
     // unasked.
-    let asked = timeout(LIST_WITHIN, upstream.get_json("/v1/models", HeaderMap::new())).await;
-    let body = match asked {
-        Ok(Ok((StatusCode::OK, body))) => body,
-        Ok(Ok((StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _))) => {
+    let models = match upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await {
+        Ok(models) => models,
+        Err(NoModelList::KeyRefused(..)) => {
             if upstream.state.note_refused_list() {
                 tracing::warn!(
                     target: "respool::upstream",
@@ -198,10 +187,9 @@ async fn ask_for_models(upstream: &Upstream) -> bool {
             }
             return false;
         }
-        _ => return false,
+        Err(_) => return false,
     };
-    let Ok(list) = serde_json::from_slice::<List>(&body) else { return false };
-    let models: Vec<String> = list.data.into_iter().map(|model| model.id).collect();
+    let models: Vec<String> = models.into_iter().map(|model| model.id).collect();
     let names = models.join(",");
     let is_news = upstream.state.note_models(models);
     if is_news {

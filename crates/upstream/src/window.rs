@@ -16,9 +16,9 @@ use tokio::time::{Instant, timeout};
 use super::client::{Call, Upstream};
 use super::headers::question_headers;
 use super::model_facts::ModelFacts;
+use super::model_list::{ListedModel, is_gpt_oss};
 use super::server::Server;
-use tool_call_parser::PreferredDialects;
-use wire::{Object, array_elements};
+use wire::Object;
 
 /// How long an answer holds: a server may be started again with another window.
 const FRESH: Duration = Duration::from_mins(5);
@@ -109,14 +109,11 @@ impl Upstream {
         if asked.is_some_and(|at| at.elapsed() < FRESH) {
             return;
         }
-        // Boxed, as below: these futures are large, and part of every request's.
-        let answer = timeout(WITHIN, Box::pin(self.get_json("/v1/models", question_headers(headers)))).await;
+        let answer = self.ask_models(question_headers(headers), WITHIN).await;
         // A server that fails to answer is not asked again at once.
         *asked = Some(Instant::now());
-        let Ok(Ok((status, body))) = answer else { return };
-        if status.is_success() {
-            self.learn_list(&body);
-            self.learn_server(&body, headers).await;
+        if let Ok(models) = answer {
+            self.learn_server(&models, headers).await;
         }
     }
 
@@ -131,9 +128,8 @@ impl Upstream {
         }
     }
 
-    /// Learns from an answer of `/v1/models`.
-    pub fn learn_list(&self, body: &[u8]) {
-        let models = parse_model_list(body);
+    /// Learns from an answer of `/v1/models`. A request without `model` goes to the first.
+    pub(super) fn learn_list(&self, models: &[ListedModel]) {
         let names = models.iter().map(|model| model.id.clone()).filter(|id| !id.is_empty()).collect();
         *self.windows.listed.write().unwrap_or_else(PoisonError::into_inner) = Some(names);
         *self.windows.server.write().unwrap_or_else(PoisonError::into_inner) =
@@ -144,31 +140,35 @@ impl Upstream {
         if (known.is_ollama, known.is_llama_cpp) != found {
             self.update_traits(|traits| (traits.is_ollama, traits.is_llama_cpp) = found);
         }
-        for Listed { id: model, window, is_harmony, prior, .. } in models {
-            self.learn_model(&model, |facts| {
-                facts.window = window.or(facts.window);
-                facts.is_harmony = is_harmony;
-                facts.prior = prior.or(facts.prior);
+        for (name, model) in names_of(models) {
+            self.learn_model(name, |facts| {
+                facts.window = model.window.or(facts.window);
+                facts.is_harmony = model.is_harmony;
+                facts.prior = model.prior.or(facts.prior);
             });
         }
     }
 
     /// Asks a server for its version, and for what its models write where the name of one of them does not
     /// say it.
-    async fn learn_server(&self, list: &[u8], headers: &HeaderMap) {
+    async fn learn_server(&self, list: &[ListedModel], headers: &HeaderMap) {
         let Some((server, Some(page))) = self.ask_server(list, headers).await else { return };
         if let Some(version) = server.describe_version(&page) {
             self.rules.note_server(&version);
         }
         let prior = server.preferred_dialects(&page);
-        for model in parse_model_list(list).into_iter().filter(|model| model.prior.is_empty()) {
-            self.learn_model(&model.id, |facts| facts.prior = prior.or(facts.prior));
+        for (name, _) in names_of(list).filter(|(_, model)| model.prior.is_empty()) {
+            self.learn_model(name, |facts| facts.prior = prior.or(facts.prior));
         }
     }
 
     /// Returns the program behind this list of models, and its page about itself if it has one.
-    pub async fn ask_server(&self, list: &[u8], headers: &HeaderMap) -> Option<(Server, Option<Bytes>)> {
-        let server = parse_model_list(list).iter().find_map(|model| model.server)?;
+    pub async fn ask_server(
+        &self,
+        list: &[ListedModel],
+        headers: &HeaderMap,
+    ) -> Option<(Server, Option<Bytes>)> {
+        let server = list.iter().find_map(|model| model.server)?;
         let Some(path) = server.own_page() else { return Some((server, None)) };
         let asked = timeout(WITHIN, Box::pin(self.get_json(path, question_headers(headers)))).await;
         let page = match asked {
@@ -220,84 +220,23 @@ fn tokenize_call(request: &Object<'_>, headers: &HeaderMap) -> Call {
     }
 }
 
-fn is_gpt_oss(name: &str) -> bool {
-    let family = b"gpt-oss";
-    name.as_bytes().windows(family.len()).any(|part| part.eq_ignore_ascii_case(family))
-}
-
-/// One model of the list. Its `root` may say what it is when its name does not.
-#[derive(Clone)]
-struct Listed {
-    id: String,
-    window: Option<u64>,
-    is_harmony: bool,
-    prior: PreferredDialects,
-    server: Option<Server>,
-}
-
-/// Returns the models in the list. A request without `model` goes to the first.
-fn parse_model_list(body: &[u8]) -> Vec<Listed> {
-    let Some(list) = std::str::from_utf8(body).ok().and_then(|text| Object::parse(text).ok()) else {
-        return vec![];
-    };
-    let models = list.get("data").and_then(array_elements).unwrap_or_default();
-    let model = |text: &str| {
-        let model = Object::parse(text).ok()?;
-        let id = model.string("id")?;
-        let root = model.string("root").unwrap_or_default();
-        let is_harmony = is_gpt_oss(&id) || is_gpt_oss(&root);
-        let prior = PreferredDialects::from_model_names([id.as_str(), root.as_str()]);
-        let server = Server::from_owner(&model.string("owned_by").unwrap_or_default());
-        // llama.cpp's is the window of each of its slots.
-        let of_slot = || Object::parse(model.get("meta")?).ok()?.number("n_ctx");
-        let window = model.number("max_model_len").or_else(of_slot);
-        Some(Listed { id, window, is_harmony, prior, server })
-    };
-    let mut models: Vec<_> = models.into_iter().filter_map(model).collect();
-    let first = models.first().map(|model| Listed { id: String::new(), ..model.clone() });
-    models.extend(first);
-    models
+/// Yields the names of the models with them; the first model also stands for requests that name none.
+fn names_of(models: &[ListedModel]) -> impl Iterator<Item = (&str, &ListedModel)> {
+    let named = models.iter().map(|model| (model.id.as_str(), model));
+    named.chain(models.first().map(|model| ("", model)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn summaries(body: &[u8]) -> Vec<(String, Option<u64>, bool)> {
-        parse_model_list(body).into_iter().map(|model| (model.id, model.window, model.is_harmony)).collect()
-    }
-
-    #[test]
-    fn windows_as_vllm_lists_them() {
-        let captured = include_bytes!("../../../fixtures/vllm/v0.32.0-llama-hermes/50-models.resp.http");
-        let start = captured.windows(4).position(|window| window == b"\r\n\r\n").unwrap() + 4;
-        let expected = [("tiny".to_owned(), Some(2048), false), (String::new(), Some(2048), false)];
-        assert_eq!(summaries(&captured[start..]), expected);
-        let renamed = br#"{"data":[{"id":"big","root":"openai/gpt-oss-120b"},{"id":3}]}"#;
-        assert!(parse_model_list(renamed).iter().all(|model| !model.prior.is_empty()));
-        assert_eq!(summaries(renamed), [("big".to_owned(), None, true), (String::new(), None, true)]);
-        assert_eq!(summaries(b"[]"), []);
-    }
-
-    #[test]
-    fn servers_are_known_by_their_lists() {
-        let list = br#"{"data":[{"id":"a","owned_by":"sglang"},{"id":"b","owned_by":"me"}]}"#;
-        let servers: Vec<_> = parse_model_list(list).into_iter().map(|model| model.server).collect();
-        assert_eq!(servers, [Some(Server::SgLang), None, Some(Server::SgLang)]);
-    }
-
-    #[test]
-    fn windows_as_llama_cpp_lists_them() {
-        let list = br#"{"data":[{"id":"tiny.gguf","owned_by":"llamacpp","meta":{"n_ctx":65536,"n_ctx_train":131072}}]}"#;
-        assert_eq!(summaries(list)[0], ("tiny.gguf".to_owned(), Some(65_536), false));
-    }
+    use crate::model_list::tests::parse_models;
 
     #[test]
     fn ollama_is_known_by_its_list() {
         let upstream = Upstream::new(&crate::UpstreamConfig::default()).unwrap();
-        upstream.learn_list(br#"{"data":[{"id":"llama3.3","owned_by":"library"}]}"#);
+        upstream.learn_list(&parse_models(r#"{"data":[{"id":"llama3.3","owned_by":"library"}]}"#));
         assert!(upstream.server_traits().is_ollama);
-        upstream.learn_list(br#"{"data":[{"id":"llama3.3","owned_by":"vllm"}]}"#);
+        upstream.learn_list(&parse_models(r#"{"data":[{"id":"llama3.3","owned_by":"vllm"}]}"#));
         assert!(!upstream.server_traits().is_ollama);
     }
 

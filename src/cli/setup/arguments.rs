@@ -12,9 +12,9 @@ pub(in crate::cli) struct SetupArgs {
     /// The client
     #[arg(value_enum, value_name = CLIENTS)]
     pub(super) client: Client,
-    /// Where respool listens
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8003")]
-    pub(super) url: String,
+    /// The address of respool [default: where the configuration says that it listens]
+    #[arg(long, value_name = "URL")]
+    pub(super) url: Option<String>,
     /// The model [default: the only one that respool serves]
     #[arg(long)]
     pub(super) model: Option<String>,

@@ -5,8 +5,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::arguments::SetupArgs;
+use super::openclaw::edit::Model;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
+use crate::config::{Flags, Settings};
 use crate::http_client::{client_for, root_cause};
 use crate::upstream::Address;
 
@@ -57,11 +59,18 @@ pub(super) fn check_address(option: &str, text: &str) -> Result<(), Failure> {
     text.parse::<Address>().map(drop).map_err(|why| format!("{option}: {why}").into())
 }
 
+/// Returns the address at which the configured respool listens, or the default one.
+fn configured_url() -> String {
+    let settings = Settings::load(&Flags::default()).unwrap_or_default();
+    format!("http://{}", settings.server.listen.local_address())
+}
+
 impl Respool {
     /// Returns the respool that the options name, with a client's key.
     pub(super) fn from_arguments(args: &SetupArgs) -> Result<Self, Failure> {
-        check_address("--url", &args.url)?;
-        let url = args.url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        let url = args.url.clone().unwrap_or_else(configured_url);
+        check_address("--url", &url)?;
+        let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let key = match &args.key_env {
             Some(name) => {
                 let value = std::env::var(name).map_err(|_| {
@@ -77,11 +86,14 @@ impl Respool {
     }
 
     /// Returns the list of models.
-    pub(super) async fn list_models(&self) -> Result<Vec<Value>, AskError> {
+    pub(super) async fn list_models(&self) -> Result<Vec<Model>, AskError> {
         self.upstream_names().await?;
         let request = self.http_client()?.get(format!("{}/v1/models", self.url)).timeout(LIST_WITHIN);
         let list = self.send_request(request).await?;
-        Ok(list["data"].as_array().cloned().unwrap_or_default())
+        let model = |entry: &Value| {
+            Some(Model { id: entry["id"].as_str()?.to_owned(), window: entry["max_model_len"].as_u64() })
+        };
+        Ok(list["data"].as_array().into_iter().flatten().filter_map(model).collect())
     }
 
     /// Returns the names of its upstreams. Only respool has such a page.
@@ -106,10 +118,9 @@ impl Respool {
         wanted: Option<String>,
     ) -> Result<(String, Option<u64>), Failure> {
         let models = self.list_models().await?;
-        let name = |model: &Value| model["id"].as_str().unwrap_or_default().to_owned();
-        let names: Vec<String> = models.iter().map(name).collect();
+        let names: Vec<&str> = models.iter().map(|model| model.id.as_str()).collect();
         let found = match &wanted {
-            Some(wanted) => models.iter().find(|model| model["id"] == wanted.as_str()),
+            Some(wanted) => models.iter().find(|model| model.id == *wanted),
             None => models.first().filter(|_| models.len() == 1),
         };
         let model = found.ok_or_else(|| {
@@ -117,7 +128,7 @@ impl Respool {
                 .map_or_else(|| "Which model?".to_owned(), |name| format!("There is no model `{name}`."));
             format!("{what} Name one with --model. Available models: {}", names.join(", "))
         })?;
-        Ok((name(model), model["max_model_len"].as_u64()))
+        Ok((model.id.clone(), model.window))
     }
 
     /// Tries one turn on this API.

@@ -122,11 +122,12 @@ fn upstream_table(app: &App) -> Markup {
     let rows = html! {
         @for upstream in app.relay.upstreams() {
             @let (circuit, at_work, waiting) = upstream.state.circuit_report();
+            @let problem = app.alerts.upstream_problem(&upstream.name);
             tr {
                 th scope="row" { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &upstream.name)])) { (upstream.name) } }
                 td {
                     @match circuit {
-                        _ if app.alerts.is_unreachable(&upstream.name) => (layout::colour_badge("bad", "does not answer")),
+                        _ if let Some(problem) = &problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
                         "closed" => (layout::colour_badge("good", "works")),
                         "half_open" => (layout::colour_badge("middling", "being tried again")),
                         _ => (layout::colour_badge("bad", "failing")),

@@ -281,12 +281,16 @@ fn fallback_models(config: &Value) -> Vec<String> {
     names
 }
 
-/// Returns true if two URLs refer to the same server: same host and port, where `localhost` equals 127.0.0.1.
-fn is_same_server(one: &str, other: &str) -> bool {
+/// Returns true if two URLs refer to the same server: same host and port. `localhost` and `0.0.0.0` are
+/// 127.0.0.1.
+pub(super) fn is_same_server(one: &str, other: &str) -> bool {
     let place = |text: &str| {
         let url = url::Url::parse(text).ok()?;
-        let host = url.host_str()?.replace("localhost", "127.0.0.1");
-        Some((host, url.port_or_known_default()?))
+        let host = match url.host_str()? {
+            "localhost" | "0.0.0.0" | "[::1]" | "[::]" => "127.0.0.1",
+            host => host,
+        };
+        Some((host.to_owned(), url.port_or_known_default()?))
     };
     place(one).is_some() && place(one) == place(other)
 }
@@ -512,6 +516,7 @@ mod tests {
     fn servers_are_compared_by_host_and_port() {
         for (one, other, expected) in [
             ("http://localhost:8000/v1", "http://127.0.0.1:8000", true),
+            ("http://0.0.0.0:8000", "http://[::1]:8000", true),
             ("http://gpu/v1", "http://gpu:80", true),
             ("http://gpu:8000", "http://gpu:8001", false),
             ("nonsense", "nonsense", false),

@@ -6,15 +6,13 @@
 pub(super) mod edit;
 mod installed;
 
-use http::StatusCode;
-use serde_json::Value;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::http_client::{client_for, root_cause};
+use http::HeaderMap;
 
-use self::edit::{Edited, Model, RespoolProvider, edit_config};
+use self::edit::{Edited, Model, RespoolProvider, edit_config, is_same_server};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings};
@@ -24,7 +22,9 @@ use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::say;
-use crate::upstream::Server;
+use crate::config::VLLM_KEY;
+use crate::units::Secret;
+use crate::upstream::{Address, ListedModel, NoModelList, Upstream, UpstreamConfig};
 
 /// Where OpenClaw keeps its configuration and its state.
 struct Places {
@@ -61,7 +61,15 @@ pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
 
 async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
     let respool = Respool::from_arguments(arguments)?;
-    upstream.map_or(Ok(()), |url| check_address("--upstream", url))?;
+    if let Some(url) = upstream {
+        check_address("--upstream", url)?;
+        if is_same_server(url, &respool.url) {
+            return Err(format!(
+                "--upstream {url} is the address of respool: name the model server, or leave it out to ask respool"
+            )
+            .into());
+        }
+    }
     let listed = respool.list_models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = choose_models(listed, upstream).await?;
@@ -84,18 +92,19 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         edit_config(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
     if edited.text == present {
         say(&format!("{} already points to respool.", file.display()));
+        explain_change(&edited, installed.as_ref());
     } else {
         say(diff_text(&present, &edited.text, file).trim_end());
         validate_change(installed.as_ref(), &present, &edited.text, file)?;
+        explain_change(&edited, installed.as_ref());
         if Writing::from_arguments(arguments).is_agreed()? {
             write_settings(arguments.client, file, &present, &edited.text)?;
             say("Written. `respool setup openclaw --undo` restores the file.");
             forget_copies(places)?;
         }
     }
-    explain_change(&edited, installed.as_ref());
     if let Some(url) = upstream {
-        suggest_concurrency(&base_url(url)).await;
+        suggest_concurrency(&base_url(url)).await?;
     }
     if arguments.dry_run {
         say(NOTHING_WRITTEN);
@@ -109,10 +118,10 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
 
 /// Returns the models of the model server, or those that respool listed if no server was given.
 async fn choose_models(
-    listed: Result<Vec<Value>, AskError>,
+    listed: Result<Vec<Model>, AskError>,
     upstream: Option<&str>,
 ) -> Result<Vec<Model>, Failure> {
-    let list = match (listed, upstream) {
+    let models = match (listed, upstream) {
         // A file with a wrong key would be useless.
         (Err(error @ (AskError::WrongKey { .. } | AskError::NotRespool { .. })), _) => {
             return Err(error.into());
@@ -121,12 +130,11 @@ async fn choose_models(
             return Err(format!("{error}, or name the model server with --upstream URL").into());
         }
         (Ok(list), None) => list,
-        (_, Some(url)) => ask_server(&base_url(url)).await?,
+        (_, Some(url)) => {
+            let model = |model: ListedModel| Model { id: model.id, window: model.window };
+            ask_server(&base_url(url)).await?.into_iter().map(model).collect()
+        }
     };
-    let model = |entry: &Value| {
-        Some(Model { id: entry["id"].as_str()?.to_owned(), window: entry["max_model_len"].as_u64() })
-    };
-    let models: Vec<Model> = list.iter().filter_map(model).collect();
     if models.is_empty() {
         return Err("the server lists no models: load one and try again".into());
     }
@@ -144,56 +152,40 @@ async fn known_upstreams(respool: &Respool, upstream: Option<&str>) -> Vec<Strin
 }
 
 /// Suggests `max_concurrency` where the server says how many requests it works on at a time.
-async fn suggest_concurrency(url: &str) {
-    let Ok(models) = ask_server(url).await else { return };
-    let mut owners = models.iter().filter_map(|model| model["owned_by"].as_str());
-    let Some(server) = owners.find_map(Server::from_owner) else { return };
-    let Some(path) = server.own_page() else { return };
-    let page = get_text(url, path).await.ok().filter(|(status, _)| status.is_success());
-    if let Some(places) = page.and_then(|(_, page)| server.count_places(page.as_bytes())) {
-        let name = server.name();
+async fn suggest_concurrency(url: &str) -> Result<(), Failure> {
+    let server = model_server(url)?;
+    let no_headers = HeaderMap::new();
+    let Ok(models) = server.ask_models(no_headers.clone(), LIST_WITHIN).await else { return Ok(()) };
+    let Some((program, Some(page))) = server.ask_server(&models, &no_headers).await else { return Ok(()) };
+    if let Some(places) = program.count_places(&page) {
+        let name = program.name();
         say(&format!("{name} works on {places} requests at a time: {}.", suggest_places(places)));
     }
+    Ok(())
 }
 
-async fn get_text(url: &str, path: &str) -> Result<(StatusCode, String), Failure> {
-    let client = client_for(url, reqwest::Client::builder().no_proxy().timeout(LIST_WITHIN))?;
-    let mut request = client.get(format!("{url}{path}"));
-    // The variable from which `vllm serve` reads its own key.
-    if let Ok(key) = std::env::var("VLLM_API_KEY") {
-        request = request.bearer_auth(key);
-    }
-    let answer = async {
-        let answer = request.send().await?;
-        Ok((answer.status(), answer.text().await?))
+/// Returns the model server at this address. Its key is the one that `vllm serve` reads too.
+fn model_server(url: &str) -> Result<Upstream, Failure> {
+    let address: Address = url.parse().map_err(|why| format!("--upstream: {why}"))?;
+    let key = std::env::var(VLLM_KEY).ok().filter(|key| !key.is_empty());
+    let config = UpstreamConfig { api_key: key.map(Secret::new), ..UpstreamConfig::with_address(address) };
+    Ok(Upstream::new(&config).map_err(|error| error.to_string())?)
+}
+
+async fn ask_server(url: &str) -> Result<Vec<ListedModel>, Failure> {
+    let problem = match model_server(url)?.ask_models(HeaderMap::new(), LIST_WITHIN).await {
+        Ok(models) => return Ok(models),
+        Err(problem) => problem,
     };
-    match answer.await {
-        Ok(answer) => Ok(answer),
-        Err(error) => Err(no_answer(url, &error).await.into()),
-    }
-}
-
-async fn ask_server(url: &str) -> Result<Vec<Value>, Failure> {
-    let (status, text) = get_text(url, "/v1/models").await?;
-    let list: Value = serde_json::from_str(&text).unwrap_or_default();
-    match list["data"].as_array() {
-        Some(models) => Ok(models.clone()),
-        None if matches!(status.as_u16(), 401 | 403) => {
-            Err(format!("the model server at {url} asks for a key: export it as VLLM_API_KEY").into())
-        }
-        None => {
-            Err(format!("{url}/v1/models answers HTTP {status} without a list of models: correct --upstream")
-                .into())
-        }
-    }
-}
-
-async fn no_answer(url: &str, error: &reqwest::Error) -> String {
-    let todo = match plain_address(url).await {
-        Some(plain) => format!("It answers without TLS: write --upstream {plain}"),
-        None => "Check that it is running and that the address is right".to_owned(),
+    let todo = match &problem {
+        NoModelList::KeyRefused(..) => format!("Export its key as {VLLM_KEY}"),
+        _ if problem.is_wrong_address() => "Correct --upstream".to_owned(),
+        _ => match plain_address(url).await {
+            Some(plain) => format!("It answers without TLS: write --upstream {plain}"),
+            None => "Check that it is running and that the address is right".to_owned(),
+        },
     };
-    format!("the model server does not answer at {url}: {}. {todo}", root_cause(error))
+    Err(format!("the model server at {url} cannot be used: {problem}. {todo}").into())
 }
 
 /// Returns a base URL without `/v1`.
