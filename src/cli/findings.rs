@@ -1,6 +1,6 @@
 //! Prints what `respool check` finds.
 
-use super::say::{flat_text, say};
+use super::say::{flat_text, say_sentences};
 
 /// Prints findings, and counts the failures among them.
 #[derive(Default)]
@@ -10,16 +10,16 @@ pub(super) struct Findings {
 
 impl Findings {
     pub(super) fn ok(&mut self, text: &str) {
-        say(&format!("  ok    {}", flat_text(text)));
+        say_sentences(&format!("  ok    {}", flat_text(text)));
     }
 
     pub(super) fn warn(&mut self, text: &str, todo: &str) {
-        say(&format!("  warn  {}\n        → {}", flat_text(text), indent_lines(todo)));
+        say_sentences(&format!("  warn  {}\n        → {}", flat_text(text), indent_lines(todo)));
     }
 
     pub(super) fn fail(&mut self, text: &str, todo: &str) {
         self.failures += 1;
-        say(&format!("  FAIL  {}\n        → {todo}", flat_text(text)));
+        say_sentences(&format!("  FAIL  {}\n        → {todo}", flat_text(text)));
     }
 }
 

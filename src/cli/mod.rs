@@ -262,7 +262,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Reported) => ExitCode::FAILURE,
         Err(Failure::Failed(message)) => {
-            say::say_on_stderr(&format!("respool: {message}"));
+            say::say_sentences_on_stderr(&format!("respool: {message}"));
             ExitCode::FAILURE
         }
         Err(Failure::Misconfigured(problems)) => {
@@ -270,7 +270,7 @@ pub fn main() -> ExitCode {
                 1 => "a problem".to_owned(),
                 count => format!("{count} problems"),
             };
-            say::say_on_stderr(&format!("respool: the configuration has {count}:\n{problems}"));
+            say::say_sentences_on_stderr(&format!("respool: the configuration has {count}:\n{problems}"));
             ExitCode::from(BAD_CONFIG)
         }
     }

@@ -3,12 +3,26 @@
 //! `cli` prints; a lint enforces this.
 
 use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
 
-use crate::visible::make_visible;
+use crate::visible::{make_visible, wrap_text};
+
+/// Sentences on a wide terminal are no longer than this.
+const WIDEST: u16 = 110;
 
 /// Prints a line on standard output.
 pub(super) fn say(text: &str) {
     write_line(io::stdout(), &format!("{text}\n"));
+}
+
+/// Prints sentences on standard output, wrapped between words on a terminal.
+pub(super) fn say_sentences(text: &str) {
+    write_line(io::stdout(), &wrap_for(io::stdout(), text));
+}
+
+/// Prints sentences on standard error, wrapped between words on a terminal.
+pub(super) fn say_sentences_on_stderr(text: &str) {
+    write_line(io::stderr(), &wrap_for(io::stderr(), text));
 }
 
 /// Prints text with its own line ends on standard output.
@@ -29,6 +43,12 @@ pub(super) fn say_piece_on_stderr(text: &str) {
 /// Puts foreign text on one line, so that it cannot look like respool's own lines.
 pub(super) fn flat_text(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ")
+}
+
+/// Ends the text with a line end, and wraps it if the stream is a terminal.
+fn wrap_for(stream: impl AsFd, text: &str) -> String {
+    let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col.min(WIDEST));
+    if columns == 0 { format!("{text}\n") } else { wrap_text(text, columns.into()) + "\n" }
 }
 
 fn write_line(mut stream: impl Write + IsTerminal, text: &str) {

@@ -67,9 +67,11 @@ fn wrap_line(line: &str, width: usize) -> String {
     out
 }
 
-/// Returns the columns before the text of a line, or of its second column after a gap of two spaces.
+/// Returns the columns before the text of a line, after its arrow if it begins with one, or before its second
+/// column after a gap of two spaces.
 fn continuation_indent(line: &str, width: usize) -> usize {
     let text = line.trim_start_matches(' ');
+    let text = text.strip_prefix("→ ").unwrap_or(text);
     let indent = line.len() - text.len();
     let gap = text.find("  ").map(|gap| indent + gap);
     let column = gap.map(|gap| gap + line[gap..].len() - line[gap..].trim_start_matches(' ').len());
@@ -143,6 +145,7 @@ mod tests {
             ("漢字 漢字 x", "漢字 漢字\nx"),
             (" /a  one two", " /a  one\n     two"),
             ("  one three", "  one\n  three"),
+            ("→ one three", "→ one\n  three"),
             ("  abcdefghijkl", "  abcdefghijkl"),
         ] {
             assert_eq!(wrap_text(text, 10), expected, "{text}");
