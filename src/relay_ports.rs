@@ -55,7 +55,7 @@ impl ChatModel for RelayedModels {
     }
 
     fn facts(&self, id: &str, target: &str) -> ModelFacts {
-        let facts: Vec<_> = self.0.upstreams().map(|upstream| upstream.model_facts(target)).collect();
+        let facts: Vec<_> = self.0.upstreams().map(|upstream| upstream.models.facts_of(target)).collect();
         let announced = facts.iter().map(|facts| facts.prior);
         ModelFacts {
             window: facts.iter().filter_map(|facts| facts.window).min(),

@@ -378,7 +378,7 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
     upstream.learn_models(&HeaderMap::new()).await;
     let body = json!({"model": model, "messages": [{"role": "user", "content": "ping"}]}).to_string();
     let Ok(request) = Object::parse(&body) else { return };
-    let way = if upstream.model_facts(model).is_harmony {
+    let way = if upstream.models.facts_of(model).is_harmony {
         "counted by respool, with gpt-oss's own tokens (o200k_harmony)"
     } else if upstream.count_tokens(&request, &HeaderMap::new()).await.is_some() {
         "counted by the server (/tokenize)"
@@ -390,7 +390,7 @@ async fn counting_of(upstream: &Upstream, model: &str, findings: &mut Findings) 
 
 /// Reports which forms of calls are tried first.
 fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
-    let prior = PreferredDialects::from_model_names([model]).or(upstream.model_facts(model).prior);
+    let prior = PreferredDialects::from_model_names([model]).or(upstream.models.facts_of(model).prior);
     let names: Vec<_> = prior.names().collect();
     findings.ok(&if names.is_empty() {
         format!(

@@ -127,7 +127,7 @@ impl Relay {
     pub fn knows_model(&self, model: &str) -> bool {
         let target = self.config.target(model);
         let serves = |upstream: &Upstream| {
-            upstream.state.serves_model(target) == Some(true) || upstream.has_seen_model(target)
+            upstream.state.serves_model(target) == Some(true) || upstream.models.has_seen(target)
         };
         self.config.models.contains_key(model) || self.fleet.iter().any(|upstream| serves(upstream))
     }

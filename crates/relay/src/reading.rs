@@ -166,7 +166,7 @@ impl Relay {
         // Before anything is edited.
         let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools);
         if let Some(PrefixLoss { place, bytes }) = loss {
-            let known = upstream.model_facts(&target_model).bytes_per_1000;
+            let known = upstream.models.facts_of(&target_model).bytes_per_1000;
             let tokens = bytes as u64 * 1_000 / known.unwrap_or(BYTES_PER_1000).max(1);
             origin.record.record_prefix_loss(format!("{place}: {tokens} tokens are read again"));
         }
@@ -180,7 +180,7 @@ impl Relay {
             outbound: traits.outbound,
             is_declared,
             declared: &declared,
-            is_raw: traits.wants_raw && !upstream.model_facts(&target_model).is_harmony,
+            is_raw: traits.wants_raw && !upstream.models.facts_of(&target_model).is_harmony,
             model: &profile.model,
             target_model: &target_model,
             added: &history.added,
@@ -316,7 +316,7 @@ fn likely_dialects(
     match profile.route {
         Route::Tools | Route::Live if configured.is_empty() => {
             let by_name = PreferredDialects::from_model_names([profile.model.as_str(), target_model]);
-            by_name.or(upstream.model_facts(target_model).prior)
+            by_name.or(upstream.models.facts_of(target_model).prior)
         }
         Route::Tools | Route::Live => configured,
         // Nothing is read out of these replies.

@@ -173,7 +173,7 @@ impl ClientRequest {
         on_trial: RuleSet,
     ) -> Attempt {
         let remedy = changed.as_ref().map(|changed| &changed.remedy);
-        let can_be_raw = !upstream.model_facts(&self.plan.target_model).is_harmony;
+        let can_be_raw = !upstream.models.facts_of(&self.plan.target_model).is_harmony;
         let is_raw = match remedy {
             Some(Remedy::Raw) => can_be_raw,
             Some(Remedy::Required) => false,

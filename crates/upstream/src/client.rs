@@ -22,7 +22,7 @@ use super::config::{Address, OwnWire, UpstreamConfig};
 use super::connector::new_connector;
 use super::failure::UpstreamError;
 use super::headers::{HOPS, next_hop, remove_headers, strip_hop_by_hop};
-use super::model_facts::Windows;
+use super::model_facts::KnownModels;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::probes::Probes;
@@ -67,7 +67,8 @@ pub struct Upstream {
     probed: OnceCell<()>,
     /// When the last probe failed.
     probe_failed: Mutex<Option<Instant>>,
-    pub(super) windows: Windows,
+    /// The facts that are known about its models.
+    pub models: KnownModels,
     /// The rules that its refusals have taught.
     pub rules: ServerRules,
     pub(super) probes: Probes,
@@ -113,7 +114,7 @@ impl Upstream {
             target: RwLock::default(),
             probed: OnceCell::new(),
             probe_failed: Mutex::default(),
-            windows: Windows::default(),
+            models: KnownModels::default(),
             probes: Probes::default(),
         })
     }

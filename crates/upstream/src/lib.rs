@@ -46,7 +46,7 @@ pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::UpstreamPlace;
 pub use headers::{hop_count, question_headers};
 pub use learned_rules::{KeptModelRules, KeptRules};
-pub use model_facts::ModelFacts;
+pub use model_facts::{KnownModels, ModelFacts};
 pub use model_list::{ListedModel, NoModelList};
 pub use outgoing::Outgoing;
 pub use priority::Priority;

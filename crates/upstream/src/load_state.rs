@@ -19,7 +19,7 @@ impl Upstream {
     /// Returns true when the server says that it is loading this model. `headers`: the client's, for its key.
     pub async fn is_loading(&self, model: &str, headers: &HeaderMap) -> bool {
         self.learn_models(headers).await;
-        let server = *self.windows.server.read().unwrap_or_else(PoisonError::into_inner);
+        let server = *self.models.server.read().unwrap_or_else(PoisonError::into_inner);
         let Some((server, page)) = server.and_then(|server| Some((server, load_page(server)?))) else {
             return false;
         };

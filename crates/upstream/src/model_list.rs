@@ -12,6 +12,7 @@ use wire::ErrorCode;
 
 use super::client::Upstream;
 use super::failure::UpstreamError;
+use super::model_facts::is_gpt_oss;
 use super::server::Server;
 
 /// A model in the list of a server.
@@ -43,11 +44,6 @@ impl ListedModel {
             entry,
         })
     }
-}
-
-pub(super) fn is_gpt_oss(name: &str) -> bool {
-    let family = b"gpt-oss";
-    name.as_bytes().windows(family.len()).any(|part| part.eq_ignore_ascii_case(family))
 }
 
 /// Returns the window that a server announces: `max_model_len` of vLLM, `n_ctx` of each slot of llama.cpp;

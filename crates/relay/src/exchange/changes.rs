@@ -35,7 +35,7 @@ impl Exchange {
             tools,
             is_free: request.traits.is_free,
             is_raw: request.traits.wants_raw,
-            is_harmony: attempt.upstream.model_facts(&request.plan.target_model).is_harmony,
+            is_harmony: attempt.upstream.models.facts_of(&request.plan.target_model).is_harmony,
             limit: request.rules.token_limit,
             room: last.usage.and_then(|usage| request.room(&attempt.upstream, usage.prompt)),
         };

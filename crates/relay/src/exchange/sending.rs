@@ -194,7 +194,7 @@ impl Exchange {
         };
         let attempt = &mut current.attempt;
         let model = &self.request.profile.model;
-        if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.learn_served_model(model)
+        if sent.is_ok() && !self.request.profile.model_is_known && attempt.upstream.models.learn_served(model)
         {
             self.request.record.set_known_model(model);
         }

@@ -106,7 +106,7 @@ impl Exchange {
     pub(crate) fn learn_usage(&self, usage: Option<Usage>) {
         let Some((Current { attempt, size, .. }, usage)) = self.current.as_ref().zip(usage) else { return };
         if !attempt.fit.is_trimmed() {
-            attempt.upstream.learn_usage(&self.request.plan.target_model, *size, usage.prompt);
+            attempt.upstream.models.learn_usage(&self.request.plan.target_model, *size, usage.prompt);
         }
     }
 
@@ -177,7 +177,7 @@ impl Exchange {
         let (Some(Current { attempt, .. }), model) = (&self.current, &self.request.plan.target_model) else {
             return;
         };
-        if attempt.upstream.note_disobedience(model) {
+        if attempt.upstream.models.note_disobedience(model) {
             tracing::warn!(
                 target: "respool::upstream",
                 upstream = attempt.upstream.name,
