@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use http::HeaderMap;
 
 use crate::chat::{ListedModel, ModelDirectory};
+use crate::config::VLLM_KEY;
 use crate::relay_ports::RelayedModels;
 use crate::upstream::{NoModelList, Upstream};
 
@@ -16,7 +17,23 @@ const LIST_WITHIN: Duration = Duration::from_secs(15);
 
 impl ModelDirectory for RelayedModels {
     fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>> {
-        self.0.upstreams().map(|upstream| list_models(upstream).boxed()).collect()
+        let list = |upstream: &Arc<Upstream>| {
+            let upstream = Arc::clone(upstream);
+            let list = async move {
+                let (name, listed) =
+                    (&upstream.name, upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await);
+                let models = listed.map_err(|problem| explain_problem(name, problem))?;
+                if models.is_empty() {
+                    return Err(format!("`{name}` lists no models: is its URL right?"));
+                }
+                Ok(models
+                    .into_iter()
+                    .map(|model| ListedModel { id: model.id, window: model.window })
+                    .collect())
+            };
+            list.boxed()
+        };
+        self.0.upstreams().map(list).collect()
     }
 
     fn aliases(&self) -> Vec<(String, String)> {
@@ -32,25 +49,14 @@ impl ModelDirectory for RelayedModels {
     }
 }
 
-/// Asks an endpoint for its models.
-///
-/// # Errors
-/// What is wrong, for people.
-async fn list_models(upstream: &Arc<Upstream>) -> Result<Vec<ListedModel>, String> {
-    let name = &upstream.name;
-    let models = match upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await {
-        Ok(models) => models,
-        Err(problem @ NoModelList::KeyRefused(..)) => {
-            return Err(format!(
-                "`{name}` cannot be used: {problem}. Give the key as `api_key` or `api_key_env` of an \
-                 [[upstream]] with this URL in respool.toml, or in the environment variable VLLM_API_KEY"
-            ));
-        }
-        Err(NoModelList::Unreachable(error)) => return Err(error.error.message),
-        Err(problem) => return Err(format!("`{name}` cannot be used: {problem}")),
-    };
-    if models.is_empty() {
-        return Err(format!("`{name}` lists no models: is its URL right?"));
+/// Explains why a server cannot be used, to a person.
+fn explain_problem(name: &str, problem: NoModelList) -> String {
+    match problem {
+        NoModelList::Unreachable(error) => error.error.message,
+        NoModelList::KeyRefused(..) => format!(
+            "`{name}` cannot be used: {problem}. Give the key as `api_key` or `api_key_env` of an [[upstream]] \
+             with this URL in respool.toml, or in the environment variable {VLLM_KEY}"
+        ),
+        problem => format!("`{name}` cannot be used: {problem}"),
     }
-    Ok(models.into_iter().map(|model| ListedModel { id: model.id, window: model.window }).collect())
 }

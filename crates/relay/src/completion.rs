@@ -24,7 +24,7 @@ pub(super) async fn json_body(
     let media_type = answer.media_type();
     let is_json = media_type.is_empty() || media_type.ends_with("json");
     let mut body = answer.whole_json(max_body).await?;
-    record.take_reply(&body);
+    record.content().take_reply(&body);
     if body.starts_with(BYTE_ORDER_MARK) {
         body.advance(BYTE_ORDER_MARK.len());
     }
@@ -48,7 +48,7 @@ pub(super) async fn not_a_stream(
     let name = answer.upstream().to_owned();
     let status = answer.status();
     let excerpt = answer.read_excerpt().await;
-    record.take_upstream_error(&excerpt);
+    record.content().take_upstream_error(&excerpt);
     let what = format!(
         "answered HTTP {} with {} instead of an event stream ({}); is its `url` right?",
         status.as_u16(),

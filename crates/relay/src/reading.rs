@@ -162,7 +162,10 @@ impl Relay {
         let profile = self.build_profile(&request, model, modes, &origin);
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
-        origin.record.note_conversation(|| conversation::identify_by_words(&origin.headers, &request));
+        origin
+            .record
+            .content()
+            .note_conversation(|| conversation::identify_by_words(&origin.headers, &request));
         // Before anything is edited.
         let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools);
         if let Some(PrefixLoss { place, bytes }) = loss {

@@ -285,7 +285,7 @@ impl ReplyStream {
     fn take_piece(&mut self, piece: UpstreamResult<Option<Bytes>>) {
         match piece {
             Ok(Some(bytes)) => {
-                self.record.take_reply_piece(&bytes);
+                self.record.content().take_reply_piece(&bytes);
                 self.frames.push(bytes);
             }
             Ok(None) => self.upstream_closed(),

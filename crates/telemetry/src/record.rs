@@ -11,7 +11,8 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::Account;
-use super::capture::{Collector, log_content};
+use super::capture::Collector;
+use super::content::RecordedContent;
 use super::request_line::{Outcome, RequestLine};
 use super::request_start::RequestStart;
 use super::trace::{RequestTrace, TraceContext};
@@ -41,9 +42,10 @@ pub struct RequestRecord {
     line: Arc<Mutex<RequestLine>>,
     start: Arc<RequestStart>,
     trace: Option<TraceContext>,
-    content: bool,
+    /// True if texts may be logged.
+    pub(super) logs_content: bool,
     /// Collects the exchange, where something reads it.
-    collector: Option<Arc<Collector>>,
+    pub(super) collector: Option<Arc<Collector>>,
 }
 
 impl RequestRecord {
@@ -70,7 +72,7 @@ impl RequestRecord {
         let captures = recording.captures.as_ref().filter(|captures| captures.wants(start.key_name()));
         let collector = (captures.is_some() || recording.content)
             .then(|| Collector::new(&start, captures.cloned(), recording.content));
-        Self { line, start, trace, content: recording.content, collector }
+        Self { line, start, trace, logs_content: recording.content, collector }
     }
 
     /// Returns the facts from the request's arrival.
@@ -83,7 +85,12 @@ impl RequestRecord {
         self.trace
     }
 
-    fn change_line<T>(&self, change: impl FnOnce(&mut RequestLine) -> T) -> T {
+    /// Returns the part that takes the texts of the request.
+    pub fn content(&self) -> RecordedContent<'_> {
+        RecordedContent(self)
+    }
+
+    pub(super) fn change_line<T>(&self, change: impl FnOnce(&mut RequestLine) -> T) -> T {
         change(&mut self.line.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -248,67 +255,6 @@ impl RequestRecord {
     /// Records that the connection of a whole reply did not end cleanly.
     pub fn record_unclean_end(&self, error: &str) {
         self.change_line(|line| line.error = Some(error.to_owned()));
-    }
-
-    /// Returns the collector of an exchange that is kept.
-    pub fn kept_exchange(&self) -> Option<&Arc<Collector>> {
-        self.collector.as_ref().filter(|collector| collector.is_kept())
-    }
-
-    /// Notes the conversation of the request, if its exchange is kept.
-    pub fn note_conversation(&self, conversation: impl FnOnce() -> u64) {
-        if let Some(collector) = self.kept_exchange() {
-            collector.set_conversation(conversation());
-        }
-    }
-
-    /// Takes the body of the client's request, for the log and the kept exchange.
-    pub fn take_client_request(&self, body: &[u8]) {
-        self.log_content("client request", || body);
-        self.collector.iter().for_each(|collector| collector.take_client_request(body));
-    }
-
-    /// Takes the body that is sent to an upstream.
-    pub fn take_upstream_request<T: AsRef<[u8]>>(&self, upstream: &str, body: impl Fn() -> T) {
-        self.log_content("upstream request", &body);
-        if let Some(collector) = &self.collector {
-            collector.begin_attempt(upstream, || body().as_ref().to_vec());
-        }
-    }
-
-    /// Notes the head of an upstream's reply.
-    pub fn take_reply_head(&self, status: u16, content_type: &str) {
-        self.collector.iter().for_each(|collector| collector.take_reply_head(status, content_type));
-    }
-
-    /// Takes an upstream's whole reply.
-    pub fn take_reply(&self, body: &[u8]) {
-        self.log_content("upstream reply", || body);
-        self.collector.iter().for_each(|collector| collector.take_reply(body));
-    }
-
-    /// Takes a piece of an upstream's streamed reply. It is logged as a whole when the request ends.
-    pub fn take_reply_piece(&self, piece: &[u8]) {
-        self.collector.iter().for_each(|collector| collector.take_reply_piece(piece));
-    }
-
-    /// Takes an upstream's error.
-    pub fn take_upstream_error(&self, text: &str) {
-        self.log_content("upstream error", || text);
-        self.collector.iter().for_each(|collector| collector.take_reply(text.as_bytes()));
-    }
-
-    /// Logs message text, which is only composed if that is allowed.
-    fn log_content<T: AsRef<[u8]>>(&self, what: &'static str, text: impl FnOnce() -> T) {
-        if self.content {
-            let text = text();
-            self.change_line(|line| {
-                if let Some(trace) = &mut line.trace {
-                    trace.add_content(what, text.as_ref());
-                }
-            });
-            log_content(&self.start.id, what, text.as_ref());
-        }
     }
 
     /// Counts a heartbeat.

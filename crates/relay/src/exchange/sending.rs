@@ -334,7 +334,7 @@ impl Current {
         request.progress.note_trimming(fitted.trimmed.as_deref());
         record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         attempt.rules.iter().for_each(|(rule, _)| count_adaptation(rule, &attempt.upstream.name));
-        record.take_upstream_request(&attempt.upstream.name, || fitted.body.to_bytes());
+        record.content().take_upstream_request(&attempt.upstream.name, || fitted.body.to_bytes());
         let mut headers = request.outgoing.headers.clone();
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
@@ -350,7 +350,7 @@ impl Current {
         let mut answer = attempt.upstream.send(call).await?;
         let status = answer.status();
         record.set_upstream_status(status.as_u16());
-        record.take_reply_head(status.as_u16(), &answer.media_type());
+        record.content().take_reply_head(status.as_u16(), &answer.media_type());
         if status.is_success() {
             // Nothing has left yet: an upstream that breaks off before the first byte can be replaced.
             answer.wait_for_body().await?;
@@ -358,7 +358,7 @@ impl Current {
         }
         let retry_after = retry_after(&answer);
         let text = Box::pin(answer.read_excerpt()).await;
-        record.take_upstream_error(&text);
+        record.content().take_upstream_error(&text);
         let mut error = UpstreamError::from_answer(&attempt.upstream.name, status.as_u16(), &text);
         error.error.retry_after = retry_after;
         Err(Box::new(error))

@@ -72,7 +72,7 @@ impl Arrival {
     /// Those of [`reading::read_request_body`].
     pub(crate) async fn read_body(&self, body: Incoming) -> Result<(Bytes, BodyReservation), ApiError> {
         let (body, reservation) = reading::read_request_body(&self.app, &self.parts, body).await?;
-        self.record.take_client_request(&body);
+        self.record.content().take_client_request(&body);
         Ok((body, reservation))
     }
 
@@ -108,7 +108,7 @@ impl Arrival {
     pub(crate) fn finish_response(&self, response: Response) -> Response {
         let response =
             respond::with_trimmed(respond::finish_response(response, &self.record), &self.progress);
-        match self.record.kept_exchange() {
+        match self.record.content().collector() {
             Some(collector) => collect_reply(response, Arc::clone(collector)),
             None => response,
         }
