@@ -20,7 +20,7 @@ use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
 use super::usage::load_prices;
 use crate::agent::{OPERATOR_KEY, Tokens};
-use crate::chat::{self, ChatOptions, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
+use crate::chat::{self, ChatOptions, EventOfRun, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
@@ -74,10 +74,13 @@ pub(super) struct ChatArgs {
     /// Choose an earlier conversation of this directory from a list and continue it
     #[arg(long, conflicts_with_all = ["continue", "system", "prompt"])]
     resume: bool,
-    /// Answer this prompt and exit: the answer goes to standard output, everything else to standard error;
-    /// `-` reads the prompt from standard input
+    /// Answer this prompt and exit: the model's words go to standard output as they come, everything else to
+    /// standard error; `-` reads the prompt from standard input
     #[arg(short = 'p', long = "prompt", value_name = "TEXT")]
     prompt: Option<String>,
+    /// With a prompt, write each event as a line of JSON to standard output; the last one has the result
+    #[arg(long, requires = "prompt")]
+    json: bool,
     /// Words that were meant as a prompt
     #[arg(hide = true)]
     words: Vec<String>,
@@ -184,13 +187,15 @@ fn begin_chat(
     let relay =
         runtime.block_on(open_relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?;
     let models = Arc::new(RelayedModels(relay));
+    let store = open_store(&loaded.settings);
     let setting = Setting {
         system,
         sources,
         chat_model: models.clone(),
         models,
         tools: loaded.settings.tools.clone(),
-        store: open_store(&loaded.settings),
+        event_of_run: event_of_run(store.clone()),
+        store,
         report: ErrorReport::new(loaded.settings.log.errors_dir.clone()),
         log_content: loaded.settings.log.content,
         state_dir: loaded.settings.store.state_dir.clone(),
@@ -207,6 +212,7 @@ fn begin_chat(
             },
             operator_key: std::env::var(OPERATOR_KEY).ok(),
             prompt,
+            json: arguments.json,
         },
     };
     let done = chat::run_chat(setting, &runtime).map_err(|why| with_first_step(why, loaded));
@@ -284,6 +290,14 @@ async fn open_relay(
     };
     let upstreams = ServedUpstreams::open(settings, abort).await?.into_fleet();
     Ok(Arc::new(Relay::new(config, upstreams, relay_limits(settings))))
+}
+
+/// Finds the events of experts' runs in the store.
+fn event_of_run(store: Option<Arc<Store>>) -> EventOfRun {
+    Arc::new(move |run| {
+        let store = store.clone();
+        Box::pin(async move { crate::expert::event_of_run(&*store?, &run).await.ok().flatten() })
+    })
 }
 
 /// Opens the store; `None` if it cannot be opened, because the conversation works without it.

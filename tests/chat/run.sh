@@ -71,7 +71,7 @@ tmux new-session -d -s keep "sleep 600"
 start() {
     tmux kill-session -t chat 2>/dev/null || true
     tmux new-session -d -x 90 -y 40 -s chat \
-        "cd '$repo' && TERM=xterm-256color '$respool' chat --config '$dir/respool.toml' $*; echo left with \$?; sleep 100"
+        "cd '$repo' && PAGER=cat TERM=xterm-256color '$respool' chat --config '$dir/respool.toml' $*; echo left with \$?; sleep 100"
 }
 
 start
@@ -295,6 +295,97 @@ keys C-d
 await "left with 0"
 rm "$repo/respool.toml"
 ok "a respool.toml of the repository has no effect, and that is told"
+
+# gone TEXT: until the screen no longer shows TEXT.
+gone() {
+    for _ in $(seq 50); do
+        grep -qF -- "$1" <<<"$(screen)" || return 0
+        sleep 0.1
+    done
+    fail "the screen still shows: $1"
+}
+seq -f "row %g" 200 > "$dir/paste"
+tmux load-buffer "$dir/paste"
+start
+await "asks before it changes"
+keys -l "Count: "
+tmux paste-buffer -p -t chat
+await "❯ Count: [pasted: 200 lines]"
+keys BSpace
+gone "pasted"
+tmux paste-buffer -p -t chat
+await "❯ Count: [pasted: 200 lines]"
+say "Now."
+await "They are 200."
+grep -qF "row 150" <<<"$(screen)" && fail "a pasted text is on the screen"
+grep -qF 'Count: row 1\nrow 2\n' "$dir/log" || fail "the pasted text was not sent whole"
+keys Up
+await "❯ Count: [pasted: 200 lines]" 2
+keys C-c
+ok "a long paste is one mark, also in the history; it is sent whole"
+
+say "List."
+await "Listed."
+shows "… 44 earlier lines (/output 1 shows all)"
+await "tokens in" 2
+say "/output 1"
+await "    17"
+keys -l "half a "
+keys C-o
+await "    17" 2
+say "question"
+await "Half answered."
+await "tokens in" 3
+say "/output 9"
+await "there is no output 9"
+ok "/output and Ctrl-O show the whole output; Ctrl-O keeps the line"
+
+say "Write a lot."
+await "three four"
+keys -l "typed"
+keys Escape
+await "stopped"
+await "❯ typed"
+keys C-c
+say "!echo own \$((40+2)); exit 3"
+await "exit code 3"
+say "And now?"
+await "It is forty-two."
+await "tokens in" 4
+grep -q "The person ran .* themselves (exit code 3). Its output:" "$dir/log" || fail "the model did not learn it"
+keys -l "Read @calc"
+keys Tab
+await "❯ Read @calc.py"
+keys Enter
+await "@calc.py · 8 lines"
+await "Read it is."
+await "tokens in" 5
+say "/compact"
+await "summarised: the conversation had about"
+say "Are you there?"
+await "Yes."
+grep -q '\[respool\] What has been done so far' "$dir/log" || fail "the summary does not stand for the conversation"
+keys C-d
+await "left with 0"
+ok "Esc stops; !command, @file, /compact"
+
+once() { (cd "$repo" && "$respool" chat --config "$dir/respool.toml" "$@" < /dev/null 2> /dev/null); }
+once -p "Say it slowly." > "$dir/words" &
+slow=$!
+for _ in $(seq 100); do grep -q "two" "$dir/words" && break; sleep 0.1; done
+grep -q "six" "$dir/words" && fail "-p does not stream"
+wait "$slow"
+[ "$(cat "$dir/words")" = "one two three four five six" ] || fail "-p wrote: $(cat "$dir/words")"
+once -p "Say the number." --json > "$dir/events"
+python3 - "$dir/events" <<'PY' || fail "--json wrote: $(cat "$dir/events")"
+import json, sys
+events = [json.loads(line) for line in open(sys.argv[1])]
+assert {"type": "text", "text": "42 "} in events
+result = events[-1]
+assert (result["type"], result["answer"], result["error"], result["exit_code"]) == ("result", "42", None, 0)
+assert result["usage"]["prompt_tokens"] == 1200 and result["model_calls"] == 1
+PY
+ok "-p streams; --json writes events"
 
 start --yes
 await "runs everything without asking"

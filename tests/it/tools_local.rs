@@ -793,4 +793,17 @@ async fn chat_has_four_tools() {
     }
     let read = tools.call(&invocation("read_file", &json!({"file_path": "a"})), Some(&yes)).await.unwrap();
     assert_eq!(read.text, "two");
+    // Its schema has no offset: the note names what the model can call.
+    std::fs::write(outer.path().join("long file"), "line\n".repeat(3_000)).unwrap();
+    let read =
+        tools.call(&invocation("read_file", &json!({"file_path": "long file"})), Some(&yes)).await.unwrap();
+    let note = "[lines 1 to 2000; the file goes on; the command `sed -n 2001,4000p 'long file'` shows the next lines]";
+    assert!(read.text.ends_with(note), "{}", &read.text[read.text.len() - 200..]);
+    std::fs::write(outer.path().join("wide"), format!("{}\n", "x".repeat(999)).repeat(100)).unwrap();
+    let read = tools.call(&invocation("read_file", &json!({"file_path": "wide"})), Some(&yes)).await.unwrap();
+    assert!(
+        read.text.len() < 32 << 10 && read.text.contains("`sed -n 30,58p 'wide'`"),
+        "{}",
+        read.text.len()
+    );
 }

@@ -4,7 +4,7 @@
 //! While it is open it counts as running, so that no other process takes it up; closed, it waits in the store
 //! for the next time. Knows nothing of terminals. Called by `chat`.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use serde_json::{Value, json};
@@ -225,12 +225,7 @@ impl Conversation {
         let mut driver = self.new_driver(journal, observer, approver, stop);
         driver.telemetry.log_start(&run, if first.is_some() { "next turn" } else { "begins" });
         if let Some(first) = first {
-            driver.journal.forget_cancel().await;
-            let sizes = self.agent.learn_sizes(None).await;
-            if is_move(self.asked.as_deref(), &self.agent.config.model, run.configured_sizes(), sizes) {
-                driver.record_event(&mut run, EventKind::ModelChanged(sizes)).await;
-            }
-            driver.record_event(&mut run, first).await;
+            self.go_on(&mut driver, &mut run, first).await;
         }
         self.asked = Some(self.agent.config.model.clone());
         let (began, before) = (Instant::now(), run.iterations().len());
@@ -245,6 +240,61 @@ impl Conversation {
                 Outcome::from_cancel(String::new())
             }
         }
+    }
+
+    /// Records the event with which the conversation goes on, and first a change of the model.
+    async fn go_on(&mut self, driver: &mut Driver, run: &mut Run, first: EventKind) {
+        driver.journal.forget_cancel().await;
+        let sizes = self.agent.learn_sizes(None).await;
+        if is_move(self.asked.as_deref(), &self.agent.config.model, run.configured_sizes(), sizes) {
+            driver.record_event(run, EventKind::ModelChanged(sizes)).await;
+        }
+        driver.record_event(run, first).await;
+        self.asked = Some(self.agent.config.model.clone());
+    }
+
+    /// Has the model summarise the conversation up to now; the summary stands in its place from then on.
+    /// Returns about how many tokens the next prompt had before and has now.
+    ///
+    /// # Errors
+    /// The reason why the conversation stays as it is, for people.
+    pub async fn compact(
+        &mut self,
+        observer: Arc<Observer>,
+        stop: CancellationToken,
+    ) -> Result<(u64, u64), String> {
+        let is_open = |run: &Run| run.open_outcome().is_some_and(Outcome::has_answer);
+        let is_ready = |run: &Run| run.outcome().is_some() && run.compactable().is_some();
+        let held = self.held.take_if(|held| is_open(&held.run) || is_ready(&held.run));
+        let Held { mut run, journal } = held.ok_or("there is nothing to summarise")?;
+        let why = Arc::new(Mutex::new(None));
+        let failure_of_call = Arc::clone(&why);
+        let watch = move |activity: Activity<'_>| {
+            if let Activity::ModelFailed { failure, .. } = activity {
+                *failure_of_call.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.text.clone());
+            }
+            observer(activity);
+        };
+        let mut driver = self.new_driver(journal, Arc::new(watch), None, stop.clone());
+        let before = run.weigh_prompt();
+        self.go_on(&mut driver, &mut run, EventKind::CompactionStarted).await;
+        driver.drive_run(&mut run).await;
+        let after = run.weigh_prompt();
+        let is_done = matches!(run.entries().last(), Some(Entry::Summary(_)));
+        self.hold_run(run, driver).await;
+        let why = why.lock().unwrap_or_else(PoisonError::into_inner).take();
+        match why {
+            _ if is_done => Ok((before, after)),
+            _ if stop.is_cancelled() => Err("stopped".to_owned()),
+            Some(why) => Err(why),
+            None => Err("the model gave no summary".to_owned()),
+        }
+    }
+
+    /// Returns about how many tokens the next prompt has without a new message, and those that the window has.
+    pub fn context_size(&self) -> Option<(u64, u64)> {
+        let run = &self.held.as_ref()?.run;
+        Some((run.clone().weigh_prompt(), run.configured_sizes().window))
     }
 
     /// Holds the conversation between two turns. One with gaps in the store is no longer written there.

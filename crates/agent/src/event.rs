@@ -83,6 +83,9 @@ pub enum EventKind {
     /// The next turn of a conversation goes to another model, or what is known of its model changed.
     #[serde(rename = "Moved")]
     ModelChanged(ModelSizes),
+    /// A summary is to stand for the conversation up to now, because the person wants that.
+    #[serde(rename = "Compacts")]
+    CompactionStarted,
 }
 
 impl EventKind {
@@ -109,6 +112,7 @@ impl EventKind {
             Self::TurnStarted(_) => "went_on",
             Self::NoteAdded(_) => "told",
             Self::ModelChanged(_) => "moved",
+            Self::CompactionStarted => "compacts",
         }
     }
 }

@@ -154,7 +154,7 @@ impl Run {
     pub fn next(&self) -> Step {
         match &self.phase {
             Phase::Model => Step::Act(Action::CallModel(self.model_step())),
-            Phase::Summary(range) => {
+            Phase::Summary(range) | Phase::Compaction(range, _) => {
                 Step::Act(Action::CallModel(self.summary_step(&self.entries[range.clone()])))
             }
             Phase::Pause(wait) => Step::Act(Action::Pause(*wait)),
@@ -192,12 +192,12 @@ impl Run {
             | EventKind::Aborted(_)
             | EventKind::TurnStarted(_)
             | EventKind::ModelChanged(_) => true,
-            EventKind::NoteAdded(_) => matches!(self.phase, Phase::Done(_)),
+            EventKind::NoteAdded(_) | EventKind::CompactionStarted => matches!(self.phase, Phase::Done(_)),
             EventKind::ModelReplied(_) => self.phase == Phase::Model,
             EventKind::ModelFailed(_) | EventKind::LoopDetected => {
-                matches!(self.phase, Phase::Model | Phase::Summary(_))
+                matches!(self.phase, Phase::Model | Phase::Summary(_) | Phase::Compaction(..))
             }
-            EventKind::Summarised(_) => matches!(self.phase, Phase::Summary(_)),
+            EventKind::Summarised(_) => matches!(self.phase, Phase::Summary(_) | Phase::Compaction(..)),
             EventKind::PauseEnded => matches!(self.phase, Phase::Pause(_)),
             EventKind::ToolStarted
             | EventKind::ToolFinished(_)
@@ -220,6 +220,15 @@ impl Run {
             (phase @ Phase::Done(_), EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_)) => {
                 self.phase = phase;
             }
+            (phase @ Phase::Done(_), EventKind::CompactionStarted) => self.start_compaction(phase),
+            (
+                Phase::Compaction(range, outcome),
+                kind @ (EventKind::Summarised(_)
+                | EventKind::ModelFailed(_)
+                | EventKind::LoopDetected
+                | EventKind::Cancelled
+                | EventKind::Aborted(_)),
+            ) => self.end_compaction(range, outcome, kind),
             (_, EventKind::Cancelled) => self.end(Outcome::from_cancel(self.partial_answer())),
             (_, EventKind::Aborted(failure)) => self.abort(failure),
             (phase, EventKind::Resumed) => self.resume_phase(phase),
@@ -262,6 +271,7 @@ impl Run {
             | EventKind::TurnStarted(_)
             | EventKind::NoteAdded(_)
             | EventKind::ModelChanged(_)
+            | EventKind::CompactionStarted
             | EventKind::ApprovalEscalated
             | EventKind::ApprovalDecided(_) => 0,
             EventKind::ChildFinished(end) => end.worked,

@@ -4,6 +4,9 @@
 
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
+use serde_json::Value;
+
 use agent::{ApprovalRequest, Decision, approval_details, operator_name, record_decision};
 use store::{ApprovalRow, ApprovalState, Store};
 use wire::visible::{make_visible, one_line};
@@ -24,12 +27,16 @@ pub(super) enum ApprovalCommand {
     Reject(Option<String>),
 }
 
+/// Finds the event that a run is for; `None` for a run without one.
+pub type EventOfRun = Arc<dyn Fn(String) -> BoxFuture<'static, Option<Value>> + Send + Sync>;
+
 /// The requests for consent, and who may decide about them.
 pub(super) struct Approvals {
     /// `None` when nothing is stored.
     pub(super) store: Option<Arc<Store>>,
     /// The operator's key of the person, if they gave one.
     pub(super) operator_key: Option<String>,
+    pub(super) event_of_run: EventOfRun,
 }
 
 impl Approvals {
@@ -44,7 +51,10 @@ impl Approvals {
             ApprovalCommand::Show(None) => list_approvals(store).await,
             ApprovalCommand::Show(Some(id)) => {
                 let row = find_approval(store, &id).await?;
-                let shown = approval_details(store, &row).await.map_err(|error| error.0)?;
+                let mut shown = approval_details(store, &row).await.map_err(|error| error.0)?;
+                if let Some(event) = (self.event_of_run)(row.run).await {
+                    shown["event"] = event;
+                }
                 Ok(make_visible(&format!("{shown:#}")))
             }
             ApprovalCommand::Approve(id) => {
@@ -154,13 +164,19 @@ mod tests {
         let with = |key: Option<&str>| Approvals {
             store: Some(Arc::clone(&store)),
             operator_key: key.map(str::to_owned),
+            event_of_run: Arc::new(|run| Box::pin(async move { (run == "run").then(|| "a ticket".into()) })),
         };
         let (operator, keyless, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
         let listed = keyless.run_command(ApprovalCommand::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
         assert!(listed.contains("two  expert/desk  conversation  crm__move"), "{listed}");
         let shown = keyless.run_command(ApprovalCommand::Show(Some("one".into()))).await.unwrap();
-        assert!(shown.contains("\"reason\": \"why\"") && !shown.contains('\u{1b}'), "{shown}");
+        assert!(
+            shown.contains("\"reason\": \"why\"")
+                && shown.contains("\"event\": \"a ticket\"")
+                && !shown.contains('\u{1b}'),
+            "{shown}"
+        );
         for wanted in
             [ApprovalCommand::Approve(Some("one".into())), ApprovalCommand::Reject(Some("one".into()))]
         {

@@ -10,7 +10,11 @@ pub(super) enum Command {
     Model(Option<String>),
     Tools,
     Cost,
+    /// Show the whole result of the call with this number.
+    Output(Option<String>),
     Clear,
+    /// Have the model summarise the conversation.
+    Compact,
     /// Write the conversation to this file.
     Save(Option<String>),
     Undo,
@@ -20,12 +24,14 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 13] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
+    ("/output", "[N]", "the whole output of the last call, or of call N (also Ctrl-O)"),
     ("/tools", "", "what the assistant can do, and what it has to ask for"),
     ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
+    ("/compact", "", "summarise this conversation, so that more fits into the model's window"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
     ("/undo", "", "restore the files that the last turn with changes changed"),
     ("/approvals", "[ID]", "what agents and experts ask consent for, or one request with its inputs"),
@@ -35,11 +41,15 @@ pub(super) const COMMANDS: [(&str, &str, &str); 11] = [
 ];
 
 /// Keys and their effect.
-const KEYS: [(&str, &str); 6] = [
+const KEYS: [(&str, &str); 10] = [
+    ("!command", "run a command yourself, outside the sandbox; the model learns its output"),
+    ("@file", "send the text of a file along (Tab completes the name)"),
     ("Enter", "send; Alt-Enter, or \\ at the end of a line: a further line"),
     ("Up, Ctrl-R", "earlier inputs"),
-    ("Tab", "complete a /command, or the ID after /model"),
+    ("Tab", "complete a /command, the ID after /model, or a name after @"),
+    ("Esc", "stop the turn, also at a question"),
     ("Ctrl-C", "stop the turn; clear the line; on an empty line twice: leave"),
+    ("Ctrl-O", "show the whole output of the last call"),
     ("Ctrl-D", "leave (also /exit); at a question: stop the turn"),
     ("y n a t v", "answer a question: yes, no, always, tell it what to do instead, view all"),
 ];
@@ -67,6 +77,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
     let command = match name {
         "/model" => Command::Model(argument),
         "/save" => Command::Save(argument),
+        "/output" => Command::Output(argument),
         "/approvals" => Command::Approvals(ApprovalCommand::Show(argument)),
         "/approve" => Command::Approvals(ApprovalCommand::Approve(argument)),
         "/reject" => Command::Approvals(ApprovalCommand::Reject(argument)),
@@ -77,6 +88,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
         "/tools" => Command::Tools,
         "/cost" => Command::Cost,
         "/clear" | "/new" => Command::Clear,
+        "/compact" => Command::Compact,
         "/undo" => Command::Undo,
         "/quit" | "/exit" => Command::Quit,
         _ => return Some(Err(CommandError::Unknown(name.to_owned()))),
@@ -128,6 +140,6 @@ mod tests {
             assert!(matches!(read_command(name), Some(Ok(_))), "{name}");
             assert!(help_text().contains(name));
         }
-        assert_eq!(matching_commands("/c"), ["/cost", "/clear"]);
+        assert_eq!(matching_commands("/c"), ["/cost", "/clear", "/compact"]);
     }
 }

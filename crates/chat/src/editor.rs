@@ -1,25 +1,28 @@
 //! The line editor: several lines by Alt-Enter, a trailing backslash or pasting; history; completion of
-//! `/commands`.
+//! `/commands`. A long text is shown as a mark (`pastes`): it would be printed again with each key.
 
+use std::borrow::Cow;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustyline::completion::Completer;
 use rustyline::config::Builder;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
-use rustyline::history::FileHistory;
+use rustyline::history::{FileHistory, History as _};
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{
-    Cmd, ConditionalEventHandler, Config, Context, DefaultEditor, Editor, Event, EventContext, EventHandler,
-    Helper, KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
+    CharSearch, Cmd, CompletionType, ConditionalEventHandler, Config, Context, DefaultEditor, Editor, Event,
+    EventContext, EventHandler, Helper, KeyCode, KeyEvent, Modifiers, Movement, RepeatCount,
 };
 
+use super::attachments::complete_mention;
 use super::command;
 use super::paint::Paint;
+use super::pastes::Pastes;
 
 pub(super) const PROMPT: &str = "❯ ";
 /// The beginning of a line that chooses a model.
@@ -34,8 +37,10 @@ pub(super) type Names = Arc<Mutex<Vec<String>>>;
 /// An input of the person.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Input {
-    /// A text.
-    Text(String),
+    /// A text. `line`: as it stands in the prompt, with marks for long texts.
+    Text { line: String, text: String },
+    /// Ctrl-O: the last output of a tool is wanted. The text stays in the prompt.
+    Output(String),
     /// Ctrl-C on an empty line.
     Interrupt,
     /// Ctrl-D, or the terminal has gone.
@@ -44,8 +49,22 @@ pub(super) enum Input {
 
 /// The editor with its history.
 pub(super) struct Lines {
+    /// Its own history has marks for long texts.
     editor: Editor<Keys, FileHistory>,
+    /// The history as it is kept: with the whole texts.
+    kept: FileHistory,
     history: PathBuf,
+    state: Arc<Mutex<PromptState>>,
+}
+
+/// The state of the prompt that its keys change.
+#[derive(Default)]
+struct PromptState {
+    pastes: Pastes,
+    /// The text that is being pasted.
+    incoming: Option<String>,
+    /// Whether Ctrl-O ended the line.
+    wants_output: bool,
 }
 
 /// Returns settings with which Esc stands for itself, and not for the beginning of what comes later.
@@ -57,7 +76,7 @@ fn key_config() -> Builder {
 pub(super) fn read_line(prompt: &str) -> Input {
     let editor = DefaultEditor::with_config(key_config().build());
     match editor.and_then(|mut editor| editor.readline(prompt)) {
-        Ok(text) => Input::Text(text),
+        Ok(text) => Input::Text { line: text.clone(), text },
         Err(ReadlineError::Interrupted) => Input::Interrupt,
         Err(_) => Input::End,
     }
@@ -65,42 +84,66 @@ pub(super) fn read_line(prompt: &str) -> Input {
 
 impl Lines {
     /// Opens the editor with the history in `state_dir`. The chat works without a history too. `models` are
-    /// completed after `/model`.
-    pub(super) fn open(state_dir: &Path, paint: Paint, models: Names) -> Result<Self, ReadlineError> {
-        let config = key_config().max_history_size(MOST_HISTORY)?;
+    /// completed after `/model`, files from `root` after `@`.
+    pub(super) fn open(
+        state_dir: &Path,
+        root: &Path,
+        paint: Paint,
+        models: Names,
+    ) -> Result<Self, ReadlineError> {
+        let config = key_config().max_history_size(MOST_HISTORY)?.completion_type(CompletionType::List);
         let config = config.history_ignore_dups(true)?.auto_add_history(false).build();
+        let mut kept = FileHistory::with_config(&config);
         let mut editor = Editor::with_config(config)?;
-        editor.set_helper(Some(Keys { paint, models }));
+        let state: Arc<Mutex<PromptState>> = Arc::default();
+        editor.set_helper(Some(Keys { paint, models, root: root.to_owned(), state: Arc::clone(&state) }));
         let alt_enter = KeyEvent(KeyCode::Enter, Modifiers::ALT);
         editor.bind_sequence(alt_enter, EventHandler::Simple(Cmd::Newline));
-        editor.bind_sequence(KeyEvent::ctrl('c'), EventHandler::Conditional(Box::new(Clear)));
+        editor.bind_sequence(Event::Any, EventHandler::Conditional(Box::new(PromptKeys(Arc::clone(&state)))));
         let history = state_dir.join("chat_history");
-        let _ = editor.load_history(&history);
-        Ok(Self { editor, history })
+        let _ = kept.load(&history);
+        for earlier in &kept {
+            editor.add_history_entry(lock(&state).pastes.shorten_earlier(earlier.clone()))?;
+        }
+        Ok(Self { editor, kept, history, state })
     }
 
     /// Waits for a complete input. `typed` stands in the prompt already. Blocks.
     pub(super) fn read_input(&mut self, typed: &str) -> Input {
-        match self.editor.readline_with_initial(PROMPT, (typed.trim_end_matches('\n'), "")) {
-            Ok(text) => {
-                let text = without_continuations(&text);
-                self.remember(&text);
-                Input::Text(text)
+        let typed = lock(&self.state).pastes.shorten(typed.trim_end_matches('\n').to_owned());
+        let read = self.editor.readline_with_initial(PROMPT, (&typed, ""));
+        let mut state = lock(&self.state);
+        let wants_output = std::mem::take(&mut state.wants_output);
+        state.incoming = None;
+        match read {
+            Ok(text) if wants_output => Input::Output(text),
+            Ok(line) => {
+                let line = without_continuations(&line);
+                let text = state.pastes.expand(&line);
+                drop(state);
+                self.remember(&line, &text);
+                Input::Text { line, text }
             }
             Err(ReadlineError::Interrupted) => Input::Interrupt,
             Err(_) => Input::End,
         }
     }
 
-    fn remember(&mut self, text: &str) {
-        if !text.trim().is_empty() && self.editor.add_history_entry(text).unwrap_or(false) {
-            let _ = self
-                .editor
-                .append_history(&self.history)
-                .or_else(|_| self.editor.save_history(&self.history));
+    /// Adds an input to the history: the `line` with its marks for this session, the whole `text` for others.
+    fn remember(&mut self, line: &str, text: &str) {
+        if text.trim().is_empty() {
+            return;
+        }
+        let _ = self.editor.add_history_entry(line);
+        if self.kept.add(text).unwrap_or(false) {
+            let _ = self.kept.append(&self.history).or_else(|_| self.kept.save(&self.history));
             let _ = fs::set_permissions(&self.history, fs::Permissions::from_mode(0o600));
         }
     }
+}
+
+fn lock(state: &Mutex<PromptState>) -> MutexGuard<'_, PromptState> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Removes the backslashes that only continue a line.
@@ -108,18 +151,69 @@ fn without_continuations(text: &str) -> String {
     text.replace("\\\n", "\n")
 }
 
-/// Ctrl-C discards a line; on an empty line it means that the person wants to leave.
-struct Clear;
+/// The keys with a meaning of their own: a paste is received as a whole, a mark is deleted as a whole, Ctrl-C
+/// discards a line (on an empty one it means that the person wants to leave), and Ctrl-O asks for the last
+/// output.
+struct PromptKeys(Arc<Mutex<PromptState>>);
 
-impl ConditionalEventHandler for Clear {
-    fn handle(&self, _: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
-        (!context.line().is_empty()).then_some(Cmd::Kill(Movement::WholeBuffer))
+impl ConditionalEventHandler for PromptKeys {
+    fn handle(&self, event: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
+        let KeyEvent(code, modifiers) = *event.get(0)?;
+        let mut state = lock(&self.0);
+        if let Some(received) = state.receive_key(code, modifiers) {
+            return Some(received);
+        }
+        let (before, after) = context.line().split_at(context.pos());
+        // A movement that ends at a bracket of the mark: rustyline replaces the counts of others.
+        let to = |bracket| Some(Cmd::Kill(Movement::ViCharSearch(1, bracket)));
+        match (code, modifiers) {
+            (KeyCode::Backspace, _) | (KeyCode::Char('W'), Modifiers::CTRL)
+                if state.pastes.has_mark_at_end(before) =>
+            {
+                to(CharSearch::Backward('['))
+            }
+            (KeyCode::Delete, _) if state.pastes.has_mark_at_start(after) => to(CharSearch::Forward(']')),
+            (KeyCode::Char('C'), Modifiers::CTRL) if !context.line().is_empty() => {
+                Some(Cmd::Kill(Movement::WholeBuffer))
+            }
+            (KeyCode::Char('O'), Modifiers::CTRL) => {
+                state.wants_output = true;
+                Some(Cmd::AcceptLine)
+            }
+            _ => None,
+        }
+    }
+}
+
+impl PromptState {
+    /// Takes a key that belongs to a paste; `None` for another key. The text enters the line at the end.
+    fn receive_key(&mut self, code: KeyCode, modifiers: Modifiers) -> Option<Cmd> {
+        if code == KeyCode::BracketedPasteStart {
+            self.incoming = Some(String::new());
+            return Some(Cmd::Noop);
+        }
+        let incoming = self.incoming.as_mut()?;
+        match (code, modifiers) {
+            (KeyCode::BracketedPasteEnd, _) => {
+                let text = self.incoming.take()?.replace("\r\n", "\n").replace('\r', "\n");
+                return Some(Cmd::Insert(1, self.pastes.shorten(text)));
+            }
+            (KeyCode::Enter, _) => incoming.push('\r'),
+            (KeyCode::Char('J'), Modifiers::CTRL) => incoming.push('\n'),
+            (KeyCode::Tab, _) => incoming.push('\t'),
+            (KeyCode::Char(c), modifiers) if !modifiers.contains(Modifiers::CTRL) => incoming.push(c),
+            // Other control characters are not text.
+            _ => {}
+        }
+        Some(Cmd::Noop)
     }
 }
 
 struct Keys {
     paint: Paint,
     models: Names,
+    root: PathBuf,
+    state: Arc<Mutex<PromptState>>,
 }
 
 impl Helper for Keys {}
@@ -129,8 +223,12 @@ impl Hinter for Keys {
 }
 
 impl Highlighter for Keys {
-    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> std::borrow::Cow<'b, str> {
+    fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
         self.paint.cyan(prompt).into()
+    }
+
+    fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {
+        lock(&self.state).pastes.paint_marks(line, |mark| self.paint.dim(mark)).into()
     }
 }
 
@@ -145,6 +243,9 @@ impl Completer for Keys {
                 MODEL.len(),
                 models.iter().filter(|name| name.starts_with(begun)).cloned().collect(),
             ));
+        }
+        if let Some(found) = complete_mention(begun, &self.root) {
+            return Ok(found);
         }
         let names = if begun.starts_with('/') { command::matching_commands(begun) } else { Vec::new() };
         Ok((0, names.into_iter().map(|name| format!("{name} ")).collect()))
@@ -170,11 +271,12 @@ mod tests {
     #[test]
     fn commands_are_completed_and_words_are_not() {
         let models = Arc::new(Mutex::new(vec!["glm-air".to_owned(), "gpt-oss-20b".to_owned()]));
-        let keys = Keys { paint: Paint(false), models };
+        let keys = Keys { paint: Paint(false), models, root: "/".into(), state: Arc::default() };
         let history = FileHistory::new();
         let complete = |line: &str| keys.complete(line, line.len(), &Context::new(&history)).unwrap().1;
         assert_eq!(complete("/mo"), ["/model "]);
         assert_eq!(complete("/model gl"), ["glm-air"]);
         assert_eq!(complete("mo"), Vec::<String>::new());
+        assert_eq!(complete("is @et"), ["@etc/"]);
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn greeting_lines(
         rules.map(|name| format!(" and {name}")).unwrap_or_default()
     );
     let permitted =
-        format!("It {}. /help shows the commands, Ctrl-C stops a turn.", permission_line(policy, yes));
+        format!("It {}. /help shows the commands, Esc stops a turn.", permission_line(policy, yes));
     sources.unread.iter().cloned().chain([upstream, files, permitted]).collect()
 }
 

@@ -5,8 +5,10 @@
 //! `approval` asks. Everything that reaches the model or a tool goes through `agent` and `tools`. Called by
 //! `cli`.
 
+mod answers;
 mod approval;
 mod approvals;
+mod attachments;
 mod command;
 mod editor;
 mod greeting;
@@ -14,7 +16,11 @@ mod harmless;
 mod journal;
 mod markdown;
 mod models;
+mod outputs;
+mod own_command;
+mod pager;
 mod paint;
+mod pastes;
 mod preview;
 mod project_rules;
 mod screen;
@@ -22,15 +28,18 @@ mod session;
 mod terminal;
 mod transcript;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use agent::{Agent, AgentConfig, ChatModel, Conversation, Supervision};
+use agent::{Agent, AgentConfig, ChatModel, Conversation, Spent, Supervision};
+use answers::{Answers, EventLines, PlainText};
 use approvals::Approvals;
+pub use approvals::EventOfRun;
 pub use greeting::Sources;
 use journal::Journal;
 pub use models::{ListedModel, ModelDirectory, PriceOf};
@@ -89,6 +98,8 @@ pub struct Setting {
     pub sources: Sources,
     /// Prices tokens.
     pub price_of: PriceOf,
+    /// Finds the events that calls of experts are about.
+    pub event_of_run: EventOfRun,
     /// The options of the command line and the environment.
     pub options: ChatOptions,
 }
@@ -105,6 +116,8 @@ pub struct ChatOptions {
     pub operator_key: Option<String>,
     /// A prompt to answer before the process ends.
     pub prompt: Option<String>,
+    /// Whether standard output gets events as lines of JSON, with a prompt.
+    pub json: bool,
 }
 
 /// Talks until the person leaves, or answers one prompt.
@@ -113,10 +126,23 @@ pub struct ChatOptions {
 /// The reason why it could not begin, or why the prompt was not answered.
 pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
-    let prompt = setting.options.prompt.clone();
+    let (prompt, json) = (setting.options.prompt.clone(), setting.options.json);
     let state_dir = setting.state_dir.clone();
-    let screen = new_screen(prompt.is_some());
-    let mut session = runtime.block_on(begin_session(setting, screen, terminal))?;
+    let screen = new_screen(prompt.is_some(), json);
+    let mut session = match runtime.block_on(begin_session(setting, screen, terminal)) {
+        Ok(session) => session,
+        Err(why) => {
+            if json {
+                EventLines::new(Box::new(io::stdout())).write(&result_event(
+                    "",
+                    Some(&why),
+                    &Spent::default(),
+                    Duration::ZERO,
+                ));
+            }
+            return Err(why);
+        }
+    };
     // The settings as they are now: the line editor changes them.
     let found = SavedTerminal::read();
     let end = runtime.spawn(session::end_on_signal(session.ending.clone(), found));
@@ -132,15 +158,23 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     done
 }
 
-/// With a prompt, only the answer belongs on standard output.
-fn new_screen(has_prompt: bool) -> Screen {
+/// With a prompt, only the model's words belong on standard output, unless a person sees both outputs.
+fn new_screen(has_prompt: bool, json: bool) -> Screen {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if has_prompt {
-        let moves = io::stderr().is_terminal() && !dumb;
-        return Screen::new(Box::new(io::stderr()), Paint(colours && moves), moves, false);
+    let (out, err) = (io::stdout().is_terminal(), io::stderr().is_terminal());
+    match has_prompt {
+        true if json => {
+            let events = Answers::Events(EventLines::new(Box::new(io::stdout())));
+            Screen::new(Box::new(io::sink()), Paint(false), false, events)
+        }
+        true if !(out && err) => {
+            let moves = err && !dumb;
+            let words = Answers::Plain(PlainText::new(Box::new(io::stdout())));
+            Screen::new(Box::new(io::stderr()), Paint(colours && moves), moves, words)
+        }
+        _ => Screen::new(Box::new(io::stdout()), Paint(colours && !dumb), !dumb, Answers::Screen),
     }
-    Screen::new(Box::new(io::stdout()), Paint(colours && !dumb), !dumb, true)
 }
 
 async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
@@ -165,12 +199,16 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let (place, others) =
         if setting.options.prompt.is_some() { (questions, vec![talks]) } else { (talks, Vec::new()) };
     let models = Arc::clone(&setting.models);
-    let approvals = Approvals { store: setting.store.clone(), operator_key: setting.options.operator_key };
+    let approvals = Approvals {
+        store: setting.store.clone(),
+        operator_key: setting.options.operator_key,
+        event_of_run: setting.event_of_run,
+    };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
     session.greeting =
         greeting::greeting_lines(&setting.sources, rules, &setting.tools.policy, setting.options.yes);
-    session.greeting.extend(unlisted);
+    session.doubt = unlisted;
     session.yes = setting.options.yes;
     session.is_attended = terminal;
     session.price_of = setting.price_of;
@@ -227,26 +265,40 @@ fn chat_policy(configured: &PolicyConfig) -> PolicyConfig {
     policy
 }
 
-/// Answers one prompt: the answer goes to standard output, everything else to standard error.
+/// Answers one prompt. The model's words are written as they come; the last event says how it ended.
 async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> {
+    let began = Instant::now();
     let outcome = session.run_turn(prompt).await;
-    if outcome.has_answer() {
-        let answer = format!("{}\n", wire::visible::make_visible(outcome.content.trim_end()));
-        let mut out = io::stdout();
-        match out.write_all(answer.as_bytes()).and_then(|()| out.flush()) {
-            // The reader has enough.
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-            written => written.map_err(|error| format!("standard output cannot be written: {error}"))?,
-        }
-    }
-    match session::why_not(&outcome) {
-        None if session.lacks_consent() => {
-            Err("a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]"
-                .to_owned())
-        }
-        None => Ok(()),
-        Some(why) => Err(why),
-    }
+    let why = match session::why_not(&outcome) {
+        None if session.lacks_consent() => Some(
+            "a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]"
+                .to_owned(),
+        ),
+        why => why,
+    };
+    let spent = session.spent();
+    let result = result_event(&outcome.content, why.as_deref(), &spent, began.elapsed());
+    let written = session.end_answer(&outcome, &result);
+    written.map_err(|error| format!("standard output cannot be written: {error}"))?;
+    why.map_or(Ok(()), Err)
+}
+
+/// Returns the last event of a prompt.
+fn result_event(answer: &str, why: Option<&str>, spent: &Spent, took: Duration) -> Value {
+    json!({
+        "type": "result",
+        "answer": answer.trim_end(),
+        "error": why,
+        "exit_code": i32::from(why.is_some()),
+        "usage": {
+            "prompt_tokens": spent.tokens.prompt,
+            "completion_tokens": spent.tokens.completion,
+            "cached_tokens": spent.tokens.cached,
+            "reasoning_tokens": spent.tokens.reasoning,
+        },
+        "model_calls": spent.calls,
+        "duration_ms": clock::to_millis(took),
+    })
 }
 
 #[cfg(test)]

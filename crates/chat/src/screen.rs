@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value};
 
+use super::answers::Answers;
 use super::approval::Asking;
 use super::editor::PROMPT;
 use super::markdown::Markdown;
+use super::outputs::{CallOutput, Outputs};
+use super::pager;
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::terminal::END;
@@ -29,6 +32,8 @@ const THOUGHT: usize = 400;
 const OUTPUT: usize = 8 << 10;
 /// Rows of an earlier answer that are shown when its conversation is resumed.
 const PAST_ROWS: usize = 12;
+/// After this time the status line says how to stop.
+const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
 const MODEL_AWAITED: &str = "waiting for the model";
@@ -116,8 +121,8 @@ pub(super) struct Screen {
     width: usize,
     /// Whether there is a moving status line.
     moves: bool,
-    /// Whether the model's text is shown, not only its work.
-    speaks: bool,
+    /// Where the model's words go.
+    answers: Answers,
     markdown: Markdown,
     status: Option<Status>,
     /// The text at the bottom of the terminal that the next drawing replaces: what is not complete, and the
@@ -132,6 +137,9 @@ pub(super) struct Screen {
     thought: String,
     /// The end of what the running command wrote.
     output: String,
+    /// What the running call was called with.
+    subject: String,
+    outputs: Outputs,
     /// Whether a part of the reply is on the screen.
     is_begun: bool,
     /// Line breaks at the end of the written part: they wait for more text.
@@ -153,15 +161,15 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    /// Returns a screen. `moves`: `out` is a terminal. `speaks`: the model's text is written to `out`.
-    pub(super) fn new(out: Box<dyn Write + Send>, paint: Paint, moves: bool, speaks: bool) -> Self {
+    /// Returns a screen. `moves`: `out` is a terminal.
+    pub(super) fn new(out: Box<dyn Write + Send>, paint: Paint, moves: bool, answers: Answers) -> Self {
         let width = if moves { terminal_width() } else { 100 };
         Self {
             out,
             paint,
             width,
             moves,
-            speaks,
+            answers,
             markdown: Markdown::new(paint, moves, width),
             status: None,
             drawn: String::new(),
@@ -170,6 +178,8 @@ impl Screen {
             bytes: 0,
             thought: String::new(),
             output: String::new(),
+            subject: String::new(),
+            outputs: Outputs::default(),
             is_begun: false,
             breaks: String::new(),
             is_open: false,
@@ -184,6 +194,16 @@ impl Screen {
 
     pub(super) fn paint(&self) -> Paint {
         self.paint
+    }
+
+    /// Whether the model's words are shown here, not only its work.
+    fn speaks(&self) -> bool {
+        matches!(self.answers, Answers::Screen)
+    }
+
+    /// Returns where the model's words go.
+    pub(super) fn answers_mut(&mut self) -> &mut Answers {
+        &mut self.answers
     }
 
     /// Writes text above the status line.
@@ -208,7 +228,7 @@ impl Screen {
 
     /// Shows an earlier question and the first rows of its answer, unless only the work is shown.
     pub(super) fn show_exchange(&mut self, question: &str, answer: &str) {
-        if !self.speaks {
+        if !self.speaks() {
             return;
         }
         self.measure_terminal();
@@ -249,6 +269,9 @@ impl Screen {
 
     /// Shows anything except a question.
     pub(super) fn show(&mut self, shown: Shown) {
+        if let Answers::Events(events) = &mut self.answers {
+            events.push(&shown);
+        }
         match shown {
             Shown::Asks { summary } => {
                 (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
@@ -271,7 +294,7 @@ impl Screen {
                 self.draw();
             }
             Shown::Content(text) => self.show_content(&text),
-            Shown::Replied { content, calls } => self.end_reply(&content, calls),
+            Shown::Replied { content, .. } => self.end_reply(&content),
             Shown::ModelFailed { text, again } => self.model_failed(&text, again),
             Shown::Begins { tool, arguments, again } => self.begin_call(&tool, &arguments, again),
             Shown::Ended { tool, ended, display } => self.end_call(&tool, &ended, display.as_deref()),
@@ -297,14 +320,26 @@ impl Screen {
     fn show_content(&mut self, text: &str) {
         self.count_piece(text);
         self.reply.push_str(text);
-        if !self.speaks {
-            return;
+        match &self.answers {
+            Answers::Screen => {
+                self.name_activity("writing");
+                let lines = self.markdown.push(text);
+                if !lines.is_empty() {
+                    self.write_answer(&lines);
+                    self.draw();
+                }
+            }
+            Answers::Plain(_) => self.write_plain(text),
+            Answers::Events(_) => {}
         }
-        self.name_activity("writing");
-        let lines = self.markdown.push(text);
-        if !lines.is_empty() {
-            self.write_answer(&lines);
-            self.draw();
+    }
+
+    /// Writes words to standard output, which may be the same terminal: the status line gives way.
+    fn write_plain(&mut self, text: &str) {
+        self.status = None;
+        self.wipe_status();
+        if let Answers::Plain(plain) = &mut self.answers {
+            plain.push(text);
         }
     }
 
@@ -322,25 +357,34 @@ impl Screen {
         lines[text.len()..].get(1..).unwrap_or_default().clone_into(&mut self.breaks);
     }
 
-    fn end_reply(&mut self, content: &str, calls: usize) {
+    fn end_reply(&mut self, content: &str) {
         self.reply.clear();
-        let beside = content.trim();
-        if self.speaks {
-            let whole = if self.pieces == 0 { self.markdown.push(content) } else { String::new() };
-            let rest = format!("{whole}{}", self.markdown.finish());
-            self.write_answer(&rest);
-        } else if calls > 0 && !beside.is_empty() {
-            self.write_line(&self.paint.dim(&make_visible(beside)));
+        match &self.answers {
+            Answers::Screen => {
+                let whole = if self.pieces == 0 { self.markdown.push(content) } else { String::new() };
+                let rest = format!("{whole}{}", self.markdown.finish());
+                self.write_answer(&rest);
+            }
+            Answers::Plain(plain) if !plain.is_begun() => self.write_plain(content),
+            Answers::Plain(_) | Answers::Events(_) => {}
         }
+        self.end_plain();
         self.status = None;
         self.wipe_status();
     }
 
+    fn end_plain(&mut self) {
+        if let Answers::Plain(plain) = &mut self.answers {
+            plain.end_reply();
+        }
+    }
+
     fn model_failed(&mut self, text: &str, again: bool) {
         let rest = self.markdown.finish();
-        if self.speaks {
+        if self.speaks() {
             self.write_answer(&rest);
         }
+        self.end_plain();
         if again {
             self.write_warning(&format!("{}; asking again", one_line(text, 300)));
         }
@@ -354,7 +398,8 @@ impl Screen {
         // The model wrote this name; such a tool may not exist.
         let tool = &one_line(tool, 60);
         let again = if again { " (again)" } else { "" };
-        let subject = named_subject(arguments).unwrap_or_default().trim().replace('\n', " ⏎ ");
+        named_subject(arguments).unwrap_or_default().trim().clone_into(&mut self.subject);
+        let subject = self.subject.replace('\n', " ⏎ ");
         let on = one_line(&subject, self.width.saturating_sub(tool.chars().count() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
         self.write_line(&format!("\n{head}"));
@@ -384,16 +429,58 @@ impl Screen {
         });
         let painted = painted.collect::<Vec<_>>().join("\n    ");
         self.write_line(&format!("  {} {painted}", self.paint.dim("└")));
+        if ended.outcome == CallOutcome::Denied {
+            return;
+        }
+        let number = self.outputs.add(CallOutput {
+            tool: tool.to_owned(),
+            subject: std::mem::take(&mut self.subject),
+            text: display.unwrap_or(&ended.text).to_owned(),
+            is_change: display.is_some(),
+        });
         match display.filter(|_| !self.previewed) {
-            Some(diff) => self.show_change(diff),
-            None if tool == "shell_command" && ended.outcome != CallOutcome::Denied => {
-                self.show_output(&ended.text);
-            }
+            Some(diff) => self.show_change(diff, number),
+            None if tool == "shell_command" => self.show_output(&ended.text, number),
             None => {}
         }
     }
 
-    fn show_output(&mut self, text: &str) {
+    /// Returns the results of the calls.
+    pub(super) fn outputs_mut(&mut self) -> &mut Outputs {
+        &mut self.outputs
+    }
+
+    /// Shows a result whole: in the pager if it is longer than the screen.
+    ///
+    /// # Errors
+    /// Which results there are instead.
+    pub(super) fn show_whole_output(&mut self, number: Option<&str>) -> Result<(), String> {
+        self.measure_terminal();
+        let CallOutput { tool, subject, text, is_change } = self.outputs.find(number)?.clone();
+        let mut out = format!(
+            "{} {} {}\n",
+            self.paint.cyan("●"),
+            self.paint.bold(&one_line(&tool, 60)),
+            make_visible(&subject)
+        );
+        if is_change {
+            out.push_str(&self.paint_rows(&preview::diff_rows(&text, self.width)));
+        } else {
+            out.extend(make_visible(&text).lines().map(|line| format!("    {line}\n")));
+        }
+        let rows: usize = out.lines().map(|line| rows_of(line, self.width)).sum();
+        if !self.moves || rows + 2 < terminal_height() || pager::show_paged(&out).is_err() {
+            self.write_text(&out);
+        }
+        Ok(())
+    }
+
+    /// Says where hidden lines of a result are, if a prompt follows.
+    fn output_hint(&self, number: usize) -> String {
+        if self.speaks() && self.moves { format!(" (/output {number} shows all)") } else { String::new() }
+    }
+
+    fn show_output(&mut self, text: &str, number: usize) {
         let text = make_visible(text);
         let shown: Vec<&str> =
             text.lines().filter(|line| !line.trim().is_empty() && !is_note(line)).collect();
@@ -404,7 +491,8 @@ impl Screen {
         };
         let mut out = String::new();
         if skipped > 0 {
-            out.push_str(&self.paint.dim(&format!("    … {}\n", format_count(skipped, "earlier line"))));
+            let (count, hint) = (format_count(skipped, "earlier line"), self.output_hint(number));
+            out.push_str(&self.paint.dim(&format!("    … {count}{hint}\n")));
         }
         for line in &shown[skipped..] {
             out.push_str(&self.paint.dim(&format!("    {}\n", cut_line(line, self.width.saturating_sub(4)))));
@@ -413,6 +501,10 @@ impl Screen {
     }
 
     fn write_rows(&mut self, rows: &[Row]) {
+        self.write_text(&self.paint_rows(rows));
+    }
+
+    fn paint_rows(&self, rows: &[Row]) -> String {
         let mut out = String::new();
         for Row { kind, text } in rows {
             let painted = match kind {
@@ -423,18 +515,17 @@ impl Screen {
             };
             out.extend(["    ", &painted, "\n"]);
         }
-        self.write_text(&out);
+        out
     }
 
     /// Shows what a call changed, or the beginning of it.
-    fn show_change(&mut self, diff: &str) {
+    fn show_change(&mut self, diff: &str, number: usize) {
         let rows = preview::diff_rows(diff, self.width);
         let shown = rows.len().min(MOST_ROWS);
         self.write_rows(&rows[..shown]);
         if rows.len() > shown {
-            self.write_line(
-                &self.paint.dim(&format!("    … {}", format_count(rows.len() - shown, "more line"))),
-            );
+            let (count, hint) = (format_count(rows.len() - shown, "more line"), self.output_hint(number));
+            self.write_line(&self.paint.dim(&format!("    … {count}{hint}")));
         }
     }
 
@@ -474,7 +565,7 @@ impl Screen {
         let Some(status) = self.status.as_ref().filter(|_| self.moves) else { return };
         let preview = match self.is_open {
             true => self.output_preview(),
-            false if self.speaks => self.markdown.preview(),
+            false if self.speaks() => self.markdown.preview(),
             false => String::new(),
         };
         // Some terminals keep a copy of a screen that is erased as a whole.
@@ -520,7 +611,9 @@ impl Screen {
         // Most servers send one token per piece; some send several.
         let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
         let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
-        let line = format!("{spinner} {} · {}{tokens}", status.what, format_seconds(status.since.elapsed()));
+        let seconds = format_seconds(status.since.elapsed());
+        let stop = if self.speaks() && status.since.elapsed() >= STOP_HINT { " · Esc stops" } else { "" };
+        let line = format!("{spinner} {} · {seconds}{tokens}{stop}", status.what);
         let room = self.width.saturating_sub(line.chars().count() + 6);
         let tail = if has_thought { end_of(&self.thought, room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
@@ -549,9 +642,10 @@ impl Screen {
     /// Ends the turn: removes the status line and shows the rest of the text.
     pub(super) fn end_turn(&mut self) {
         let rest = self.markdown.finish();
-        if self.speaks {
+        if self.speaks() {
             self.write_answer(&rest);
         }
+        self.end_plain();
         self.status = None;
         self.wipe_status();
         if std::mem::take(&mut self.is_open) {
@@ -589,10 +683,19 @@ fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
             let note = ended.text.lines().next_back().filter(|line| is_note(line) && *line != "[no output]");
             note.map_or("ok".to_owned(), |note| one_line(note.trim_matches(['[', ']']), 60))
         }
-        (CallOutcome::Ok, "read_file") => format!("{} lines", ended.text.lines().count()),
+        (CallOutcome::Ok, "read_file") => lines_read(&ended.text),
         (CallOutcome::Ok, _) => display.map_or_else(first, preview::change_counts),
         (CallOutcome::TimedOut, _) => "took too long and was stopped".to_owned(),
         _ => first(),
+    }
+}
+
+/// Describes how much of a file was read. The tool says behind the text which lines it has, if not all.
+fn lines_read(text: &str) -> String {
+    let part = text.lines().next_back().and_then(|line| line.strip_prefix("[lines "));
+    match part.and_then(|part| part.split_once(';')) {
+        Some((lines, _)) => format!("lines {lines} of a longer file"),
+        None => format_count(text.lines().count(), "line"),
     }
 }
 

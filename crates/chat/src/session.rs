@@ -6,23 +6,27 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use nix::libc::SIGCONT;
+use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
+use super::answers::Answers;
 use super::approval::{Allowed, Asking, Person};
 use super::approvals::Approvals;
+use super::attachments::{Mention, attach_files};
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
+use super::own_command::{describe_own_command, own_command, run_own_command};
 use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
 use super::terminal::{self, Quiet, SavedTerminal};
 use super::transcript;
-use agent::{Conversation, Outcome, Spent};
+use agent::{Conversation, Limit, Outcome, Spent};
 use tools::{Approver, Consent, Tools as _, remove_temporary_directories};
-use wire::visible::one_line;
+use wire::visible::{make_visible, one_line};
 
 /// The interval at which the status line moves.
 const TICK: Duration = Duration::from_millis(100);
@@ -46,12 +50,16 @@ pub(super) struct Session {
     pub(super) yes: bool,
     /// The lines shown at the start.
     pub(super) greeting: Vec<String>,
+    /// What is wrong with the model's name.
+    pub(super) doubt: Option<String>,
     /// Whether a person can be asked.
     pub(super) is_attended: bool,
     /// Prices tokens.
     pub(super) price_of: PriceOf,
     /// The text typed during a turn, for the next prompt; `None` where no prompt follows.
     typed: Option<String>,
+    /// The person's own commands since the last turn, for the model.
+    own_outputs: Vec<String>,
     /// Cancelled when the process should end.
     pub(super) ending: CancellationToken,
 }
@@ -75,9 +83,11 @@ impl Session {
             allowed: Arc::default(),
             yes: false,
             greeting: Vec::new(),
+            doubt: None,
             is_attended: false,
             price_of: Arc::new(|_, _| None),
             typed: None,
+            own_outputs: Vec::new(),
             ending: CancellationToken::new(),
         }
     }
@@ -151,6 +161,7 @@ impl Session {
     }
 
     fn show_last_exchanges(&mut self) {
+        self.screen.outputs_mut().add_earlier(self.conversation.entries());
         for (question, answer) in transcript::last_exchanges(
             self.conversation.entries(),
             self.conversation.open_outcome(),
@@ -174,8 +185,10 @@ impl Session {
     pub(super) fn talk(&mut self, runtime: &Runtime, state_dir: &Path) -> Result<(), String> {
         let names = editor::Names::default();
         runtime.spawn(learn_names(Arc::clone(&self.models), Arc::clone(&names)));
-        let lines = Lines::open(state_dir, self.screen.paint(), names);
+        let lines = Lines::open(state_dir, &self.root, self.screen.paint(), names);
         let mut lines = lines.map_err(|error| format!("the line editor cannot be started: {error}"))?;
+        // Ctrl-C in a pager is not for the chat.
+        let _interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) });
         self.greet();
         let mut leaving = false;
         loop {
@@ -191,9 +204,13 @@ impl Session {
                     self.show_note("Ctrl-C again, or Ctrl-D, to leave");
                     continue;
                 }
-                Input::Text(text) if text.trim().is_empty() => {}
-                Input::Text(text) => match command::read_command(&text) {
-                    None => runtime.block_on(self.take_turn(&text)),
+                Input::Output(text) => {
+                    self.show_whole_output(None);
+                    self.typed = Some(text);
+                }
+                Input::Text { text, .. } if text.trim().is_empty() => {}
+                Input::Text { line, text } => match command::read_command(&text) {
+                    None => runtime.block_on(self.take_input(&line, &text)),
                     Some(Err(error)) => self.show_problem(&error.to_string()),
                     Some(Ok(Command::Quit)) => return Ok(()),
                     Some(Ok(command)) => runtime.block_on(self.run_command(command)),
@@ -214,6 +231,48 @@ impl Session {
         for line in std::mem::take(&mut self.greeting) {
             self.show_note(&line);
         }
+        if let Some(doubt) = self.doubt.take() {
+            self.show_problem(&doubt);
+        }
+    }
+
+    /// Runs the person's own command, or sends their words to the model. `line`: without pasted texts, which
+    /// mention no files.
+    async fn take_input(&mut self, line: &str, text: &str) {
+        if let Some(command) = own_command(text) {
+            return self.run_own(command).await;
+        }
+        let (attached, mentions) = attach_files(line, &self.root);
+        for Mention { note, is_problem } in mentions {
+            if is_problem { self.show_problem(&note) } else { self.show_note(&note) }
+        }
+        let learned: String =
+            self.own_outputs.drain(..).flat_map(|output| ["\n\n".to_owned(), output]).collect();
+        self.take_turn(&format!("{text}{attached}{learned}")).await;
+    }
+
+    async fn run_own(&mut self, command: &str) {
+        let (root, ending, began) = (self.root.clone(), self.ending.clone(), Instant::now());
+        let screen = &mut self.screen;
+        let ended =
+            run_own_command(command, &root, &ending, |piece| screen.write_text(&make_visible(piece))).await;
+        let (code, output) = match ended {
+            Ok(ended) => ended,
+            Err(error) => return self.show_problem(&format!("the shell cannot be started: {error}")),
+        };
+        if !output.is_empty() && !output.ends_with('\n') {
+            self.screen.write_text("\n");
+        }
+        let end = match code {
+            Some(0) => String::new(),
+            Some(code) => format!("exit code {code} · "),
+            None => "ended by a signal · ".to_owned(),
+        };
+        self.show_note(&format!(
+            "{end}{} · the model learns it with your next message",
+            format_seconds(began.elapsed())
+        ));
+        self.own_outputs.push(describe_own_command(command, code, &output));
     }
 
     /// Runs a turn and shows how it ended.
@@ -231,50 +290,83 @@ impl Session {
 
     /// Runs one turn and shows its progress.
     pub(super) async fn run_turn(&mut self, text: &str) -> Outcome {
-        let (screen, mut inbox) = mpsc::unbounded_channel();
-        let shown = screen.clone();
-        let observer =
-            Arc::new(move |activity: agent::Activity<'_>| drop(shown.send(Shown::from_activity(activity))));
+        let (screen, inbox) = mpsc::unbounded_channel();
+        let observer = observer_of(&screen);
         let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
         let approver: Arc<dyn Approver> = Arc::new(Person { yes, allowed, root, screen });
-        let quiet = if self.is_attended { Quiet::begin().map(Arc::new) } else { None };
         let stop = self.ending.child_token();
-        let mut interrupts = signal(SignalKind::interrupt()).ok();
-        let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
-        let mut tick = tokio::time::interval(TICK);
         self.journal.begin_turn();
         self.screen.begin_turn();
-        let (conversation, view, allowed) = (&mut self.conversation, &mut self.screen, &self.allowed);
-        let mut work = Box::pin(conversation.run_turn(text, observer, Some(approver), stop.clone()));
-        let outcome = loop {
-            tokio::select! {
-                biased;
-                () = wait_for_signal(&mut interrupts) => stop.cancel(),
-                () = wait_for_signal(&mut continues) => {
-                    let _ = quiet.as_ref().map(|quiet| quiet.set_again());
-                    view.forget_drawn();
-                }
-                Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
-                outcome = &mut work => break outcome,
-                _ = tick.tick() => {
-                    view.set_typed(quiet.as_ref().map(|quiet| quiet.keep_typed()).unwrap_or_default());
-                    view.tick();
-                }
-            }
-        };
-        while let Ok(shown) = inbox.try_recv() {
-            view.show(shown);
-        }
-        drop(work);
+        let work = self.conversation.run_turn(text, observer, Some(approver), stop.clone());
+        let view = &mut self.screen;
+        let (outcome, typed) =
+            Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended }
+                .watch(work)
+                .await;
         let unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
         view.end_turn();
-        if let (Some(typed), Some(quiet)) = (&mut self.typed, &quiet) {
-            typed.push_str(&quiet.take_typed());
-        }
+        self.keep_typed(&typed);
         if let Some(text) = unfinished {
             self.conversation.add_note(text).await;
         }
         outcome
+    }
+
+    /// Has the model summarise the conversation.
+    async fn compact(&mut self) {
+        let (screen, inbox) = mpsc::unbounded_channel();
+        let stop = self.ending.child_token();
+        self.screen.begin_turn();
+        let work = self.conversation.compact(observer_of(&screen), stop.clone());
+        let view = &mut self.screen;
+        let (done, typed) =
+            Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended }
+                .watch(work)
+                .await;
+        view.end_turn();
+        self.keep_typed(&typed);
+        match done {
+            Ok((before, after)) => self.show_note(&format!(
+                "summarised: the conversation had about {} tokens, now {}",
+                format_thousands(before),
+                format_thousands(after)
+            )),
+            Err(why) => self.show_problem(&format!("not summarised: {why}")),
+        }
+    }
+
+    /// Keeps what was typed for the next prompt, if one follows.
+    fn keep_typed(&mut self, text: &str) {
+        if let Some(typed) = &mut self.typed {
+            typed.push_str(text);
+        }
+    }
+
+    /// Returns the cost of the conversation.
+    pub(super) fn spent(&self) -> Spent {
+        self.conversation.total_cost()
+    }
+
+    /// Ends the answer of a prompt: writes it if it was not streamed, and the `result` where events are wanted.
+    ///
+    /// # Errors
+    /// When standard output cannot be written.
+    pub(super) fn end_answer(&mut self, outcome: &Outcome, result: &Value) -> std::io::Result<()> {
+        let error = match self.screen.answers_mut() {
+            Answers::Screen => None,
+            Answers::Plain(plain) => {
+                if outcome.has_answer() && !plain.has_replies() {
+                    plain.push(&outcome.content);
+                    plain.end_reply();
+                }
+                plain.take_error()
+            }
+            Answers::Events(events) => {
+                events.write(result);
+                events.take_error()
+            }
+        };
+        error.map_or(Ok(()), Err)
     }
 
     /// Returns true if a call was denied where no person can be asked.
@@ -306,10 +398,13 @@ impl Session {
             Command::Model(Some(id)) => self.choose_model(&id).await,
             Command::Tools => self.show_tools(),
             Command::Cost => self.show_cost(),
+            Command::Output(number) => self.show_whole_output(number.as_deref()),
             Command::Clear => {
                 self.conversation.close().await;
+                self.own_outputs.clear();
                 self.show_note("a new conversation begins; --continue can still resume the last one");
             }
+            Command::Compact => self.compact().await,
             Command::Save(path) => self.save_transcript(path.as_deref()),
             Command::Undo => self.undo_turn().await,
             Command::Approvals(wanted) => match self.approvals.run_command(wanted).await {
@@ -376,6 +471,12 @@ impl Session {
         self.show_note(&asks);
     }
 
+    fn show_whole_output(&mut self, number: Option<&str>) {
+        if let Err(why) = self.screen.show_whole_output(number) {
+            self.show_problem(&why);
+        }
+    }
+
     fn show_cost(&mut self) {
         let Spent { tokens, calls, uncounted } = self.conversation.total_cost();
         let more = match uncounted {
@@ -387,6 +488,14 @@ impl Session {
             Some(cost) => format!("{cost} at the prices of {model}"),
             None => format!("no price of {model} is known: add it to [prices]"),
         };
+        if let Some((used, window)) = self.conversation.context_size() {
+            self.show_note(&format!(
+                "context: about {} of {} tokens ({} %); /compact makes room",
+                format_thousands(used),
+                format_thousands(window),
+                used * 100 / window.max(1)
+            ));
+        }
         self.show_note(&format!(
             "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; {cost}",
             format_count(calls, "model call"),
@@ -458,6 +567,57 @@ async fn learn_names(models: Arc<dyn ModelDirectory>, names: editor::Names) {
     *names.lock().unwrap_or_else(PoisonError::into_inner) = all;
 }
 
+/// Work on a conversation that a person watches.
+struct Watched<'a> {
+    view: &'a mut Screen,
+    inbox: mpsc::UnboundedReceiver<Shown>,
+    allowed: &'a Mutex<Allowed>,
+    stop: CancellationToken,
+    is_attended: bool,
+}
+
+impl Watched<'_> {
+    /// Shows the work until it ends, and stops it when the person wants that. Returns its result, and what was
+    /// typed meanwhile.
+    async fn watch<T>(self, work: impl Future<Output = T>) -> (T, String) {
+        let Self { view, mut inbox, allowed, stop, is_attended } = self;
+        let quiet = if is_attended { Quiet::begin().map(Arc::new) } else { None };
+        let mut interrupts = signal(SignalKind::interrupt()).ok();
+        let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
+        let mut tick = tokio::time::interval(TICK);
+        let mut work = Box::pin(work);
+        let result = loop {
+            tokio::select! {
+                biased;
+                () = wait_for_signal(&mut interrupts) => stop.cancel(),
+                () = wait_for_signal(&mut continues) => {
+                    let _ = quiet.as_ref().map(|quiet| quiet.set_again());
+                    view.forget_drawn();
+                }
+                Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
+                result = &mut work => break result,
+                _ = tick.tick() => {
+                    view.set_typed(quiet.as_ref().map(|quiet| quiet.keep_typed()).unwrap_or_default());
+                    if quiet.as_ref().is_some_and(|quiet| quiet.take_escape()) {
+                        stop.cancel();
+                    }
+                    view.tick();
+                }
+            }
+        };
+        while let Ok(shown) = inbox.try_recv() {
+            view.show(shown);
+        }
+        (result, quiet.map(|quiet| quiet.take_typed()).unwrap_or_default())
+    }
+}
+
+/// Returns what sends the activities of a run to the screen.
+fn observer_of(screen: &mpsc::UnboundedSender<Shown>) -> Arc<agent::Observer> {
+    let shown = screen.clone();
+    Arc::new(move |activity: agent::Activity<'_>| drop(shown.send(Shown::from_activity(activity))))
+}
+
 /// Shows something; a question also gets its answer.
 async fn show_activity(
     screen: &mut Screen,
@@ -518,10 +678,29 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
     match (&outcome.failure, &outcome.limit) {
         _ if outcome.cancelled => Some("stopped".to_owned()),
         (Some(failure), _) => Some(format!("no answer: {}", failure.text)),
-        (None, Some(limit)) => Some(format!("the turn met its limit {}", limit.as_words())),
-        (None, None) if outcome.cut => Some("the answer was cut at the most tokens of one reply".to_owned()),
+        (None, Some(limit)) => Some(limit_text(limit)),
+        (None, None) if outcome.cut => {
+            Some("the answer was cut: it reached the most tokens of one reply; ask for the rest".to_owned())
+        }
         (None, None) if !outcome.has_answer() => Some("the model gave no answer".to_owned()),
         (None, None) => None,
+    }
+}
+
+/// Describes the limit at which a turn ended.
+fn limit_text(limit: &Limit) -> String {
+    match limit {
+        Limit::Iterations(count) => {
+            format!("stopped after {count} replies of the model; say \"go on\" to continue")
+        }
+        Limit::Time(millis) => format!("stopped after {}", format_seconds(Duration::from_millis(*millis))),
+        Limit::Tokens(tokens) => format!("stopped after {} tokens", format_thousands(*tokens)),
+        Limit::Loop => {
+            "stopped: the model made the same call again and again, with the same result".to_owned()
+        }
+        Limit::Corrections => {
+            "stopped: the model's replies could not be used, also after a correction".to_owned()
+        }
     }
 }
 
@@ -555,7 +734,7 @@ pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<Saved
 fn cost_summary(spent: &Spent) -> String {
     let Spent { tokens, calls, uncounted } = spent;
     let calls_made =
-        if *calls > 0 { format!(" · {}", format_count(*calls, "model call")) } else { String::new() };
+        if *calls > 1 { format!(" · {}", format_count(*calls, "model call")) } else { String::new() };
     if calls == uncounted {
         return calls_made;
     }
@@ -596,7 +775,8 @@ mod tests {
         check(&Outcome::default(), Some("no answer"));
         check(&Outcome { cut: true, ..answered.clone() }, Some("cut"));
         check(&Outcome { cancelled: true, ..answered.clone() }, Some("stopped"));
-        check(&Outcome { limit: Some(agent::Limit::Iterations(5)), ..answered }, Some("max_iterations"));
+        check(&Outcome { limit: Some(Limit::Iterations(5)), ..answered.clone() }, Some("after 5 replies"));
+        check(&Outcome { limit: Some(Limit::Loop), ..answered }, Some("the same call"));
     }
 
     #[test]
@@ -604,7 +784,8 @@ mod tests {
         let tokens = agent::Tokens { prompt: 1_200, completion: 80, ..Default::default() };
         for (calls, uncounted, expected) in [
             (0, 0, ""),
-            (1, 0, " · 1 model call · 1,200 tokens in, 80 out"),
+            (1, 0, " · 1,200 tokens in, 80 out"),
+            (1, 1, ""),
             (2, 2, " · 2 model calls"),
             (3, 1, " · 3 model calls · at least 1,200 tokens in, 80 out"),
         ] {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
@@ -35,8 +35,15 @@ impl SavedTerminal {
 #[derive(Debug)]
 pub(super) struct Quiet {
     terminal: SavedTerminal,
-    /// The text typed while no question waited for a key.
-    typed: Mutex<Vec<u8>>,
+    typed: Mutex<TypedKeys>,
+}
+
+/// The keys typed while no question waited for one.
+#[derive(Debug, Default)]
+struct TypedKeys {
+    bytes: Vec<u8>,
+    /// Since when the last of them is Esc.
+    escape: Option<Instant>,
 }
 
 /// Ctrl-C as a key.
@@ -46,6 +53,8 @@ pub(super) const CTRL_D: u8 = 4;
 /// Ctrl-Z as a key: the process was suspended and continues.
 pub(super) const CTRL_Z: u8 = 26;
 const ESCAPE: u8 = 27;
+/// The pause after which Esc is a key, and not the beginning of another key's sequence.
+const ESCAPE_PAUSE: Duration = Duration::from_millis(80);
 /// The pause after which a paste is complete.
 const PASTE_PAUSE: Duration = Duration::from_millis(100);
 /// The tenths of a second without a key after which a single letter is an answer.
@@ -90,9 +99,14 @@ impl Quiet {
         let mut typed = self.typed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut chunk = [0; 4096];
         while let Ok(count @ 1..) = (&self.terminal.tty).read(&mut chunk) {
-            typed.extend_from_slice(&chunk[..count]);
+            typed.bytes.extend_from_slice(&chunk[..count]);
         }
-        clean_typed(&String::from_utf8_lossy(&typed))
+        clean_typed(&String::from_utf8_lossy(&typed.bytes))
+    }
+
+    /// Returns true once after Esc was pressed. What was typed before it stays.
+    pub(super) fn take_escape(&self) -> bool {
+        self.typed.lock().unwrap_or_else(PoisonError::into_inner).take_escape(Instant::now())
     }
 
     /// Waits for a key, or a text that is typed at once. What was typed before is no answer and waits for the
@@ -106,8 +120,14 @@ impl Quiet {
             }
             match (&self.terminal.tty).read(&mut bytes) {
                 // An arrow, another special key, or a marked paste: its bytes are not letters.
-                Ok(1..) if bytes[0] == ESCAPE => {
-                    while matches!((&self.terminal.tty).read(&mut bytes), Ok(1..)) {}
+                Ok(count @ 1..) if bytes[0] == ESCAPE => {
+                    let mut is_alone = count == 1;
+                    while matches!((&self.terminal.tty).read(&mut bytes), Ok(1..)) {
+                        is_alone = false;
+                    }
+                    if is_alone {
+                        break Some(Typed { key: Some(CTRL_C), is_line: false });
+                    }
                 }
                 Ok(1) if bytes[0] == CTRL_Z => {
                     self.suspend();
@@ -151,8 +171,25 @@ impl Quiet {
             }
             typed = more;
         }
-        self.typed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes.clear();
         typed
+    }
+}
+
+impl TypedKeys {
+    fn take_escape(&mut self, now: Instant) -> bool {
+        if self.bytes.last() != Some(&ESCAPE) {
+            self.escape = None;
+            return false;
+        }
+        if now.duration_since(*self.escape.get_or_insert(now)) < ESCAPE_PAUSE {
+            return false;
+        }
+        self.escape = None;
+        while self.bytes.last() == Some(&ESCAPE) {
+            self.bytes.pop();
+        }
+        true
     }
 }
 
@@ -228,6 +265,21 @@ mod tests {
         check(b"please", None, false);
         check(b"also this\n", None, true);
         check(b"no\x03", Some(CTRL_C), false);
+    }
+
+    #[test]
+    fn only_esc_itself_is_esc() {
+        let (now, mut keys) = (Instant::now(), TypedKeys::default());
+        let after = |keys: &mut TypedKeys, bytes: &[u8], millis: u64| {
+            keys.bytes.extend_from_slice(bytes);
+            keys.take_escape(now + Duration::from_millis(millis))
+        };
+        assert!(!after(&mut keys, b"and", 0) && !after(&mut keys, b"\x1b[A\x1bOP\x1b[200~x\x1b[201~", 100));
+        assert!(!after(&mut keys, b"\x1b", 200), "more may follow");
+        assert!(!after(&mut keys, b"[B", 400), "an arrow that came in two parts");
+        assert!(!after(&mut keys, b"\x1b", 500) && after(&mut keys, b"", 600));
+        assert!(!after(&mut keys, b"", 900), "once");
+        assert_eq!(clean_typed(&String::from_utf8_lossy(&keys.bytes)), "andx");
     }
 
     #[test]

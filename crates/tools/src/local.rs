@@ -38,6 +38,7 @@ use super::source::{Permit, Source, run_with_limit};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
 use exec::{Order, Ran};
+use read::WantedLines;
 use search::Query;
 use specs::Tool;
 pub(super) use specs::{Naming, agent_names};
@@ -58,7 +59,7 @@ pub(super) struct Local {
 #[derive(Clone)]
 enum Call {
     Exec { command: String, workdir: Place, timeout: Option<Duration> },
-    Read { place: Place, offset: usize, limit: Option<usize> },
+    Read { place: Place, lines: WantedLines },
     Write { place: Place, content: String },
     Edit { place: Place, edits: Vec<Edit> },
     Ls { place: Place },
@@ -107,8 +108,8 @@ impl Local {
             .naming
             .find_tool(name)
             .ok_or_else(|| ToolError::Failed(format!("there is no tool {name}")))?;
-        let (workspace, arguments) = (Arc::clone(&self.workspace), arguments.clone());
-        run_blocking(move |_| read_call(tool, &Arguments(&arguments), &workspace)).await
+        let (workspace, naming, arguments) = (Arc::clone(&self.workspace), self.naming, arguments.clone());
+        run_blocking(move |_| read_call(tool, naming, &Arguments(&arguments), &workspace)).await
     }
 }
 
@@ -119,7 +120,12 @@ pub fn named_subject(arguments: &Map<String, Value>) -> Option<&str> {
     text(COMMAND).or_else(|| text(PATH))
 }
 
-fn read_call(tool: Tool, arguments: &Arguments<'_>, workspace: &Workspace) -> Result<Call, ToolError> {
+fn read_call(
+    tool: Tool,
+    naming: Naming,
+    arguments: &Arguments<'_>,
+    workspace: &Workspace,
+) -> Result<Call, ToolError> {
     let here = |names| {
         workspace.find_place(arguments.optional_text(names)?.filter(|text| !text.is_empty()).unwrap_or("."))
     };
@@ -134,8 +140,11 @@ fn read_call(tool: Tool, arguments: &Arguments<'_>, workspace: &Workspace) -> Re
         },
         Tool::Read => Call::Read {
             place: place()?,
-            offset: arguments.optional_count(&["offset"])?.unwrap_or(1),
-            limit: arguments.optional_count(&["limit"])?,
+            lines: WantedLines {
+                first: arguments.optional_count(&["offset"])?.unwrap_or(1),
+                limit: arguments.optional_count(&["limit"])?,
+                naming,
+            },
         },
         Tool::Write => {
             Call::Write { place: place()?, content: arguments.required_text(&["content"])?.to_owned() }
@@ -198,9 +207,7 @@ impl Call {
         stopped: &AtomicBool,
     ) -> Result<ToolOutput, ToolError> {
         match self {
-            Self::Read { place, offset, limit } => {
-                read::read_file(workspace, place, *offset, *limit, stopped)
-            }
+            Self::Read { place, lines } => read::read_file(workspace, place, *lines, stopped),
             Self::Write { place, content } => write::write_file(workspace, place, content),
             Self::Edit { place, edits } => {
                 edit::plan_change(workspace, place, edits)?.write_change(workspace, place)

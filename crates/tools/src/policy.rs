@@ -23,6 +23,7 @@ pub(super) use command::commands_of;
 pub use command::{CommandPattern, and_list, parse_pipeline, plain_words};
 use pattern::{HostPattern, PathPattern, compile_wildcard};
 use regex::Regex;
+pub(super) use shell::quote_word;
 use wire::units::UnusableSetting;
 
 /// The commands, paths and hosts of a call, as rules judge them.

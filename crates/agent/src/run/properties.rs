@@ -58,6 +58,7 @@ fn events(run: &Run, chance: &Chance) -> Vec<EventKind> {
         }
         (Step::Finish(_), Chance::Refused) => vec![EventKind::NoteAdded("Undone.".into())],
         (Step::Finish(_), Chance::Blank) => vec![EventKind::ModelChanged(SMALLER)],
+        (Step::Finish(_), Chance::Crash) => vec![EventKind::CompactionStarted],
         (Step::Finish(_), _) => vec![],
         (_, Chance::Cancel) => vec![EventKind::Cancelled],
         (Step::Act(Action::CallTool(_)), Chance::Crash) => vec![EventKind::ToolStarted, EventKind::Resumed],

@@ -62,6 +62,8 @@ impl AskedModel {
 pub(super) enum Phase {
     Model,
     Summary(std::ops::Range<usize>),
+    /// Between two turns, a summary is awaited; the outcome is that of the last turn.
+    Compaction(std::ops::Range<usize>, Box<Outcome>),
     Pause(u64),
     Calls(CallQueue),
     Approval(ApprovalWait),
@@ -75,7 +77,7 @@ impl Phase {
     pub(super) fn name(&self) -> &'static str {
         match self {
             Self::Model => "waits for the model",
-            Self::Summary(_) => "waits for a summary",
+            Self::Summary(_) | Self::Compaction(..) => "waits for a summary",
             Self::Pause(_) => "pauses",
             Self::Calls(_) => "runs tools",
             Self::Approval(_) => "waits for approval",

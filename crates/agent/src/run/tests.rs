@@ -1028,6 +1028,28 @@ fn events_between_turns_are_told_once() {
 }
 
 #[test]
+fn a_summary_on_request_stands_for_all_but_the_first_message() {
+    let mut sim = sim(|_| {});
+    sim.says(text("One.")).after(0, more("And?")).says(text("Two."));
+    sim.after(0, EventKind::CompactionStarted);
+    let call = sim.model_call();
+    let asked = call.messages[0]["content"].as_str().unwrap().to_owned();
+    assert_eq!(call.purpose, CallPurpose::Summary);
+    assert!(asked.contains("Assistant: One.") && asked.contains("Assistant: Two."), "{asked}");
+    let mut failing = sim.run.clone();
+    sim.says(text("In short: two."));
+    assert_eq!((sim.run.open_outcome(), sim.outcome().content.as_str()), (None, "Two."));
+    assert_eq!(sim.run.entries()[1..], [Entry::Summary("In short: two.".into())]);
+    assert_eq!(sim.run.compactable(), None);
+    sim.after(0, more("Go on."));
+    assert!(sim.last_words().ends_with("In short: two.\n\nGo on."), "{}", sim.last_words());
+    // Without a summary everything stays, and the conversation goes on.
+    let before = failing.entries().to_vec();
+    failing.apply(Event { at: 1_000_000, kind: EventKind::Cancelled }).unwrap();
+    assert_eq!((failing.entries(), failing.outcome().unwrap().content.as_str()), (&before[..], "Two."));
+}
+
+#[test]
 fn a_turn_without_answer_shows_its_own_work() {
     let mut sim = sim(|_| {});
     sim.says(text("Long ago.")).after(0, more("More.")).says(calls(&[READ])).ends(CallOutcome::Ok, "x");

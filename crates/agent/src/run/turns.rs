@@ -1,9 +1,14 @@
 //! The turns of a conversation: what counts within one, and how one ends and the next begins. Pure.
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use super::state::{Phase, Run, TurnState};
 use crate::correction;
+use crate::event::EventKind;
+use crate::outcome::Outcome;
+use crate::step::CallPurpose;
 use crate::transcript::{Entry, Exchange};
 
 impl Run {
@@ -22,6 +27,33 @@ impl Run {
         self.close_turn(&phase);
         self.entries.push(Entry::Note(text));
         self.phase = phase;
+    }
+
+    /// Returns the entries that a summary would stand for between two turns: all behind the first messages.
+    /// `None` if none of them is a reply.
+    pub(crate) fn compactable(&self) -> Option<Range<usize>> {
+        let start = self.entries.iter().take_while(|it| matches!(it, Entry::ClientMessage(_))).count();
+        let has_replies = self.entries[start..].iter().any(|it| matches!(it, Entry::Exchange(_)));
+        has_replies.then_some(start..self.entries.len())
+    }
+
+    pub(super) fn start_compaction(&mut self, phase: Phase) {
+        self.close_turn(&phase);
+        self.phase = match (phase, self.compactable()) {
+            (Phase::Done(outcome), Some(range)) => Phase::Compaction(range, outcome),
+            (phase, _) => phase,
+        };
+    }
+
+    /// Without a summary the conversation stays as it is.
+    pub(super) fn end_compaction(&mut self, range: Range<usize>, outcome: Box<Outcome>, kind: EventKind) {
+        if let EventKind::Summarised(reply) = kind
+            && !reply.content.trim().is_empty()
+        {
+            self.record_call(CallPurpose::Summary, &reply, None);
+            self.entries.splice(range, [Entry::Summary(reply.content)]);
+        }
+        self.phase = Phase::Done(outcome);
     }
 
     /// The outcome of the last turn becomes part of the transcript.

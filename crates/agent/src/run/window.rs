@@ -17,7 +17,7 @@ const SUMMARIES: u32 = 3;
 
 impl Run {
     /// The tokens of the next prompt.
-    pub(super) fn weigh_prompt(&mut self) -> u64 {
+    pub(crate) fn weigh_prompt(&mut self) -> u64 {
         let (has_tools, neutral) = (self.turn.limit.is_none(), self.mark_escaper());
         let messages = prompt::messages(&self.setup, &self.entries, has_tools, neutral);
         let tools = if has_tools { prompt::tools(&self.setup, neutral) } else { Vec::new() };

@@ -218,9 +218,9 @@ fn said(answer: &Answer) -> &'static str {
 async fn read_words() -> Option<Answer> {
     let read = tokio::task::spawn_blocking(|| read_line("  Tell it: ")).await;
     match read.unwrap_or(Input::End) {
-        Input::Text(words) if words.trim().is_empty() => None,
-        Input::Text(words) => Some(Answer::Instead(words.trim().to_owned())),
-        Input::Interrupt | Input::End => Some(Answer::Stop),
+        Input::Text { text, .. } if text.trim().is_empty() => None,
+        Input::Text { text, .. } => Some(Answer::Instead(text.trim().to_owned())),
+        Input::Output(_) | Input::Interrupt | Input::End => Some(Answer::Stop),
     }
 }
 
@@ -228,7 +228,7 @@ async fn read_words() -> Option<Answer> {
 fn answer_hint(has_always: bool, is_line: bool) -> String {
     let keys = if has_always { "y, n, a or t" } else { "y, n or t" };
     let first = if is_line { "" } else { "press Enter, then " };
-    format!("\n  That is not an answer: {first}answer {keys}; Ctrl-C stops the turn.")
+    format!("\n  That is not an answer: {first}answer {keys}; Esc stops the turn.")
 }
 
 /// Waits for an answer. `is_text`: only Enter and the keys that stop have a meaning.
@@ -290,6 +290,7 @@ async fn read_key<T: Send + 'static>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::answers::Answers;
     use super::super::super::approval::SessionGrant;
     use super::super::super::paint::Paint;
     use super::*;
@@ -310,7 +311,8 @@ mod tests {
     }
 
     fn question(asking: &Asking, rows: usize, hidden: usize) -> String {
-        Screen::new(Box::new(std::io::sink()), Paint(false), false, true).question_text(asking, rows, hidden)
+        Screen::new(Box::new(std::io::sink()), Paint(false), false, Answers::Screen)
+            .question_text(asking, rows, hidden)
     }
 
     fn file(real: &str, written: &str) -> Target {
@@ -363,7 +365,7 @@ mod tests {
             always: SessionGrant::Never,
             ..asking("shell_command outside the sandbox", Target::Other, Some(&output))
         };
-        let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, true);
+        let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, Answers::Screen);
         let rows = screen.rows_of(&asking);
         assert_eq!((rows.len(), rows[0].text.as_str()), (5, "line 35"));
         assert_eq!(
@@ -395,7 +397,7 @@ mod tests {
     #[test]
     fn a_long_command_is_shown_whole() {
         let rows = |line: &str| {
-            let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, true);
+            let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, Answers::Screen);
             screen.rows_of(&asking("shell_command", command(line, "."), None)).len()
         };
         assert_eq!(rows("ls -la"), 0);

@@ -3,6 +3,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde_json::json;
 use tokio::sync::oneshot;
 
+use super::super::answers::PlainText;
 use super::super::approval::SessionGrant;
 use super::*;
 use tools::{QuestionKind, Target};
@@ -24,7 +25,10 @@ impl Write for Paper {
 
 fn shown(speaks: bool, all: Vec<Shown>) -> String {
     let paper = Paper::default();
-    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), false, speaks);
+    // Both outputs in one.
+    let plain = || Answers::Plain(PlainText::new(Box::new(paper.clone())));
+    let answers = if speaks { Answers::Screen } else { plain() };
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), false, answers);
     screen.begin_turn();
     all.into_iter().for_each(|shown| screen.show(shown));
     screen.end_turn();
@@ -69,10 +73,23 @@ fn a_turn_reads_from_top_to_bottom() {
 }
 
 #[test]
-fn with_a_prompt_only_the_work_is_shown() {
-    let turn = |calls| vec![Shown::Asks { summary: false }, content("Text."), replied("Text.", calls)];
-    assert_eq!(shown(false, turn(0)), "", "the answer belongs elsewhere");
-    assert_eq!(shown(false, turn(1)), "Text.\n");
+fn with_a_prompt_all_words_are_standard_output() {
+    let paper = Paper::default();
+    let answers = Answers::Plain(PlainText::new(Box::new(paper.clone())));
+    let mut screen = Screen::new(Box::new(std::io::sink()), Paint(false), true, answers);
+    let written = || String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    screen.begin_turn();
+    screen.show(Shown::Asks { summary: false });
+    screen.show(content("I lo"));
+    assert_eq!(written(), "I lo", "it comes as it is written");
+    screen.show(content("ok."));
+    screen.show(replied("I look.", 1));
+    screen.show(begins("shell_command", &json!({"command": "ls"})));
+    screen.show(ended("shell_command", CallOutcome::Ok, "a\n", None));
+    screen.show(Shown::Asks { summary: false });
+    screen.show(replied("Not **streamed**.", 0));
+    screen.end_turn();
+    assert_eq!(written(), "I look.\n\nNot **streamed**.\n");
 }
 
 #[test]
@@ -95,7 +112,7 @@ fn a_call_that_was_stopped_is_not_left_open() {
 #[test]
 fn a_running_command_shows_the_end_of_its_output() {
     let paper = Paper::default();
-    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, Answers::Screen);
     screen.begin_turn();
     screen.show(begins("shell_command", &json!({"command": "make"})));
     let lines = (0..20).map(|number| format!("line {number}")).collect::<Vec<_>>().join("\n") + "\n";
@@ -114,7 +131,7 @@ fn a_running_command_shows_the_end_of_its_output() {
 #[test]
 fn what_was_written_before_a_stop_is_kept() {
     let paper = Paper::default();
-    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, Answers::Screen);
     screen.begin_turn();
     screen.show(Shown::Asks { summary: false });
     screen.show(content("Half a wo"));
@@ -134,7 +151,7 @@ fn what_was_written_before_a_stop_is_kept() {
 
 #[test]
 fn the_status_says_what_is_waited_for() {
-    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), true, true);
+    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), true, Answers::Screen);
     screen.begin_turn();
     let said = |screen: &Screen| screen.status.as_ref().map(|status| status.what.clone()).unwrap();
     screen.show(Shown::Asks { summary: false });
@@ -161,6 +178,8 @@ fn outcomes_are_short() {
     check("shell_command", CallOutcome::Ok, declined, None, shown);
     check("shell_command", CallOutcome::Ok, "[no output]", None, "└ ok · 1.5 s\n");
     check("read_file", CallOutcome::Ok, "a\nb\n", None, "└ 2 lines");
+    let part = "a\nb\n\n[lines 1 to 2; the file goes on; more]";
+    check("read_file", CallOutcome::Ok, part, None, "└ lines 1 to 2 of a longer file · 1.5 s\n");
     check(
         "edit_file",
         CallOutcome::Ok,
@@ -232,7 +251,7 @@ fn turn_again(turn: &[Shown]) -> Vec<Shown> {
 
 #[tokio::test]
 async fn a_question_after_the_turn_is_answered_no() {
-    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), false, true);
+    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), false, Answers::Screen);
     let (answer, answered) = oneshot::channel();
     screen.show(Shown::Asking(Asking {
         kind: QuestionKind::Call,
@@ -290,7 +309,7 @@ fn terminal_rows(output: &str) -> Vec<String> {
 #[test]
 fn words_appear_before_their_line_is_complete() {
     let paper = Paper::default();
-    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, Answers::Screen);
     let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
     screen.begin_turn();
     screen.show(Shown::Asks { summary: false });
@@ -310,7 +329,7 @@ fn words_appear_before_their_line_is_complete() {
 #[test]
 fn typed_text_stands_below_the_status_line() {
     let paper = Paper::default();
-    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, true);
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), true, Answers::Screen);
     let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
     screen.begin_turn();
     screen.show(Shown::Asks { summary: false });

@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::OFlags;
 
 use super::super::contract::{ToolError, ToolOutput};
+use super::super::policy::quote_word;
+use super::specs::Naming;
 use super::text::decode_text;
 use super::workspace::{Place, Workspace, io_failure};
 
@@ -18,6 +20,19 @@ const WHOLE: u64 = 16 << 20;
 const MOST_LINES: usize = 2_000;
 const MOST_BYTES: usize = 128 << 10;
 const LONGEST_LINE: usize = 16 << 10;
+/// The chat's model gets less of a result than that: a file ends where the note can say so.
+const MOST_BYTES_IN_CHAT: usize = 28 << 10;
+
+/// The lines that a call wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WantedLines {
+    /// The first one, from 1.
+    pub(super) first: usize,
+    /// The most lines.
+    pub(super) limit: Option<usize>,
+    /// Whose tool was called: the note about the rest names what its model can do.
+    pub(super) naming: Naming,
+}
 
 /// Opens a regular file for reading. A pipe or device is refused without waiting for its other end.
 pub(super) fn open_file(workspace: &Workspace, place: &Place) -> Result<File, ToolError> {
@@ -50,13 +65,12 @@ pub(super) fn read_whole(file: &mut File, place: &Place, limit: u64) -> Result<(
 pub(super) fn read_file(
     workspace: &Workspace,
     place: &Place,
-    offset: usize,
-    limit: Option<usize>,
+    lines: WantedLines,
     stopped: &AtomicBool,
 ) -> Result<ToolOutput, ToolError> {
     let mut file = open_file(workspace, place)?;
     let (bytes, is_whole) = read_whole(&mut file, place, WHOLE)?;
-    let mut window = Window::new(offset, limit);
+    let mut window = Window::new(lines);
     if is_whole {
         let Some((text, _)) = decode_text(&bytes) else { return Err(binary_error(place, bytes.len())) };
         text.split_inclusive('\n').take_while(|line| window.push(line.as_bytes())).for_each(drop);
@@ -104,20 +118,23 @@ struct Window {
     /// The lines seen.
     line: usize,
     first: usize,
+    naming: Naming,
     /// The first line after the shown ones.
     end: usize,
     is_cut: bool,
 }
 
 impl Window {
-    fn new(offset: usize, limit: Option<usize>) -> Self {
-        let end = offset.saturating_add(limit.unwrap_or(MOST_LINES).min(MOST_LINES));
-        Self { text: String::new(), line: 0, first: offset, end, is_cut: false }
+    fn new(lines: WantedLines) -> Self {
+        let WantedLines { first, limit, naming } = lines;
+        let end = first.saturating_add(limit.unwrap_or(MOST_LINES).min(MOST_LINES));
+        Self { text: String::new(), line: 0, first, naming, end, is_cut: false }
     }
 
     /// Adds the next line; false when no more is needed.
     fn push(&mut self, line: &[u8]) -> bool {
-        if self.line + 1 >= self.end || self.text.len() > MOST_BYTES {
+        let most_bytes = if self.naming == Naming::Chat { MOST_BYTES_IN_CHAT } else { MOST_BYTES };
+        if self.line + 1 >= self.end || self.text.len() > most_bytes {
             self.is_cut = true;
             return false;
         }
@@ -144,7 +161,15 @@ impl Window {
         }
         if self.is_cut {
             let (first, last) = (self.first, self.line);
-            let note = format!("\n[lines {first} to {last}; read on with offset {}]", last + 1);
+            let rest = match self.naming {
+                Naming::Agent => format!("read on with offset {}", last + 1),
+                Naming::Chat => {
+                    let path = quote_word(&place.written.display().to_string());
+                    let (from, to) = (last + 1, last + last.saturating_sub(first) + 1);
+                    format!("the file goes on; the command `sed -n {from},{to}p {path}` shows the next lines")
+                }
+            };
+            let note = format!("\n[lines {first} to {last}; {rest}]");
             self.text.push_str(&note);
         } else if self.line == 0 {
             "[the file is empty]".clone_into(&mut self.text);

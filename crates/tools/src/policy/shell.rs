@@ -53,7 +53,7 @@ pub(super) fn mark_inner_spaces(word: &str) -> String {
 }
 
 /// Quotes a word for a shell.
-pub(super) fn quote_word(text: &str) -> String {
+pub(crate) fn quote_word(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 

@@ -1,0 +1,187 @@
+//! `@file` in a message: the text of the file is sent below the words. The person names the file, so it may be
+//! anywhere.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, Read as _};
+use std::path::{Path, PathBuf};
+
+use super::screen::format_count;
+use super::transcript::fenced;
+use wire::visible::one_line;
+
+/// The most bytes of a file that are sent.
+const MOST_BYTES: u64 = 64 << 10;
+/// The most names of a directory that are sent, or offered for completion.
+const MOST_NAMES: usize = 200;
+
+/// What became of a mention.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mention {
+    pub(super) note: String,
+    pub(super) is_problem: bool,
+}
+
+/// Returns what is sent below a message for the files that its `line` mentions, and what to tell the person.
+pub(super) fn attach_files(line: &str, root: &Path) -> (String, Vec<Mention>) {
+    let (mut added, mut mentions) = (String::new(), Vec::new());
+    for name in mentioned_names(line) {
+        let shown = one_line(&name, 200);
+        let (note, is_problem) = match read_attachment(&find_path(&name, root)) {
+            Ok((text, size)) => {
+                let _ = write!(added, "\n\n{name}:\n{}", fenced(&text));
+                (format!("@{shown} · {size}"), false)
+            }
+            // A word such as `@property` is no mention.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => continue,
+            Err(error) => (format!("@{shown} is sent as it is written: {error}"), true),
+        };
+        mentions.push(Mention { note, is_problem });
+    }
+    (added, mentions)
+}
+
+/// Returns the names behind each `@` that begins a word: up to the next space, or in quotes.
+fn mentioned_names(line: &str) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    let mut before = ' ';
+    for (at, c) in line.char_indices() {
+        if c == '@' && before.is_whitespace() {
+            let rest = &line[at + 1..];
+            let quoted = rest.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+            let name = match quoted {
+                Some((name, _)) => name,
+                None => rest
+                    .split_whitespace()
+                    .next()
+                    .unwrap_or_default()
+                    .trim_end_matches(|c| ",;:!?)".contains(c)),
+            };
+            let name = if quoted.is_none() { name.strip_suffix('.').unwrap_or(name) } else { name };
+            if !name.is_empty()
+                && !rest.starts_with(char::is_whitespace)
+                && !names.iter().any(|known| known == name)
+            {
+                names.push(name.to_owned());
+            }
+        }
+        before = c;
+    }
+    names
+}
+
+fn find_path(name: &str, root: &Path) -> PathBuf {
+    match (name.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => root.join(name),
+    }
+}
+
+/// Reads a text file or the names of a directory, each with its size in words.
+fn read_attachment(path: &Path) -> io::Result<(String, String)> {
+    let kind = fs::metadata(path)?;
+    if kind.is_dir() {
+        let names = directory_names(path)?;
+        let text = names[..names.len().min(MOST_NAMES)].join("\n");
+        return Ok((text, format_count(names.len(), "name")));
+    }
+    if !kind.is_file() {
+        return Err(io::Error::other("it is neither a file nor a directory"));
+    }
+    let mut bytes = Vec::new();
+    fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    if bytes.contains(&0) {
+        return Err(io::Error::other("it is not text"));
+    }
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let lines = format_count(text.lines().count(), "line");
+    if kind.len() > MOST_BYTES {
+        let note = format!("\n[{} of {} bytes]", MOST_BYTES, kind.len());
+        return Ok((text + &note, format!("the first {lines}; the file is longer")));
+    }
+    Ok((text, lines))
+}
+
+/// Returns the sorted names of a directory; those of directories end with a slash.
+fn directory_names(path: &Path) -> io::Result<Vec<String>> {
+    let name = |entry: fs::DirEntry| {
+        let mark = if entry.path().is_dir() { "/" } else { "" };
+        format!("{}{mark}", entry.file_name().to_string_lossy())
+    };
+    let mut names: Vec<String> = fs::read_dir(path)?.filter_map(Result::ok).map(name).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Completes the mention at the end of a line: where it begins, and what may stand there.
+pub(super) fn complete_mention(line: &str, root: &Path) -> Option<(usize, Vec<String>)> {
+    let start = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+    let begun = line[start..].strip_prefix('@')?;
+    let (directory, name) = begun.split_at(begun.rfind('/').map_or(0, |at| at + 1));
+    let names = directory_names(&find_path(directory, root)).unwrap_or_default();
+    let fits = |found: &&String| {
+        found.starts_with(name)
+            && found.starts_with('.') == name.starts_with('.')
+            && one_line(found, 500) == **found
+    };
+    let whole = |found: &String| match format!("{directory}{found}") {
+        path if path.ends_with('/') => format!("@{path}"),
+        path if path.contains(' ') => format!("@\"{path}\" "),
+        path => format!("@{path} "),
+    };
+    Some((start, names.iter().filter(fits).take(MOST_NAMES).map(whole).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folder() -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("src")).unwrap();
+        fs::write(dir.path().join("a.txt"), "one\n```\ntwo\n").unwrap();
+        fs::write(dir.path().join("src/my file.rs"), "fn main() {}\n").unwrap();
+        fs::write(dir.path().join("image"), [0, 1, 2]).unwrap();
+        fs::write(dir.path().join("long"), "x".repeat(100 << 10)).unwrap();
+        dir
+    }
+
+    #[test]
+    fn mentioned_files_are_sent_below_the_words() {
+        let dir = folder();
+        let (added, mentions) = attach_files("Is @a.txt, or (me@b.c) @src right? @a.txt.", dir.path());
+        assert_eq!(added, "\n\na.txt:\n````\none\n```\ntwo\n````\n\nsrc:\n```\nmy file.rs\n```");
+        let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
+        assert_eq!(notes, ["@a.txt · 3 lines", "@src · 1 name"]);
+        let (added, mentions) = attach_files("@\"src/my file.rs\" @long", dir.path());
+        assert!(added.contains("fn main() {}") && added.contains("[65536 of 102400 bytes]"));
+        assert!(mentions.iter().all(|mention| !mention.is_problem), "{mentions:?}");
+    }
+
+    #[test]
+    fn other_words_stay_and_mistakes_are_told() {
+        let dir = folder();
+        assert_eq!(attach_files("@property @ x a@b", dir.path()), (String::new(), Vec::new()));
+        let (added, mentions) = attach_files("@src/nope.rs @image", dir.path());
+        assert_eq!((added.as_str(), mentions.len()), ("", 2));
+        assert!(mentions.iter().all(|mention| mention.is_problem));
+        assert!(mentions[0].note.starts_with("@src/nope.rs is sent as it is written: No such file"));
+        assert!(mentions[1].note.contains("not text"));
+    }
+
+    #[test]
+    fn mentions_are_completed() {
+        let dir = folder();
+        let check = |line: &str, expected: Option<(usize, &[&str])>| {
+            let found = complete_mention(line, dir.path());
+            let found =
+                found.as_ref().map(|(at, all)| (*at, all.iter().map(String::as_str).collect::<Vec<_>>()));
+            assert_eq!(found, expected.map(|(at, all)| (at, all.to_vec())), "{line}");
+        };
+        check("see @a", Some((4, &["@a.txt "])));
+        check("@s", Some((0, &["@src/"])));
+        check("@src/m", Some((0, &["@\"src/my file.rs\" "])));
+        check("@nope/x", Some((0, &[])));
+        check("see a", None);
+    }
+}
