@@ -291,7 +291,7 @@ impl Conversation {
         }
     }
 
-    /// Returns about how many tokens the next prompt has without a new message, and those that the window has.
+    /// Returns about how many tokens the conversation has, and those of the model's window.
     pub fn context_size(&self) -> Option<(u64, u64)> {
         let run = &self.held.as_ref()?.run;
         Some((run.clone().weigh_prompt(), run.configured_sizes().window))

@@ -83,7 +83,7 @@ pub enum EventKind {
     /// The next turn of a conversation goes to another model, or what is known of its model changed.
     #[serde(rename = "Moved")]
     ModelChanged(ModelSizes),
-    /// A summary is to stand for the conversation up to now, because the person wants that.
+    /// The person wants a summary in place of the conversation up to now.
     #[serde(rename = "Compacts")]
     CompactionStarted,
 }

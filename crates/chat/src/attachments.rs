@@ -1,5 +1,5 @@
-//! `@file` in a message: the text of the file is sent below the words. The person names the file, so it may be
-//! anywhere.
+//! `@file` in a message: the text of the file is sent below the words. The person names the file, so it may
+//! be anywhere.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +7,7 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::screen::format_count;
-use super::transcript::fenced;
+use super::transcript::code_block;
 use wire::visible::one_line;
 
 /// The most bytes of a file that are sent.
@@ -15,7 +15,7 @@ const MOST_BYTES: u64 = 64 << 10;
 /// The most names of a directory that are sent, or offered for completion.
 const MOST_NAMES: usize = 200;
 
-/// What became of a mention.
+/// A mention and its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mention {
     pub(super) note: String,
@@ -29,7 +29,7 @@ pub(super) fn attach_files(line: &str, root: &Path) -> (String, Vec<Mention>) {
         let shown = one_line(&name, 200);
         let (note, is_problem) = match read_attachment(&find_path(&name, root)) {
             Ok((text, size)) => {
-                let _ = write!(added, "\n\n{name}:\n{}", fenced(&text));
+                let _ = write!(added, "\n\n{name}:\n{}", code_block(&text));
                 (format!("@{shown} · {size}"), false)
             }
             // A word such as `@property` is no mention.

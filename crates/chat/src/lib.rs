@@ -276,7 +276,7 @@ async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> 
         ),
         why => why,
     };
-    let spent = session.spent();
+    let spent = session.total_cost();
     let result = result_event(&outcome.content, why.as_deref(), &spent, began.elapsed());
     let written = session.end_answer(&outcome, &result);
     written.map_err(|error| format!("standard output cannot be written: {error}"))?;

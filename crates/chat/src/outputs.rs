@@ -23,7 +23,7 @@ pub(super) struct CallOutput {
     pub(super) tool: String,
     /// The command, the file or what else it was called with.
     pub(super) subject: String,
-    /// What it returned, or the change that it made.
+    /// The result, or the change that it made.
     pub(super) text: String,
     /// Whether the text is a change.
     pub(super) is_change: bool,

@@ -1,5 +1,5 @@
-//! `!command`: a command that the person runs themselves, in their shell, with all their rights and outside the
-//! sandbox. Its output is shown as it comes, and the model learns it with the next message.
+//! `!command`: a command that the person runs themselves, in their shell, with all their rights and outside
+//! the sandbox. Its output is shown as it comes, and the model learns it with the next message.
 
 use std::io::{self, PipeReader, Read as _};
 use std::path::Path;
@@ -9,7 +9,7 @@ use tokio::process::Command;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// What the model gets of an output at most, in bytes.
+/// The most bytes of an output that the model gets.
 const LEARNED: usize = 16 << 10;
 /// How long output is awaited after the end of the command: a process in the background may hold it open.
 const REST: Duration = Duration::from_millis(200);
@@ -61,7 +61,7 @@ pub(super) async fn run_own_command(
     Ok((status.code(), output))
 }
 
-/// Sends what can be read as text, until the pipe ends or nobody listens.
+/// Sends the output as text until the pipe ends or its reader has gone.
 fn read_pieces(mut pipe: PipeReader, sender: &mpsc::UnboundedSender<String>) {
     let mut pending = Vec::new();
     let mut chunk = [0; 4096];

@@ -21,7 +21,7 @@ pub(super) fn show_paged(text: &str) -> std::io::Result<()> {
         let _ = input.write_all(text.as_bytes());
     }
     match running.wait()?.code() {
-        // What a shell says of a program that is not there.
+        // The shell did not find the program.
         Some(126 | 127) => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
         _ => Ok(()),
     }

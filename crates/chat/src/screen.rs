@@ -137,7 +137,7 @@ pub(super) struct Screen {
     thought: String,
     /// The end of what the running command wrote.
     output: String,
-    /// What the running call was called with.
+    /// The command or file of the running call.
     subject: String,
     outputs: Outputs,
     /// Whether a part of the reply is on the screen.

@@ -50,7 +50,7 @@ pub(super) struct Session {
     pub(super) yes: bool,
     /// The lines shown at the start.
     pub(super) greeting: Vec<String>,
-    /// What is wrong with the model's name.
+    /// A problem of the model's name.
     pub(super) doubt: Option<String>,
     /// Whether a person can be asked.
     pub(super) is_attended: bool,
@@ -343,11 +343,11 @@ impl Session {
     }
 
     /// Returns the cost of the conversation.
-    pub(super) fn spent(&self) -> Spent {
+    pub(super) fn total_cost(&self) -> Spent {
         self.conversation.total_cost()
     }
 
-    /// Ends the answer of a prompt: writes it if it was not streamed, and the `result` where events are wanted.
+    /// Ends the answer of a prompt: writes it if it was not streamed, and the `result` as the last event.
     ///
     /// # Errors
     /// When standard output cannot be written.
@@ -577,8 +577,8 @@ struct Watched<'a> {
 }
 
 impl Watched<'_> {
-    /// Shows the work until it ends, and stops it when the person wants that. Returns its result, and what was
-    /// typed meanwhile.
+    /// Shows the work until it ends, and stops it when the person wants that. Returns its result, and the
+    /// text typed meanwhile.
     async fn watch<T>(self, work: impl Future<Output = T>) -> (T, String) {
         let Self { view, mut inbox, allowed, stop, is_attended } = self;
         let quiet = if is_attended { Quiet::begin().map(Arc::new) } else { None };

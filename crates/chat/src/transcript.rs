@@ -74,14 +74,14 @@ fn exchange_text(exchange: &Exchange) -> String {
         if let Some(result) = exchange.results.iter().find(|result| result.id == call.id) {
             let text = &result.text[..result.text.floor_char_boundary(RESULT)];
             let cut = if text.len() < result.text.len() { "\n…" } else { "" };
-            let _ = writeln!(out, "\n{}", fenced(&format!("{}{cut}", text.trim_end())));
+            let _ = writeln!(out, "\n{}", code_block(&format!("{}{cut}", text.trim_end())));
         }
     }
     out
 }
 
 /// Returns a text as a block of code.
-pub(super) fn fenced(text: &str) -> String {
+pub(super) fn code_block(text: &str) -> String {
     let fence = "`".repeat(longest_fence(text).max(2) + 1);
     format!("{fence}\n{}\n{fence}", text.trim_end())
 }

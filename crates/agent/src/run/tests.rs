@@ -1028,7 +1028,7 @@ fn events_between_turns_are_told_once() {
 }
 
 #[test]
-fn a_summary_on_request_stands_for_all_but_the_first_message() {
+fn a_person_may_have_the_conversation_summarised() {
     let mut sim = sim(|_| {});
     sim.says(text("One.")).after(0, more("And?")).says(text("Two."));
     sim.after(0, EventKind::CompactionStarted);
