@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, header};
+use http::{HeaderMap, Method, header};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::state::{Current, Exchange};
@@ -34,6 +34,9 @@ const LOADING_ASKED_EVERY: Duration = Duration::from_secs(2);
 
 /// How often a request in the background gives its place to another one.
 const MOST_YIELDS: u32 = 3;
+
+/// How many headers a request gets on its way: the key, the span, and the count of hops.
+const ADDED_HEADERS: usize = 3;
 
 /// The upstream that is asked now, and the report that expects the outcome.
 type Chosen = (Arc<Upstream>, OutcomeReport);
@@ -250,6 +253,13 @@ impl Exchange {
     }
 }
 
+/// Copies headers, with room for those that are added on the way: clones have none, and would grow.
+fn copy_with_room(headers: &HeaderMap) -> HeaderMap {
+    let mut copy = HeaderMap::with_capacity(headers.len() + ADDED_HEADERS);
+    copy.extend(headers.iter().map(|(name, value)| (name.clone(), value.clone())));
+    copy
+}
+
 /// Reads a reply of this size: a large one on a thread of its own.
 async fn read_by_size<T: Send + 'static>(
     size: usize,
@@ -335,7 +345,7 @@ impl Current {
         record.record_attempt(attempt.edits.iter().chain(&fitted.edits), counted, fitted.trimmed.as_deref());
         attempt.rules.iter().for_each(|(rule, _)| count_adaptation(rule, &attempt.upstream.name));
         record.content().take_upstream_request(&attempt.upstream.name, || fitted.body.to_bytes());
-        let mut headers = request.outgoing.headers.clone();
+        let mut headers = copy_with_room(&request.outgoing.headers);
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
         }
