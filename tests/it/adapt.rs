@@ -564,6 +564,11 @@ fn the_page_of_rules_is_current() {
 A single parameter that a server does not know is left out (`parameter.drop:NAME`), renamed
 (`parameter.rename:FROM:TO`) or limited to the server's range (`parameter.at_most:NAME:NUMBER`). Leaving out
 `tool_choice`, `response_format`, `max_tokens`, `max_completion_tokens`, `stop` or `n` needs consent.
+
+Leaving out `store: false` needs none. Some clients send it with every chat request. A server that does not know
+the parameter keeps nothing because of it, and has the prompt already when it refuses. The `store: false` of a
+client of `/v1/responses`, such as Codex, never goes to the server: respool itself keeps nothing then
+(docs/clients.md).
 ",
     );
     page.push_str(DECLARED);

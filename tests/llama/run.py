@@ -3,7 +3,8 @@
 Sends requests of real clients, and conversations that templates refuse, to a REAL llama.cpp server (DIR, made by
 kit/setup.sh), directly and through respool. Prints a row for each; exit 0 only if all of them work through respool,
 with one request to the server in the second turn. With SERVER=sglang: to SGLang's front end (tests/sglang).
-With SERVER=vllm-rust: to vLLM's Rust front end (tests/vllm-rust).
+With SERVER=vllm-rust: to vLLM's Rust front end (tests/vllm-rust). With SERVER=vllm: to a REAL vLLM, which
+tests/vllm/kit/setup.sh has put into VLLM_DIR; its variable VERSION counts here too, and FLAGS are added to its own.
 """
 import http.server
 import json
@@ -24,7 +25,7 @@ SERVER = os.environ.get("SERVER", "llama.cpp")
 TEMPLATES = ["Qwen3.5-4B", "openai-gpt-oss-120b", "mistralai-Mistral-Nemo-Instruct-2407", "google-gemma-2-2b-it",
              "meta-llama-Llama-3.1-8B-Instruct", "NousResearch-Hermes-3-Llama-3.1-8B-tool_use"]
 PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
-WITHIN = 300
+WITHIN = 600
 PICTURE = ("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5"
            "ErkJggg==")
 
@@ -166,6 +167,7 @@ def conversations():
 
 def requests():
     for name, api, body in clients():
+        body.pop("stream_options", None)
         yield name, PATHS[api], {**body, "model": "tiny", "stream": False}
     for name, messages, tools in conversations():
         body = {"model": "tiny", "messages": messages, "max_tokens": 16}
@@ -180,17 +182,32 @@ def words(text):
         return text
 
 
+def vllm(template, port):
+    """The command that starts a real vLLM whose model always gives the same answer, and its variables."""
+    sys.path.insert(0, str(TOP / "tests/vllm/kit"))
+    import force
+    folder = pathlib.Path(os.environ["VLLM_DIR"]).resolve()
+    model, channel = ("gptoss", "<|channel|>final<|message|>") if "gpt-oss" in template else ("long", "")
+    command = [TOP / "tests/vllm/kit/serve.sh", folder, model, str(port), "--served-model-name", "tiny", "--max-model-len", "131072",
+               "--chat-template", DIR / "templates" / f"{template}.jinja", *os.environ.get("FLAGS", "").split()]
+    return command, {"FORCE": force.xargs(folder, model, channel + "It is done, and nothing more.")["force"]}
+
+
 def start(template, port):
     """The server with this template."""
+    variables = {}
     if SERVER == "sglang":
         command = [DIR / "sglang-venv/bin/python", TOP / "tests/sglang/server.py", DIR, template, str(port)]
     elif SERVER == "vllm-rust":
         command = [sys.executable, TOP / "tests/vllm-rust/server.py", DIR, template, str(port)]
+    elif SERVER == "vllm":
+        command, variables = vllm(template, port)
     else:
         model = "harmony.gguf" if "gpt-oss" in template else "tiny.gguf"
+        variables = {"LD_LIBRARY_PATH": str(DIR / "lib")}
         command = [DIR / "llama-server", "-m", DIR / model, "--port", str(port), "--jinja", "-c", "131072", "-np", "1", "-t", "1",
                    "--chat-template-file", DIR / "templates" / f"{template}.jinja"]
-    return Process(SERVER, f"http://127.0.0.1:{port}", *map(str, command), LD_LIBRARY_PATH=str(DIR / "lib"))
+    return Process(SERVER, f"http://127.0.0.1:{port}", *map(str, command), **variables)
 
 
 def check(template):

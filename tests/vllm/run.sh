@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts respool before a REAL vLLM (0.32.0 on CPU, tiny models that say what they are told to) and checks what comes out,
-# of respool as a relay and of its agents.
+# Puts respool before a REAL vLLM (0.32.0 on CPU, or VERSION=0.33.0; tiny models that say what they are told to) and
+# checks what comes out, of respool as a relay and of its agents.
 # usage: run.sh DIR [qwen|gptoss]      DIR, outside the repository, gets vLLM: 6 GB, once; exit 0 only if all checks pass
 #   RESPOOL=PATH a binary in place of a build   PART=relay|agents one part   ONLY=REGEX some of its checks   READY_S=600 bounds the wait for a server
 set -euo pipefail

@@ -7,8 +7,8 @@
 use crate::row::Row;
 use crate::rule::{Loss, Rule};
 use crate::words::{
-    ALTERNATE, GRAMMAR, LAST_ROLE, NO_CONTENT, NO_PARSER, NO_STRING, OTHER_TOOLS, PARTS, SGLANG_CONTENT,
-    VLLM_CONTENT,
+    ALTERNATE, GEMINI_TYPE_LIST, GRAMMAR, LAST_ROLE, NO_CONTENT, NO_PARSER, NO_STRING, ONE_BACKEND,
+    OTHER_TOOLS, PARTS, SGLANG_CONTENT, VLLM_CONTENT, VLLM_NULL, VLLM_RUST,
 };
 
 /// The words for the checks that respool takes over.
@@ -16,8 +16,6 @@ const CHECKED: &str = "the server's check; respool checks the arguments against 
 /// The words where respool takes over some of the checks.
 const FORMATS: &str = "the server's check; respool checks dates, times and UUIDs";
 const NOTHING: &str = "nothing";
-/// The name of a server that several rows quote.
-const VLLM_RUST: &str = "vLLM 0.33's Rust front end";
 
 /// All rules but those about single parameters. Among rows with the same words the first that changes the
 /// request counts.
@@ -205,7 +203,7 @@ pub const TABLE: &[Row] = &[
         signs: &[
             r"(?i)\btype\b[^\n]{0,30}must be a string",
             r"(?i)(?:unhashable|unsupported)[^\n]{0,20}(?:type: )?'?list'?",
-            r"(?i)proto field is not repeating",
+            r"(?i)proto field is not repeating|recursion limit exceeded",
             r"(?i)cannot unmarshal array into Go struct field [\w.]*\.type of type string",
         ],
         said: &[
@@ -214,10 +212,8 @@ pub const TABLE: &[Row] = &[
                 "json: cannot unmarshal array into Go struct field .tools.function.parameters.properties.type of type string",
             ),
             ("SGLang template", "can only concatenate str; unhashable type: 'list'"),
-            (
-                "Gemini",
-                "Invalid value at 'tools[0].parameters.type' (type), Proto field is not repeating, cannot start list.",
-            ),
+            ("Gemini", GEMINI_TYPE_LIST),
+            (VLLM_RUST, "invalid operation: recursion limit exceeded (in chat:22)"),
         ],
         example: (
             r#"{"tools":[{"function":{"name":"f","parameters":{"properties":{"a":{"type":["string","null"]}}}}}]}"#,
@@ -324,6 +320,8 @@ pub const TABLE: &[Row] = &[
             ("llama.cpp", "Failed to parse grammar"),
             ("LM Studio", "Error: failed to initialize samplers"),
             ("llama.cpp", "number of repetitions exceeds sane defaults"),
+            ("vLLM", "Grammar error: Unimplemented keys: [\"uniqueItems\"]"),
+            ("vLLM 0.33", ONE_BACKEND),
         ],
         example: (
             r#"{"tools":[{"function":{"name":"f","parameters":{"properties":{"a":{"type":"string","maxLength":65536,"format":"uri"}}}}}]}"#,
@@ -510,8 +508,7 @@ pub const TABLE: &[Row] = &[
             r"(?i)content['`\x22]?[^\n]{0,30}(?:field required|is required|missing)",
             r"(?i)(?:expected|must be) a string[^\n]{0,40}\bgot null",
             r"(?i)none has no element|can only concatenate str[^\n]{0,20}nonetype",
-            r"(?i)invalid message content type: <nil>",
-            r"(?i)'content' field must be a string or an array of objects",
+            r"(?i)invalid message content type: <nil>|'content' field must be a string or an array of objects",
             NO_STRING,
             NO_CONTENT,
         ],
@@ -520,6 +517,7 @@ pub const TABLE: &[Row] = &[
             ("Ollama", "invalid message content type: <nil>"),
             ("SGLang", SGLANG_CONTENT),
             ("LM Studio", "Invalid 'content': 'content' field must be a string or an array of objects."),
+            ("vLLM", VLLM_NULL),
             (VLLM_RUST, VLLM_CONTENT),
             ("a chat template", "can only concatenate str (not \"NoneType\") to str"),
         ],
@@ -742,16 +740,16 @@ pub const TABLE: &[Row] = &[
         loss: Loss::Media,
         lost: "the sound",
         signs: &[
-            r"(?i)audio input is not supported",
-            r"(?i)(?:not|n't) support audio",
-            r"(?i)at most 0 audio",
+            r"(?i)audio input is not supported|(?:not|n't) support audio",
+            r"(?i)(?:is )?not a multimodal model",
             r"(?i)(?:input_audio|audio_url)['`\x22]?[^\n]{0,40}(?:not supported|unsupported|unknown|invalid)",
-            r"(?i)unsupported multimodal content: audio",
+            r"(?i)(?:at most 0|unsupported multimodal content:) audio",
             PARTS,
         ],
         said: &[
             ("llama.cpp", "audio input is not supported"),
             ("Ollama", "invalid message format"),
+            ("vLLM", "openai/gpt-oss-20b is not a multimodal model"),
             (VLLM_RUST, "unsupported multimodal content: audio"),
         ],
         example: (

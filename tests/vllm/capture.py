@@ -1,0 +1,94 @@
+"""usage: VERSION=0.33.0 capture.py KIT_DIR
+
+Records what a REAL vLLM of this version (KIT_DIR, made by kit/setup.sh) sends for the texts of a model that were recorded of
+0.32.0: the requests of those captures, with the same texts in the tokens of KIT_DIR's models. `fixtures/vllm` gets the
+requests and the replies, byte for byte.
+"""
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+FIXTURES = HERE.parents[1] / "fixtures/vllm"
+sys.path.insert(0, str(HERE / "kit"))
+import force  # noqa: E402
+
+KIT_DIR, VERSION = sys.argv[1], os.environ["VERSION"]
+RECORDED = "0.32.0"
+# The model of each set, and what vLLM was started with.
+SETS = {
+    "scripted-hermes-qwen3": ("qwen", []),
+    "scripted-qwen3coder": ("qwen", ["--tool-call-parser", "qwen3_coder", "--reasoning-parser", ""]),
+    "gptoss-harmony": ("gptoss", []),
+}
+# The tokens that end a reply, by their numbers in the recorded requests.
+ENDS = {2: "<|im_end|>", 200002: "<|return|>", 200012: "<|call|>"}
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def exchange(port, request):
+    """The answer's bytes, until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
+        connection.sendall(request)
+        received = b""
+        while piece := connection.recv(65536):
+            received += piece
+    return received
+
+
+def prepared(file, model, text):
+    """The body of a recorded request, in which the model is told to say the text in its present tokens."""
+    body = json.loads(file.read_bytes().split(b"\r\n\r\n", 1)[1])
+    recorded = body["vllm_xargs"]["force"].split(",")
+    end = ENDS.get(int(recorded[-1]), "")
+    body["vllm_xargs"] = force.xargs(KIT_DIR, model, text.removesuffix(end) + end, cut=True)
+    if body["max_tokens"] == len(recorded):
+        body["max_tokens"] = body["vllm_xargs"]["force"].count(",") + 1
+    return body
+
+
+def encoded(body):
+    text = json.dumps(body)
+    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}").encode()
+
+
+def record(kind, model, port):
+    old, new = FIXTURES / f"v{RECORDED}-{kind}", FIXTURES / f"v{VERSION}-{kind}"
+    new.mkdir(exist_ok=True)
+    texts = {name: entry["raw"] for name, entry in json.loads((old / "summary.json").read_text()).items() if "raw" in entry}
+    for name, text in texts.items():
+        request = f"{name}.nonstream.req.http"
+        body = prepared(old / request, model, text)
+        (new / request).write_bytes(encoded(body))
+        (new / f"{name}.nonstream.resp.http").write_bytes(exchange(port, encoded(body)))
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        (new / f"{name}.stream.resp.http").write_bytes(exchange(port, encoded(streamed)))
+    (new / "summary.json").write_text(json.dumps(texts, indent=1) + "\n")
+    print(new.name, len(texts), flush=True)
+
+
+for kind, (model, arguments) in SETS.items():
+    port = free_port()
+    server = subprocess.Popen([HERE / "kit/serve.sh", KIT_DIR, model, str(port), "--max-model-len", "8192", *arguments])
+    try:
+        while server.poll() is None:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
+                break
+            except OSError:
+                time.sleep(1)
+        record(kind, model, port)
+    finally:
+        server.terminate()
+        server.wait()
