@@ -460,6 +460,11 @@ async fn file_tools_do_not_write_protected_files() {
         repository(&bed.work(""));
         fs::create_dir(bed.work("own")).unwrap();
         std::os::unix::fs::symlink(".git", bed.work("alias")).unwrap();
+        for directory in ["mirror.git/objects", "mirror.git/refs", "src/objects", "src/refs", "made/objects"] {
+            fs::create_dir_all(bed.work(directory)).unwrap();
+        }
+        fs::write(bed.work("mirror.git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(bed.work("made/HEAD"), "ref: refs/heads/main\n").unwrap();
         for path in [
             ".git/hooks/pre-commit",
             ".git/config",
@@ -467,6 +472,11 @@ async fn file_tools_do_not_write_protected_files() {
             "sub/.GIT/config",
             "own/store.db",
             "respool.toml",
+            "mirror.git/config",
+            "mirror.git/hooks/update",
+            // The last parts of a repository without a work tree.
+            "src/HEAD",
+            "made/refs/x",
         ] {
             for (tool, arguments) in [
                 ("write", json!({"path": path, "content": "x"})),

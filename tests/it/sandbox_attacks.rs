@@ -366,8 +366,7 @@ fn git_status_of_the_person_runs_nothing() {
         git config include.path ../top && git config --add include.path ../deep/none && mkdir x && ln -s work/x/y ../.gitconfig";
     let separate = "mv .git store && echo 'gitdir: store' > .git";
     let bare = "git clone -q --bare . .bare && rm -rf .git && echo 'gitdir: ./.bare' > .git && git worktree add -q sub && rm -f a";
-    let named = "mkdir -p tools/hooks && echo cat > tools/clean && git config core.hooksPath tools/hooks && \
-        git config filter.x.clean 'sh $(git rev-parse --show-toplevel)/tools/clean' && echo '* filter=x' > .gitattributes";
+    let named = "mkdir -p tools/hooks && git config core.hooksPath tools/hooks";
     for (setup, commands) in [
         (
             linked,
@@ -402,7 +401,7 @@ fn git_status_of_the_person_runs_nothing() {
             named,
             [
                 "printf '#!/bin/sh\\ntouch ~/PWNED\\n' > tools/hooks/post-index-change; chmod +x tools/hooks/*",
-                "echo 'touch ~/PWNED; cat' > tools/clean; mv tools t; echo b > a",
+                "mv tools t; mkdir -p tools/hooks; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > tools/hooks/post-index-change; chmod +x tools/hooks/*; echo b > a",
             ],
         ),
         (
@@ -1141,6 +1140,12 @@ fn a_repository_that_starts_programs_is_set_aside() {
         ),
         (
             format!(
+                "git init -q w; git -C w {commit}; git -C w config core.worktree $HOME"
+            ),
+            "w",
+        ),
+        (
+            format!(
                 "git init -q i; git -C i {commit}; printf '[core] fsmonitor = \"touch ~/PWNED; false\"\\n' >> i/.git/config"
             ),
             "i",
@@ -1167,8 +1172,11 @@ fn a_repository_that_starts_programs_is_set_aside() {
     assert!(outputs[1].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
     let site = Site::with_repository();
-    let outputs =
-        site.run(&[], &["git init -q mine; git clone -q . clone; git -C clone switch -qc topic; true"]);
+    site.person("git init -q ../sub && git -C ../sub commit -q --allow-empty -m x");
+    let settings = format!("local.readable = [{:?}]", site.path("sub"));
+    let make = "git init -q mine; git -C mine -c protocol.file.allow=always submodule --quiet add ~/sub sub; \
+        git clone -q . clone; git -C clone switch -qc topic; true";
+    let outputs = site.run_at("full", &settings, &[], &[make]).outputs;
     assert!(
         outputs[0] == "[no output]" && site.work("clone/.git").exists() && site.work("mine/.git").exists(),
         "{outputs:#?}"
@@ -1199,36 +1207,56 @@ fn settings_in_a_made_repository_stop_no_later_command() {
 
 /// The configuration counts that is in force when a command begins, not when respool started.
 #[test]
-fn later_programs_of_git_are_read_only() {
+fn later_hooks_are_read_only() {
     let site = Site::with_repository();
     let later = format!(
-        "{PERSON}mkdir hooks && git config core.hooksPath hooks && mkdir tools && echo 'import sys; sys.stdout.write(sys.stdin.read())' > tools/clean.py && \
-        git config filter.x.clean 'python3 -m tools.clean' && echo '* filter=x' > .gitattributes"
+        "{PERSON}mkdir hooks && git config core.hooksPath hooks && touch inc && git config include.path ../inc"
     );
-    let evil = "printf '#!/bin/sh\\ntouch ~/PWNED\\n' > hooks/post-index-change; chmod +x hooks/*; \
-        for f in clean __init__; do echo 'open(\"../PWNED\", \"w\")' > tools/$f.py; done; echo b > a; true";
-    let outputs = site.run(&[], &["true", &later, evil]);
-    assert!(outputs[1].matches("ead-only file system").count() >= 3, "{outputs:#?}");
+    let evil = format!(
+        "{FSMONITOR}printf '#!/bin/sh\\ntouch ~/PWNED\\n' > hooks/post-index-change; chmod +x hooks/*; \
+         printf \"$fsm\" > inc; echo b > a; true"
+    );
+    let outputs = site.run(&[], &["true", &later, &evil]);
+    assert!(outputs[1].matches("ead-only file system").count() >= 2, "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
 }
 
-/// Settings are known by the shape of their names, and what they name is read-only with them.
+/// Settings are known by the shape of their names. Their links are read-only with them, and what `.envrc` takes
+/// unasked. What they name is the project's code, unless the owner says otherwise.
 #[test]
-fn settings_are_protected_with_what_they_name() {
+fn settings_are_protected_by_their_names() {
     let site = Site::new();
-    site.person("mkdir -p .claude/hooks scripts bin && echo own > scripts/run && ln -s ../../scripts/run .claude/hooks/run && \
-        printf 'source_env env.sh\\ndotenv .env\\nPATH_add bin\\nwatch_file a\\n' > .envrc && echo own > env.sh && echo own > a");
-    let evil = "for f in scripts/run env.sh bin/ls; do echo evil > $f; done; echo evil > .env; echo new > a; mv scripts s; true";
-    let outputs = site.run(&[], &[evil]);
+    site.person(
+        "mkdir -p .claude scripts bin kept && echo own > scripts/run && echo own > kept/lint && ln -s ../scripts/run .claude/run && \
+         printf 'dotenv\\nPATH_add bin\\nsource kept/lint\\n' > .envrc && echo own > .env.local && echo own > a",
+    );
+    let evil = "for f in scripts/run bin/ls kept/lint .env.local .env a; do echo evil > $f; done; mv scripts s; mv kept k; true";
+    let settings = "local.read_only = [\"kept\", \"later\"]";
+    let outputs = site.run_at("full", settings, &[], &[evil, "mkdir later"]).outputs;
     let read = |name: &str| fs::read_to_string(site.work(name)).unwrap_or_default();
     assert_eq!(
-        [read("scripts/run"), read("env.sh"), read("bin/ls"), read(".env"), read("a")],
-        ["own\n", "own\n", "", "", "new\n"],
+        [read("scripts/run"), read("bin/ls"), read("kept/lint"), read(".env.local"), read(".env"), read("a")],
+        ["own\n", "evil\n", "own\n", "own\n", "", "evil\n"],
         "{outputs:#?}"
     );
-    let make = "touch .vimrc .exrc lefthook-local.yml mise.prod.toml .envrc.local .vscode-test mise.rs CLAUDE.rs; true";
+    assert!(!site.work("later").exists(), "{outputs:#?}");
+    let make = "touch .vimrc .exrc lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode; \
+        touch .vscode-test mise.rs CLAUDE.rs .env; true";
     let outputs = Site::new().run(&[], &[make]);
-    assert_eq!(outputs[0].matches("respool renamed it").count(), 5, "{outputs:#?}");
+    assert_eq!(outputs[0].matches("respool renamed it").count(), 8, "{outputs:#?}");
+}
+
+/// The person looks at settings that a command made, and gives them their name back.
+#[test]
+fn settings_that_were_looked_at_have_one_name() {
+    let site = Site::new();
+    let make = "mkdir .vscode build; echo good > .vscode/tasks.json; echo good > AGENTS.md; \
+        ln .vscode/tasks.json build/t; ln AGENTS.md build/a; true";
+    let back = format!("{PERSON}for f in .vscode AGENTS.md; do mv $f.made-by-a-command $f; done");
+    let outputs = site.run(&[], &[make, &back, "echo evil > build/t; echo evil > build/a; true"]);
+    for name in [".vscode/tasks.json", "AGENTS.md"] {
+        assert_eq!(fs::read_to_string(site.work(name)).unwrap(), "good\n", "{outputs:#?}");
+    }
 }
 
 /// Servers outside the sandbox find code in directories that options and variables name.
@@ -1317,19 +1345,6 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
     assert_eq!(outputs[1].matches("respool renamed it").count(), 2, "{outputs:#?}");
     assert!(outputs[2] == "made\n" && outputs[3] == "changed\n", "{outputs:#?}");
     assert!(outputs[4].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
-}
-
-/// They are read-only as the hooks are.
-#[test]
-fn programs_of_hooks_are_read_only() {
-    let site = Site::with_repository();
-    site.person(
-        "mkdir scripts && printf '#!/bin/sh\\n' > scripts/lint.sh && printf '#!/bin/sh\\nsh scripts/lint.sh\\n' > .git/hooks/pre-commit && \
-         chmod +x scripts/lint.sh .git/hooks/pre-commit",
-    );
-    let outputs = site.run(&[], &["echo 'touch ~/PWNED' >> scripts/lint.sh"]);
-    site.person("git commit -q --allow-empty -m two");
-    site.assert_not_escaped(&outputs);
 }
 
 const AROUND_ROUTES: &str = r#"

@@ -98,6 +98,9 @@ wire::settings! {
         /// Files and directories that commands in the sandbox may write, in addition to the workspace and the
         /// usual caches.
         pub writable: Vec<PathBuf> = Vec::new(), with_example(r#"["~/builds"]"#);
+        /// Files and directories in the workspace that commands in the sandbox never write, in addition to
+        /// `.git` and settings of editors and agents: scripts that your hooks or `.envrc` run, for example.
+        pub read_only: Vec<PathBuf> = Vec::new(), with_example(r#"["scripts"]"#);
         /// Whether commands may write a workspace with a git repository where bubblewrap is missing, although
         /// they can then change the repository's hooks and configuration.
         pub unprotected_repositories: bool = false;

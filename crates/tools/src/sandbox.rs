@@ -16,6 +16,7 @@ mod git;
 mod handles;
 mod harmless;
 mod index;
+mod kept;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
@@ -30,8 +31,8 @@ mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
 mod temporary;
+mod watched;
 
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, PipeWriter};
 use std::path::{Path, PathBuf};
@@ -47,15 +48,17 @@ use super::environment::Passing;
 use super::process;
 use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
-pub(super) use handles::read_small;
+pub(super) use handles::read_text;
 pub use level::Level;
 pub use obeyed::decides_for_programs;
 use places::Places;
-use protected::{Kept, Protected, WatchedRepositories, WatchedSettings};
+use kept::Kept;
+use protected::Protected;
 use services::CommandNetwork;
 use spec::{Cover, HELD, Spec};
 use temporary::private_directory;
 pub use temporary::remove_temporary_directories;
+pub(super) use watched::Watched;
 
 #[cfg(target_os = "linux")]
 pub use launch::launch;
@@ -77,13 +80,13 @@ pub(super) struct Sandbox {
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
     workspace: PathBuf,
-    /// The places that MCP servers are given.
+    /// The places that the configuration names, and that MCP servers are given.
     named: Vec<PathBuf>,
     places: Places,
     /// What commands see as `/tmp`.
     temporary: Option<TempDir>,
     /// Found before the first command.
-    protected: OnceLock<Protected>,
+    protected: OnceLock<Arc<Protected>>,
     /// Read by commands, written by git's own: none runs beside those.
     turn: Arc<RwLock<()>>,
 }
@@ -107,30 +110,8 @@ pub(super) struct Launch {
     pub(super) command: Command,
     /// Everything that it started ends when this is closed; `None` without a launcher.
     pub(super) control: Option<PipeWriter>,
-    pub(super) watched: Watched,
-}
-
-/// Settings and repositories that are put right when a command has ended.
-#[derive(Debug, Default)]
-pub(super) struct Watched {
-    settings: Vec<WatchedSettings>,
-    repositories: Option<WatchedRepositories>,
-    unsearched: BTreeSet<PathBuf>,
-}
-
-impl Watched {
-    /// Returns a note on each file that it renames or puts back.
-    pub(super) fn restore(&self) -> Vec<String> {
-        let unsearched = self.unsearched.iter().map(|place| {
-            format!(
-                "{} is read-only for commands: it has too many directories or settings, or too long paths, to be looked through",
-                place.display()
-            )
-        });
-        let settings = self.settings.iter().flat_map(WatchedSettings::restore);
-        let repositories = self.repositories.iter().flat_map(WatchedRepositories::restore);
-        unsearched.chain(settings).chain(repositories).collect()
-    }
+    /// Looks at the workspace when the command has ended.
+    pub(super) watched: Option<Watched>,
 }
 
 /// Why a command failed, as far as its sandbox is the reason.
@@ -182,7 +163,7 @@ impl Sandbox {
             network,
             accepts_unprotected: config.unprotected_repositories,
             workspace: workspace.to_owned(),
-            named: config.named_by_servers.clone(),
+            named: config.read_only.iter().chain(&config.named_by_servers).map(|path| workspace.join(path)).collect(),
             places,
             temporary,
             protected: OnceLock::new(),
@@ -205,24 +186,33 @@ impl Sandbox {
         let below = path.strip_prefix(&self.workspace).unwrap_or(path);
         let is_git = |part: std::path::Component<'_>| part.as_os_str().eq_ignore_ascii_case(".git");
         below.components().any(is_git)
+            || below.ancestors().skip(1).any(|above| self.is_repository_with(above, below))
             || below == Path::new("respool.toml")
             || self.protected().is_of_git(path)
             || self.places.own.iter().any(|own| path.starts_with(own))
     }
 
-    /// What commands never write, searched for now if it is not known yet.
-    fn protected(&self) -> &Protected {
-        self.protected.get_or_init(|| Protected::find(&self.workspace, &self.places.configured, &self.named))
+    /// True for a repository without a work tree, and a directory that becomes one by a file in it.
+    fn is_repository_with(&self, directory: &Path, file: &Path) -> bool {
+        let first = file.strip_prefix(directory).ok().and_then(|below| below.iter().next());
+        let is_first = |name: &str| first.is_some_and(|first| first.eq_ignore_ascii_case(name));
+        let is_there = |name: &str| self.workspace.join(directory).join(name).symlink_metadata().is_ok();
+        search::is_repository(|name| is_first(name) || is_there(name))
     }
 
-    /// Searches for repositories that commands have made.
+    /// What commands never write, searched for now if it is not known yet.
+    fn protected(&self) -> &Arc<Protected> {
+        self.protected.get_or_init(|| {
+            Arc::new(Protected::find(&self.workspace, &self.places.configured, &self.named))
+        })
+    }
+
+    /// Searches for what commands never write, if that is not known yet.
     ///
     /// # Errors
-    /// When something cannot be protected.
+    /// When something of an earlier command's could not be renamed.
     pub(super) fn find_protected(&self) -> io::Result<()> {
-        self.protected().check_stuck()?;
-        self.protected().find_made(self.level.has_namespaces());
-        Ok(())
+        self.protected().check_stuck()
     }
 
     /// True where a command can be kept from changing anything at all.
@@ -291,19 +281,17 @@ impl Sandbox {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
             command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
-            return Ok(Launch { command, control: None, watched: Watched::default() });
+            return Ok(Launch { command, control: None, watched: None });
         };
         self.protected().check_stuck()?;
-        let is_watched = self.level.holds_files() && matches!(reach, Reach::Workspace | Reach::Repository(_));
         let has_mounts = self.level.has_namespaces();
-        let kept =
-            if is_watched { self.protected().find_kept(directory, has_mounts)? } else { Kept::default() };
         // The owner may have accepted that commands make settings.
-        let is_accepted = !self.level.has_namespaces() && self.accepts_unprotected;
-        let settings = if is_accepted { Vec::new() } else { self.protected().watched_settings(&kept)? };
-        let is_watched = is_watched && !is_accepted;
-        let repositories = is_watched.then(|| self.protected().watched_repositories());
-        let watched = Watched { settings, repositories, unsearched: kept.unsearched.clone() };
+        let is_watched = self.level.holds_files()
+            && matches!(reach, Reach::Workspace | Reach::Repository(_))
+            && (has_mounts || !self.accepts_unprotected);
+        let begun = is_watched.then(|| self.protected().begin(directory, has_mounts)).transpose()?;
+        let (kept, watched) = begun.unzip();
+        let kept: Kept = kept.unwrap_or_default();
         let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;
         let mut command = process::plain_command(launcher, passing);
@@ -371,7 +359,7 @@ impl Sandbox {
         spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
         if self.level.has_namespaces() {
             spec.frozen.extend(kept.frozen.iter().cloned());
-            spec.pinned = kept.fixed_directories().into_iter().cloned().collect();
+            spec.pinned = kept.pinned.iter().cloned().collect();
         }
         self.add_temporary(&mut spec);
         spec.leave_out_hidden();
@@ -382,7 +370,7 @@ impl Sandbox {
     }
 
     fn is_read_only(&self, place: &Path, kept: &Kept) -> bool {
-        !self.level.has_namespaces() && !self.accepts_unprotected && kept.has_any_in(place)
+        !self.level.has_namespaces() && kept.has_any_in(place)
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace.

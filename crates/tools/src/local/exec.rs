@@ -25,8 +25,6 @@ use super::run_blocking;
 
 /// The time for a command to end once it is asked to, and for reading its output once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
-/// The time for the launcher to end all processes of a command.
-const END: Duration = Duration::from_secs(6);
 
 /// Replaces the output of a command that wrote nothing.
 pub(super) const NO_OUTPUT: &str = "[no output]";
@@ -115,7 +113,8 @@ async fn run_to_end(order: Order, reach: Reach, mut gone: oneshot::Receiver<()>)
         (started, _) => started.map_err(|error| start_error(&error))?,
     };
     let ended = wait_for_exit(running, captured, limit, gone).await;
-    let notes = run_blocking(move |_| Ok(watched.restore())).await?;
+    let restore = move || watched.map(|watched| watched.restore()).unwrap_or_default();
+    let notes = run_blocking(move |_| Ok(restore())).await?;
     with_notes(ended, &notes)
 }
 
@@ -160,14 +159,15 @@ async fn wait_for_exit(
     let Running { mut child, mut output, mut hold } = running;
     if let Ok(None) = ended {
         drop(hold);
-        let _ = timeout(END, child.wait()).await;
+        // However long it takes: no other command runs beside what this one started.
+        let _ = child.wait().await;
         return Err(caller_gone());
     }
     let Ok(Some(status)) = ended else {
         hold.terminate();
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
-        let _ = timeout(END, child.wait()).await;
+        let _ = child.wait().await;
         return Err(timeout_error(limit, &captured.output.text()));
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.
@@ -192,7 +192,7 @@ fn command_words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start_order(order: &Order, reach: &Reach) -> io::Result<(Running, Watched)> {
+fn start_order(order: &Order, reach: &Reach) -> io::Result<(Running, Option<Watched>)> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
     let Launch { mut command, control, watched } =

@@ -13,7 +13,7 @@ use ignore::overrides::OverrideBuilder;
 use regex::{Regex, RegexBuilder};
 
 use super::super::contract::{ToolError, ToolOutput};
-use super::super::sandbox::read_small;
+use super::super::sandbox::read_text;
 use super::super::source::Permit;
 use super::arguments::wrong_argument;
 use super::read::{open_file, read_whole};
@@ -115,8 +115,7 @@ impl IgnoreRules {
             return Arc::clone(rules);
         }
         let mut rules = GitignoreBuilder::new(directory);
-        let texts = IGNORE_FILES.iter().filter_map(|name| read_small(&directory.join(name)));
-        for text in texts.filter(|text| text.len() <= LONGEST_RULES) {
+        for text in IGNORE_FILES.iter().filter_map(|name| read_text(&directory.join(name), LONGEST_RULES)) {
             for line in text.lines() {
                 // git passes over what is not a rule, too.
                 let _ = rules.add_line(None, line);

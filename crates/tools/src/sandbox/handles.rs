@@ -1,25 +1,52 @@
 //! Files and directories where a command may have put anything, or may put it meanwhile: each is opened
 //! through no link, and judged by its handle.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::time::SystemTime;
 
-use cap_std::fs::Dir;
+use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
 /// Larger indexes are not read.
-const MOST_BYTES: u64 = 512 << 20;
+const MOST_BYTES: usize = 512 << 20;
 /// Larger files of configuration are not read.
-const MOST_TEXT: usize = 1 << 20;
+pub(super) const MOST_TEXT: usize = 1 << 20;
 /// A handle that only names a place.
 #[cfg(target_os = "linux")]
 const PLACE: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
 const PLACE: OFlags = OFlags::RDONLY;
+
+/// What stands at a name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// A file or directory by its device and number. The time at which it was made tells it from a later one
+    /// with the same number.
+    Made(u64, u64, Option<SystemTime>),
+    /// A link by its target.
+    Link(std::path::PathBuf),
+}
+
+impl Entry {
+    /// Returns what stands at a name in a directory; `None` where nothing does.
+    pub(super) fn find(directory: &Dir, name: &OsStr) -> Option<Self> {
+        let data = directory.symlink_metadata(name).ok()?;
+        if data.is_symlink() {
+            return directory.read_link_contents(name).ok().map(Self::Link);
+        }
+        Some(Self::Made(data.dev(), data.ino(), data.created().ok().map(cap_std::time::SystemTime::into_std)))
+    }
+
+    pub(super) fn is_link(&self) -> bool {
+        matches!(self, Self::Link(_))
+    }
+}
 
 /// Opens a place, directory by directory, without following a symlink anywhere on its path. `openat2` would
 /// do it in one call, and systemd's `RestrictSUIDSGID` takes that away. Without `CLOEXEC` among the flags,
@@ -35,6 +62,19 @@ pub(super) fn open_place(path: &Path, more: OFlags) -> Result<OwnedFd, Errno> {
     if is_link { Err(Errno::LOOP) } else { Ok(place) }
 }
 
+/// Opens a directory in another one as a place.
+pub(super) fn open_place_in(directory: &Dir, name: &OsStr) -> Result<OwnedFd, Errno> {
+    openat(directory, name, PLACE | OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// Opens a directory in another one, if its owner may list it and reach what is in it.
+pub(super) fn open_in(directory: &Dir, name: &OsStr) -> Result<Dir, Errno> {
+    let flags = OFlags::NOFOLLOW | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let opened = openat(directory, name, flags, Mode::empty())?;
+    let is_open = Mode::from_raw_mode(fstat(&opened)?.st_mode).contains(Mode::RUSR | Mode::XUSR);
+    if is_open || !is_own(&opened) { Ok(Dir::from_std_file(opened.into())) } else { Err(Errno::ACCESS) }
+}
+
 /// Opens a directory, through no link.
 pub(super) fn open_directory(path: &Path) -> io::Result<Dir> {
     let place = open_place(path, OFlags::CLOEXEC)?;
@@ -42,14 +82,16 @@ pub(super) fn open_directory(path: &Path) -> io::Result<Dir> {
     Ok(Dir::from_std_file(directory.into()))
 }
 
-/// Gives this user all permissions for a directory, through no link.
-pub(super) fn open_to_owner(directory: &Path) -> io::Result<()> {
-    let place = open_place(directory, OFlags::CLOEXEC)?;
-    if !FileType::from_raw_mode(fstat(&place)?.st_mode).is_dir() {
-        return Err(io::ErrorKind::NotADirectory.into());
-    }
+/// Returns true for what belongs to this process's user.
+pub(super) fn is_own(place: impl AsFd) -> bool {
+    fstat(place).is_ok_and(|data| data.st_uid == nix::unistd::geteuid().as_raw())
+}
+
+/// Gives this user all permissions for what a place is.
+pub(super) fn open_to_owner(place: impl AsFd) -> io::Result<()> {
     // A handle that only names a place has no other way to it.
-    fs::set_permissions(format!("/proc/self/fd/{}", place.as_raw_fd()), fs::Permissions::from_mode(0o700))
+    let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
 /// Opens a regular file below a directory, out of which no link leads; `None` for anything else.
@@ -65,22 +107,34 @@ pub(super) fn open_file(directory: &Dir, name: &Path) -> io::Result<Option<fs::F
 pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
-    let data = file.metadata()?;
-    if !data.is_file() || data.len() > MOST_BYTES {
-        return Err(io::Error::other(format!("{} is not a file, or is too large", path.display())));
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST_BYTES).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    let failed = || io::Error::other(format!("{} is not a file, or is too large", path.display()));
+    read_at_most(file, MOST_BYTES).ok_or_else(failed)
 }
 
 /// Reads a small text, also through links, where a command may have put anything: a pipe would never end, and
 /// a device neither. `None` for a longer one: its beginning does not say what is in the rest.
-pub(crate) fn read_small(path: &Path) -> Option<String> {
+pub(super) fn read_small(path: &Path) -> Option<String> {
+    read_text(path, MOST_TEXT)
+}
+
+/// Does the same for a text of at most so many bytes.
+pub(crate) fn read_text(path: &Path, most: usize) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
-    let mut text = String::new();
-    let is_file = file.metadata().ok()?.is_file();
-    let is_read = is_file && file.take(MOST_TEXT as u64 + 1).read_to_string(&mut text).is_ok();
-    (is_read && text.len() <= MOST_TEXT).then_some(text)
+    String::from_utf8(read_at_most(file, most)?).ok()
+}
+
+/// Reads a regular file; `None` for anything else, and for one that has more bytes.
+pub(super) fn read_at_most(file: fs::File, most: usize) -> Option<Vec<u8>> {
+    let data = file.metadata().ok()?;
+    let mut bytes = Vec::new();
+    let fits = data.is_file() && usize::try_from(data.len()).is_ok_and(|length| length <= most);
+    let is_read = fits && file.take(most as u64 + 1).read_to_end(&mut bytes).is_ok();
+    (is_read && bytes.len() <= most).then_some(bytes)
+}
+
+/// Returns the first line of a small file of git's.
+pub(super) fn read_line(file: &Path) -> Option<String> {
+    let text = read_small(file)?;
+    text.lines().next().map(|line| line.trim().to_owned())
 }

@@ -1,82 +1,86 @@
 //! The repositories that a command may leave behind: those by which git starts no program. Called by
-//! `protected`.
+//! `watched` and `protected`.
 
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::handles::read_small;
-use super::obeyed::is_symlink;
+use super::super::programs::resolve_symlinks;
+use super::handles::{read_line, read_small};
+use super::search::Budget;
 
 /// Sections and keys of a repository's configuration by which git starts no program.
 const HARMLESS: &str = "\
     core.repositoryformatversion core.filemode core.bare core.logallrefupdates core.ignorecase core.precomposeunicode \
-    core.symlinks core.autocrlf core.worktree core.sparsecheckout core.sparsecheckoutcone extensions.objectformat \
-    extensions.refstorage remote.url remote.fetch remote.pushurl remote.tagopt \
+    core.symlinks core.autocrlf core.sparsecheckout core.sparsecheckoutcone extensions.objectformat \
+    extensions.refstorage remote.url remote.fetch remote.pushurl remote.tagopt remote.mirror \
     branch.remote branch.merge branch.rebase submodule.url submodule.active user.name user.email \
     init.defaultbranch pull.rebase commit.gpgsign advice.detachedhead";
 
-/// A repository with more than that below `modules` is not looked through.
-const MOST_SUBMODULES: usize = 10_000;
-
-/// True for a `.git` by which git starts no program. A file leads to a submodule's place in a repository
-/// above it.
-pub(super) fn is_harmless(git: &Path) -> bool {
-    match git.symlink_metadata() {
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
+/// True if git starts no program in the repository of such an entry: a `.git`, or a `HEAD` without a work
+/// tree. A file leads to a submodule's place in a repository above it.
+pub(super) fn is_harmless(entry: &Path, budget: &mut Budget) -> bool {
+    if entry.ends_with("HEAD") {
+        return entry.parent().is_some_and(|git| starts_nothing(git, None, budget));
+    }
+    match entry.symlink_metadata() {
+        _ if !entry.ends_with(".git") => false,
         Ok(data) if data.is_file() => {
-            let own = line(git).and_then(|line| {
-                git.parent()?.join(line.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
+            let own = read_line(entry).and_then(|line| {
+                entry.parent()?.join(line.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
             });
-            let is_part = |own: &PathBuf| {
-                git.ancestors().skip(2).any(|above| own.starts_with(above.join(".git/modules")))
-            };
-            data.nlink() == 1 && own.filter(is_part).is_some_and(|own| starts_nothing(&own))
+            let is_part = |own: &Path, above: &Path| own.starts_with(above.join(".git/modules"));
+            let above = own.as_ref().and_then(|own| entry.ancestors().skip(2).find(|above| is_part(own, above)));
+            data.nlink() == 1 && own.is_some_and(|own| above.is_some() && starts_nothing(&own, above, budget))
         }
-        Ok(data) => data.is_dir() && starts_nothing(git),
+        Ok(data) => data.is_dir() && starts_nothing(entry, None, budget),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
 /// True for a directory of git's with hooks that are samples, and a configuration without a key that could
 /// name a program. Without a `HEAD`, a directory may yet become any repository. No file has a second name, by
-/// which a later command could change it.
-pub(super) fn starts_nothing(git: &Path) -> bool {
+/// which a later command could change it. A submodule's work tree is in that of the repository `above`.
+fn starts_nothing(git: &Path, above: Option<&Path>, budget: &mut Budget) -> bool {
     let is_missing = |error: &io::Error| error.kind() == io::ErrorKind::NotFound;
     let has_none = |name: &str| git.join(name).symlink_metadata().is_err_and(|error| is_missing(&error));
     let is_sample = |entry: io::Result<fs::DirEntry>| {
         entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "sample"))
     };
     let (hooks, config) = (git.join("hooks"), git.join("config"));
-    let has_samples = || !is_symlink(&hooks) && fs::read_dir(&hooks).is_ok_and(|mut all| all.all(is_sample));
+    let has_samples = || !hooks.is_symlink() && fs::read_dir(&hooks).is_ok_and(|mut all| all.all(is_sample));
     let has_one_name = || config.symlink_metadata().is_ok_and(|data| data.is_file() && data.nlink() == 1);
-    let is_plain = || has_one_name() && read_small(&config).is_some_and(|text| names_nothing(&text));
+    let is_in_place = |tree: &str| {
+        let real = resolve_symlinks(&git.join(tree)).map(|found| found.real);
+        above.is_some_and(|above| real.is_some_and(|real| real.starts_with(above)))
+    };
+    let is_plain =
+        || has_one_name() && read_small(&config).is_some_and(|text| names_nothing(&text, is_in_place));
     git.join("HEAD").is_file()
         && has_none("commondir")
         && has_none("config.worktree")
         && (has_none("hooks") || has_samples())
         && (has_none("config") || is_plain())
-        && (has_none("modules") || submodules_start_nothing(git.join("modules")))
+        && (has_none("modules") || submodules_start_nothing(git, above.or(git.parent()), budget))
 }
 
 /// Returns true if this holds of all submodules, of which git may check out each one later.
-fn submodules_start_nothing(modules: PathBuf) -> bool {
-    let (mut waiting, mut left) = (vec![modules], MOST_SUBMODULES);
+fn submodules_start_nothing(git: &Path, above: Option<&Path>, budget: &mut Budget) -> bool {
+    let mut waiting = vec![git.join("modules")];
     while let Some(directory) = waiting.pop() {
         let has = |name: &str| directory.join(name).symlink_metadata().is_ok();
         if has("HEAD") || has("config") {
-            if !starts_nothing(&directory) {
+            if !starts_nothing(&directory, above, budget) {
                 return false;
             }
             continue;
         }
         let Ok(entries) = fs::read_dir(&directory) else { return false };
         for entry in entries {
-            let kind = entry.and_then(|entry| Ok((entry.file_type()?, entry.path())));
-            left -= 1;
-            match kind {
-                Ok((kind, path)) if kind.is_dir() && left > 0 => waiting.push(path),
-                Ok((kind, _)) if kind.is_file() && left > 0 => {}
+            match entry.and_then(|entry| Ok((entry.file_type()?, entry.path()))) {
+                Ok((kind, path)) if budget.take(1) && kind.is_dir() => waiting.push(path),
+                Ok((kind, _)) if !budget.is_spent() && kind.is_file() => {}
                 _ => return false,
             }
         }
@@ -85,7 +89,7 @@ fn submodules_start_nothing(modules: PathBuf) -> bool {
 }
 
 /// True for a configuration of harmless keys, written as git itself writes it.
-fn names_nothing(text: &str) -> bool {
+fn names_nothing(text: &str, is_in_place: impl Fn(&str) -> bool) -> bool {
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric());
     let mut section = String::new();
     text.lines().map(str::trim).all(|line| {
@@ -98,14 +102,12 @@ fn names_nothing(text: &str) -> bool {
             let part = part.strip_prefix('"').and_then(|part| part.strip_suffix('"'));
             return is_word(name) && part.is_some_and(|part| !part.contains(['"', '\\', ']']));
         }
-        let key = line.split('=').next().unwrap_or_default().trim().to_ascii_lowercase();
-        let is_known = || HARMLESS.split_ascii_whitespace().any(|known| known == format!("{section}.{key}"));
+        let (key, value) = line.split_once('=').unwrap_or((line, ""));
+        let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
+        let is_known = || match (section.as_str(), key.as_str()) {
+            ("core", "worktree") => !value.contains(['"', '\\']) && is_in_place(value),
+            (section, key) => HARMLESS.split_ascii_whitespace().any(|known| known == format!("{section}.{key}")),
+        };
         line.is_empty() || line.starts_with(['#', ';']) || (is_word(&key) && is_known())
     })
-}
-
-/// Returns the first line of a small file of git's.
-pub(super) fn line(file: &Path) -> Option<String> {
-    let text = read_small(file)?;
-    text.lines().next().map(|line| line.trim().to_owned())
 }

@@ -1,138 +1,196 @@
-//! The search for git repositories, and for directories that cannot be searched. Called by `protected`.
+//! The search for what other programs run or obey on their own: git repositories at any depth, and settings
+//! at the top of each. It goes by handles, so no link leads it elsewhere. Called by `protected` and `watched`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::fs;
-use std::io::{self, ErrorKind::InvalidFilename, ErrorKind::TimedOut};
-use std::os::unix::fs::MetadataExt as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-/// The most directories of a search, and its longest time. A place that is not searched to its end is
-/// read-only as a whole.
-const MOST_DIRECTORIES: usize = 200_000;
-const LONGEST_SEARCH: Duration = Duration::from_secs(20);
-/// A search for repositories.
+use cap_std::fs::Dir;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner, read_small};
+use super::obeyed::{is_environment, is_obeyed};
+
+/// The most directories that are searched and places that are looked up before or after one command, and the
+/// longest time for that. A workspace that needs more is read-only as a whole.
+const MOST_STEPS: usize = 400_000;
+const LONGEST: Duration = Duration::from_secs(20);
+/// The most directories that are open at once: each has others in it that wait.
+const MOST_OPEN: usize = 256;
+/// A longer path leaves no room for `.git` in what the system takes.
+const LONGEST_PATH: usize = 4_090;
+
+/// How much may still be done for one command.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: usize,
+    end: Instant,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self { left: MOST_STEPS, end: Instant::now() + LONGEST }
+    }
+
+    /// Returns false, from then on, if no more steps are left.
+    pub(super) fn take(&mut self, steps: usize) -> bool {
+        let is_late = Instant::now() > self.end;
+        self.left = if is_late { 0 } else { self.left.saturating_sub(steps) };
+        !self.is_spent()
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+
+    /// Reads a small text.
+    pub(super) fn read(&mut self, file: &Path) -> Option<String> {
+        let text = self.take(1).then(|| read_small(file)).flatten()?;
+        self.take(text.len() / 64).then_some(text)
+    }
+}
+
+/// What a search has found.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Directories with a `.git`.
-    pub(super) tops: BTreeMap<PathBuf, Identity>,
-    /// Repositories without a work tree.
-    pub(super) bare: Vec<PathBuf>,
+    /// Each `.git`, the `HEAD` of each repository without a work tree, which stands for its directory, and the
+    /// settings at the top of the places and of each repository.
+    pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
-    pub(super) closed: Vec<PathBuf>,
+    pub(super) closed: BTreeSet<PathBuf>,
+    /// Of these, the ones that were opened.
+    pub(super) opened: Vec<PathBuf>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
-    /// All directories, so that the next search reads only those that have changed.
-    listed: HashMap<PathBuf, Arc<Listed>>,
 }
 
-/// The parts of a directory that count for a search.
-#[derive(Debug)]
-struct Listed {
-    stamp: Option<Stamp>,
-    directories: Vec<PathBuf>,
-    git: Option<Identity>,
-    is_bare: bool,
-}
-
-/// Names in a directory of git's.
-const PARTS: [&str; 4] = ["HEAD", "objects", "refs", "commondir"];
-
-/// A file or directory by its number. The time at which it was made tells it from a later one with the same.
-pub(super) type Identity = (u64, u64, Option<SystemTime>);
-
-pub(super) fn identity(path: &Path) -> Option<Identity> {
-    let data = path.symlink_metadata().ok()?;
-    Some((data.dev(), data.ino(), data.created().ok()))
-}
-
-/// The time of a directory's last change, which no program can set, and its number.
-type Stamp = (i64, i64, u64);
-
-/// Returns the stamp of a directory; `None` where it may change again within the same tick of the clock.
-fn stamp(directory: &Path) -> Option<Stamp> {
-    const SECONDS: i64 = 2;
-    let data = directory.symlink_metadata().ok()?;
-    let now = i64::try_from(clock::own_time() / 1000).ok()?;
-    let is_old = data.ctime() < now - SECONDS;
-    is_old.then(|| (data.ctime(), data.ctime_nsec(), data.ino()))
-}
-
-impl Listed {
-    fn read(directory: &Path, end: Instant) -> io::Result<Self> {
-        let stamp = stamp(directory);
-        // What is in it can be reached, not only listed.
-        directory.join(".").symlink_metadata()?;
-        let git = identity(&directory.join(".git"));
-        let (mut directories, mut parts) = (Vec::new(), BTreeSet::new());
-        for entry in fs::read_dir(directory)?.flatten() {
-            if Instant::now() > end {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            let name = entry.file_name();
-            parts.extend(PARTS.into_iter().filter(|part| name.eq_ignore_ascii_case(part)));
-            // In some directories `.GIT` is the same.
-            let is_git =
-                || name.eq_ignore_ascii_case(".git") && git.is_some() && identity(&entry.path()) == git;
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && !is_git() {
-                directories.push(entry.path());
-            }
-        }
-        // A linked work tree's directory has the other two elsewhere.
-        let is_bare = parts.contains("HEAD") && (parts.contains("commondir") || parts.len() > 2);
-        Ok(Self { stamp, directories, git, is_bare })
-    }
+/// True for a directory with the names of one of git's. A linked work tree's has some of them elsewhere.
+pub(super) fn is_repository(has: impl Fn(&str) -> bool) -> bool {
+    has("HEAD") && (has("commondir") || (has("objects") && has("refs")))
 }
 
 impl Search {
-    /// Searches everything below directories, with what is `known` from an earlier search.
-    pub(super) fn run_all(roots: &[PathBuf], known: &Self) -> Self {
+    /// Searches everything below these places. Closed directories are opened, except for these `closed` ones.
+    pub(super) fn run(places: &[PathBuf], budget: &mut Budget, closed: Option<&BTreeSet<PathBuf>>) -> Self {
         let mut search = Self::default();
-        roots.iter().for_each(|root| search.run(root, known));
+        for place in places {
+            match search.go_through(place, places, budget, closed) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    search.unfinished.insert(place.clone());
+                }
+                _ => {}
+            }
+        }
         search
     }
 
-    pub(super) fn run(&mut self, root: &Path, known: &Self) {
-        let end = Instant::now() + LONGEST_SEARCH;
-        let mut waiting = vec![root.to_owned()];
-        while let Some(directory) = waiting.pop() {
-            if self.listed.len() >= MOST_DIRECTORIES || Instant::now() > end {
-                self.unfinished.insert(root.to_owned());
-                return;
-            }
-            let is_same = |listed: &&Arc<Listed>| listed.stamp.is_some() && listed.stamp == stamp(&directory);
-            let listed = match known.listed.get(&directory).filter(is_same) {
-                Some(listed) => Ok(Arc::clone(listed)),
-                None => Listed::read(&directory, end).map(Arc::new),
-            };
-            let listed = match listed {
-                Ok(listed) => listed,
-                // git looks from where it is, and sees what has too long a path from `/`.
-                Err(error) if matches!(error.kind(), TimedOut | InvalidFilename) => {
-                    self.unfinished.insert(root.to_owned());
-                    continue;
-                }
-                Err(_) if is_own(&directory) => {
-                    self.closed.push(directory);
-                    continue;
-                }
-                Err(_) => continue,
-            };
-            if let Some(git) = listed.git {
-                self.tops.insert(directory.clone(), git);
-            }
-            if listed.is_bare {
-                self.bare.push(directory.clone());
-            }
-            waiting.extend(listed.directories.iter().cloned());
-            self.listed.insert(directory, listed);
-        }
+    /// Returns the directories with a `.git`.
+    pub(super) fn repositories(&self) -> impl Iterator<Item = &Path> {
+        self.entries.keys().filter(|path| path.ends_with(".git")).filter_map(|git| git.parent())
     }
-}
 
-/// True for a directory of this process's user.
-fn is_own(directory: &Path) -> bool {
-    let user = nix::unistd::geteuid().as_raw();
-    directory.symlink_metadata().is_ok_and(|data| data.is_dir() && data.uid() == user)
+    /// # Errors
+    /// When it cannot come to its end.
+    fn go_through(
+        &mut self,
+        place: &Path,
+        places: &[PathBuf],
+        budget: &mut Budget,
+        closed: Option<&BTreeSet<PathBuf>>,
+    ) -> io::Result<()> {
+        let (Some(above), Some(name)) = (place.parent(), place.file_name()) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let directory = Dir::from_std_file(open_place(above, OFlags::CLOEXEC)?.into());
+        let mut waiting = vec![(directory, above.to_owned(), vec![name.to_owned()])];
+        while let Some((directory, path, names)) = waiting.last_mut() {
+            let Some(name) = names.pop() else {
+                waiting.pop();
+                continue;
+            };
+            let path = path.join(&name);
+            let mut opened = open_in(directory, &name);
+            if opened.as_ref().is_err_and(|error| *error == Errno::ACCESS) {
+                opened = self.open_closed(directory, &name, &path, closed);
+            }
+            if names.is_empty() {
+                waiting.pop();
+            }
+            let directory = match opened {
+                Ok(directory) => directory,
+                // Something else is there by now, or what no command reaches either.
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::ACCESS) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let is_deep = path.as_os_str().len() > LONGEST_PATH || waiting.len() > MOST_OPEN;
+            if is_deep || !budget.take(1) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let names = self.look_into(&directory, &path, places.contains(&path), budget)?;
+            waiting.push((directory, path, names));
+        }
+        Ok(())
+    }
+
+    /// Opens a directory that is closed to its owner, if that is wanted.
+    fn open_closed(
+        &mut self,
+        above: &Dir,
+        name: &OsStr,
+        path: &Path,
+        closed: Option<&BTreeSet<PathBuf>>,
+    ) -> Result<Dir, Errno> {
+        let place = open_place_in(above, name)?;
+        if !is_own(&place) {
+            return Err(Errno::ACCESS);
+        }
+        if closed.is_none_or(|closed| closed.contains(path)) || open_to_owner(&place).is_err() {
+            self.closed.insert(path.to_owned());
+            return Err(Errno::ACCESS);
+        }
+        self.opened.push(path.to_owned());
+        open_in(above, name)
+    }
+
+    /// Looks into one directory, and returns the names of those in it.
+    fn look_into(
+        &mut self,
+        directory: &Dir,
+        path: &Path,
+        is_place: bool,
+        budget: &mut Budget,
+    ) -> io::Result<Vec<OsString>> {
+        let (mut names, mut directories) = (Vec::new(), Vec::new());
+        for entry in directory.entries()? {
+            let entry = entry?;
+            let name = entry.file_name();
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && name != ".git" {
+                directories.push(name.clone());
+            }
+            names.push(name);
+            if !budget.take(0) {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        // In some directories `.GIT` is the same.
+        let has = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
+        let has_git = has(".git");
+        let is_top = is_place || has_git;
+        let has_environment = is_top && has(".envrc");
+        let counts =
+            |name: &&OsString| is_top && (is_obeyed(name) || (has_environment && is_environment(name)));
+        let settings = names.iter().filter(counts).map(OsString::as_os_str);
+        for name in settings.chain(has_git.then_some(OsStr::new(".git"))) {
+            self.entries.extend(Entry::find(directory, name).map(|entry| (path.join(name), entry)));
+        }
+        if is_repository(has) {
+            // git itself replaces the file.
+            let found = Entry::find(directory, OsStr::new("."));
+            self.entries.extend(found.map(|entry| (path.join("HEAD"), entry)));
+        }
+        Ok(directories)
+    }
 }

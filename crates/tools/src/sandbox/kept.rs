@@ -1,0 +1,118 @@
+//! The places that a command leaves as they are, and how many of them a sandbox can hold. Made by
+//! `protected`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::super::programs::{Resolved, resolve_symlinks};
+use super::search::Budget;
+
+/// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
+/// for a hundred, 2.5 s for four hundred, minutes for three thousand). A long path counts as several: it is
+/// up to four times in one argument of a program, which has 131,072 bytes at most.
+const MOST_MOUNTS: usize = 160;
+const BYTES_OF_MOUNT: usize = 190;
+
+/// The places that a command leaves as they are.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    /// Files and directories that are read-only.
+    pub(super) frozen: BTreeSet<PathBuf>,
+    /// Directories that stay where they are.
+    pub(super) pinned: BTreeSet<PathBuf>,
+    /// Nothing is there, and nothing is made.
+    pub(super) missing: BTreeSet<PathBuf>,
+    /// The links on the way to those, with their targets.
+    pub(super) links: BTreeMap<PathBuf, PathBuf>,
+    /// A repository that is written although a directory above it is read-only as a whole.
+    pub(super) spared: Option<PathBuf>,
+    /// The places that could not be looked through, and are read-only as a whole.
+    pub(super) unsearched: BTreeSet<PathBuf>,
+}
+
+impl Kept {
+    /// Adds the file or directory at a path and the links on the way; if nothing is there, the first name
+    /// that is missing.
+    pub(super) fn add(&mut self, path: &Path, roots: &[PathBuf], budget: &mut Budget) {
+        let Some(Resolved { real, links }) = budget.take(16).then(|| resolve_symlinks(path)).flatten() else {
+            return;
+        };
+        let is_inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
+        let missing = real.ancestors().take_while(|path| path.symlink_metadata().is_err()).last();
+        // What is in `.git` is read-only with it.
+        let is_named =
+            |path: &&Path| path.parent().is_some_and(is_inside) && !path.iter().any(|part| part == ".git");
+        for name in links.iter().map(PathBuf::as_path).chain(missing).filter(is_named) {
+            let parent = name.parent().filter(|parent| !roots.iter().any(|root| root == parent));
+            self.pinned.extend(parent.map(Path::to_owned));
+            if let Ok(target) = name.read_link() {
+                self.links.insert(name.to_owned(), target);
+            }
+        }
+        match missing {
+            Some(missing) if is_named(&missing) => _ = self.missing.insert(missing.to_owned()),
+            None if is_inside(&real) => self.freeze(&real),
+            _ => {}
+        }
+    }
+
+    /// Makes a place read-only, unless it is already.
+    pub(super) fn freeze(&mut self, place: &Path) {
+        if !place.ancestors().any(|above| self.frozen.contains(above)) {
+            self.frozen.insert(place.to_owned());
+        }
+    }
+
+    /// True when something in this directory is kept that only a mount keeps.
+    pub(super) fn has_any_in(&self, directory: &Path) -> bool {
+        self.frozen.iter().chain(&self.pinned).any(|place| place.starts_with(directory))
+    }
+
+    /// Makes directories read-only as a whole, and forgets what is in them.
+    pub(super) fn close(&mut self, directories: BTreeSet<PathBuf>, spared: Option<PathBuf>) {
+        let is_left = |place: &Path| {
+            spared.as_ref().is_some_and(|own| place.starts_with(own))
+                || !place.ancestors().any(|above| directories.contains(above))
+        };
+        self.frozen.retain(|place| is_left(place));
+        self.pinned.retain(|place| is_left(place));
+        self.missing.retain(|place| is_left(place));
+        self.frozen.extend(directories);
+        self.spared = spared;
+    }
+
+    /// Makes the first directories below the roots read-only as a whole, or the roots, until a sandbox can be
+    /// made in a moment. The repository that a command works in keeps its own places, as far as possible.
+    pub(super) fn bound(&mut self, roots: &[PathBuf], own: Option<PathBuf>) {
+        let own = own.filter(|own| !roots.contains(own));
+        let first = |place: &PathBuf| {
+            let root = roots.iter().find(|root| place.starts_with(root))?;
+            Some(root.join(place.strip_prefix(root).ok()?.iter().next().unwrap_or_default()))
+        };
+        let firsts: BTreeSet<PathBuf> = self.frozen.iter().chain(&self.pinned).filter_map(first).collect();
+        let all: BTreeSet<PathBuf> = roots.iter().cloned().collect();
+        for (whole, spared) in [(firsts, own.clone()), (all.clone(), own), (all, None)] {
+            if self.fits(roots) {
+                return;
+            }
+            self.close(whole, spared);
+        }
+    }
+
+    fn fits(&self, roots: &[PathBuf]) -> bool {
+        let is_below = |path: &&Path| roots.iter().any(|root| path.starts_with(root) && *path != root);
+        let (mut points, mut mounts) = (BTreeSet::new(), 0);
+        for place in self.frozen.iter().chain(&self.pinned) {
+            for point in place.ancestors().take_while(is_below) {
+                if !points.insert(point) {
+                    break;
+                }
+                mounts += 1 + point.as_os_str().len() / BYTES_OF_MOUNT;
+                if mounts > MOST_MOUNTS {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}
