@@ -460,7 +460,8 @@ async fn file_tools_do_not_write_protected_files() {
         repository(&bed.work(""));
         fs::create_dir(bed.work("own")).unwrap();
         std::os::unix::fs::symlink(".git", bed.work("alias")).unwrap();
-        for directory in ["mirror.git/objects", "mirror.git/refs", "src/objects", "src/refs", "made/objects"] {
+        for directory in ["mirror.git/objects", "mirror.git/refs", "src/objects", "src/refs", "made/objects"]
+        {
             fs::create_dir_all(bed.work(directory)).unwrap();
         }
         fs::write(bed.work("mirror.git/HEAD"), "ref: refs/heads/main\n").unwrap();

@@ -1138,12 +1138,7 @@ fn a_repository_that_starts_programs_is_set_aside() {
             ),
             ".GIT/z",
         ),
-        (
-            format!(
-                "git init -q w; git -C w {commit}; git -C w config core.worktree $HOME"
-            ),
-            "w",
-        ),
+        (format!("git init -q w; git -C w {commit}; git -C w config core.worktree $HOME"), "w"),
         (
             format!(
                 "git init -q i; git -C i {commit}; printf '[core] fsmonitor = \"touch ~/PWNED; false\"\\n' >> i/.git/config"

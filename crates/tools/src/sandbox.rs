@@ -49,10 +49,10 @@ use super::process;
 use super::programs::{find_program, system_path};
 pub(super) use git::{GitWork, writes_repository};
 pub(super) use handles::read_text;
+use kept::Kept;
 pub use level::Level;
 pub use obeyed::decides_for_programs;
 use places::Places;
-use kept::Kept;
 use protected::Protected;
 use services::CommandNetwork;
 use spec::{Cover, HELD, Spec};
@@ -163,7 +163,12 @@ impl Sandbox {
             network,
             accepts_unprotected: config.unprotected_repositories,
             workspace: workspace.to_owned(),
-            named: config.read_only.iter().chain(&config.named_by_servers).map(|path| workspace.join(path)).collect(),
+            named: config
+                .read_only
+                .iter()
+                .chain(&config.named_by_servers)
+                .map(|path| workspace.join(path))
+                .collect(),
             places,
             temporary,
             protected: OnceLock::new(),
@@ -202,9 +207,8 @@ impl Sandbox {
 
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Arc<Protected> {
-        self.protected.get_or_init(|| {
-            Arc::new(Protected::find(&self.workspace, &self.places.configured, &self.named))
-        })
+        self.protected
+            .get_or_init(|| Arc::new(Protected::find(&self.workspace, &self.places.configured, &self.named)))
     }
 
     /// Searches for what commands never write, if that is not known yet.

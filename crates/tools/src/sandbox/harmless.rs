@@ -31,7 +31,8 @@ pub(super) fn is_harmless(entry: &Path, budget: &mut Budget) -> bool {
                 entry.parent()?.join(line.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
             });
             let is_part = |own: &Path, above: &Path| own.starts_with(above.join(".git/modules"));
-            let above = own.as_ref().and_then(|own| entry.ancestors().skip(2).find(|above| is_part(own, above)));
+            let above =
+                own.as_ref().and_then(|own| entry.ancestors().skip(2).find(|above| is_part(own, above)));
             data.nlink() == 1 && own.is_some_and(|own| above.is_some() && starts_nothing(&own, above, budget))
         }
         Ok(data) => data.is_dir() && starts_nothing(entry, None, budget),
@@ -106,7 +107,9 @@ fn names_nothing(text: &str, is_in_place: impl Fn(&str) -> bool) -> bool {
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim());
         let is_known = || match (section.as_str(), key.as_str()) {
             ("core", "worktree") => !value.contains(['"', '\\']) && is_in_place(value),
-            (section, key) => HARMLESS.split_ascii_whitespace().any(|known| known == format!("{section}.{key}")),
+            (section, key) => {
+                HARMLESS.split_ascii_whitespace().any(|known| known == format!("{section}.{key}"))
+            }
         };
         line.is_empty() || line.starts_with(['#', ';']) || (is_word(&key) && is_known())
     })

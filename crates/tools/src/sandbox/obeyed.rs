@@ -67,7 +67,8 @@ pub(super) fn linked_settings() -> impl Iterator<Item = PathBuf> {
 /// includes and its hooks, the names count also where nothing is yet.
 pub(super) fn named_by_configuration(git: &[PathBuf], top: &Path, budget: &mut Budget) -> Vec<PathBuf> {
     let homes = home_directories();
-    let persons = homes.iter().flat_map(|home| [".gitconfig", ".config/git/config"].map(|name| home.join(name)));
+    let persons =
+        homes.iter().flat_map(|home| [".gitconfig", ".config/git/config"].map(|name| home.join(name)));
     let own = git.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
     let mut waiting: Vec<PathBuf> = persons.chain(["/etc/gitconfig".into()]).chain(own).collect();
     let (mut read, mut named) = (BTreeSet::new(), Vec::new());

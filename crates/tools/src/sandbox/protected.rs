@@ -81,7 +81,8 @@ impl Protected {
             repositories.extend(repository(top, &known));
         }
         let tops = search.repositories().map(Path::to_owned).chain(roots.iter().cloned()).collect();
-        let known = |(path, entry): (&PathBuf, &Entry)| (path.clone(), Known { entry: entry.clone(), is_sure });
+        let known =
+            |(path, entry): (&PathBuf, &Entry)| (path.clone(), Known { entry: entry.clone(), is_sure });
         let known = search.entries.iter().map(known).collect();
         let state = State { known, tops, stuck: BTreeSet::new() };
         Self { roots, named: named.to_vec(), repositories, state: Mutex::new(state) }
@@ -218,7 +219,9 @@ impl Protected {
         let is_inside = self.roots.iter().any(|root| top.starts_with(root));
         let git = top.join(".git");
         let is_own = || is_inside && git.symlink_metadata().is_ok_and(|data| data.is_dir());
-        known.or_else(|| is_own().then(|| Repository { top: top.to_owned(), own: git.clone(), common: git.clone() }))
+        known.or_else(|| {
+            is_own().then(|| Repository { top: top.to_owned(), own: git.clone(), common: git.clone() })
+        })
     }
 }
 

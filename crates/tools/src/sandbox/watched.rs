@@ -44,9 +44,12 @@ impl Watched {
         let mut notes: Vec<String> = unsearched.collect();
         let mut budget = Budget::new();
         let after = Search::run(&self.protected.roots, &mut budget, Some(&self.closed));
-        notes.extend(after.opened.iter().map(|path| {
-            format!("respool opened {} again, to look into it", path.display())
-        }));
+        notes.extend(
+            after
+                .opened
+                .iter()
+                .map(|path| format!("respool opened {} again, to look into it", path.display())),
+        );
         // Also what this command could not change: others may run meanwhile.
         for (path, entry) in &after.entries {
             if budget.take(1) && !may_stay(path, entry, &known, &tops, &mut budget) {
@@ -120,7 +123,9 @@ impl Watched {
         let new = (0..100).map(new_name).find(is_free);
         let new = new.unwrap_or_else(|| format!("{text}{RENAMED}-{:016x}", rand::random::<u64>()));
         // The command may have taken the directory's permissions away.
-        let _ = directory.dir_metadata().map(|data| fchmod(directory, Mode::from_raw_mode(data.mode()) | Mode::RWXU));
+        let _ = directory
+            .dir_metadata()
+            .map(|data| fchmod(directory, Mode::from_raw_mode(data.mode()) | Mode::RWXU));
         let obeyed = if is_of_git(path) {
             "whose configuration or hooks can start programs when git looks into it"
         } else {
@@ -168,7 +173,8 @@ fn may_stay(
     if is_git {
         return is_harmless(path, budget);
     }
-    let is_setting = path.file_name().is_some_and(is_obeyed) || known.contains_key(&path.with_file_name(".envrc"));
+    let is_setting =
+        path.file_name().is_some_and(is_obeyed) || known.contains_key(&path.with_file_name(".envrc"));
     !is_setting || !path.parent().is_some_and(|top| tops.contains(top))
 }
 
