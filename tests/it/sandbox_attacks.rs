@@ -1216,8 +1216,8 @@ fn later_hooks_are_read_only() {
     site.assert_status_is_safe(&outputs);
 }
 
-/// Settings are known by the shape of their names. Their links are read-only with them, and what `.envrc` takes
-/// unasked. What they name is the project's code, unless the owner says otherwise.
+/// Settings are known by the shape of their names. Their links are read-only with them, and files that direnv
+/// takes unasked. What they name is the project's code, unless the owner says otherwise.
 #[test]
 fn settings_are_protected_by_their_names() {
     let site = Site::new();

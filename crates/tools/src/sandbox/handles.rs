@@ -23,7 +23,7 @@ const PLACE: OFlags = OFlags::PATH;
 #[cfg(not(target_os = "linux"))]
 const PLACE: OFlags = OFlags::RDONLY;
 
-/// What stands at a name in a directory.
+/// The file, directory or link at a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// A file or directory by its device and number. The time at which it was made tells it from a later one
@@ -34,7 +34,7 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Returns what stands at a name in a directory; `None` where nothing does.
+    /// Returns the one at a name in a directory; `None` where nothing is.
     pub(super) fn find(directory: &Dir, name: &OsStr) -> Option<Self> {
         let data = directory.symlink_metadata(name).ok()?;
         if data.is_symlink() {
@@ -117,7 +117,7 @@ pub(super) fn read_small(path: &Path) -> Option<String> {
     read_text(path, MOST_TEXT)
 }
 
-/// Does the same for a text of at most so many bytes.
+/// Reads a text with a limit in bytes in the same way.
 pub(crate) fn read_text(path: &Path, most: usize) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);

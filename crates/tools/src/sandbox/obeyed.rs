@@ -46,7 +46,7 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
         || name.ends_with(".code-workspace")
 }
 
-/// True for what an `.envrc` beside it takes without being asked.
+/// True for files that direnv takes unasked.
 pub(super) fn is_environment(name: &OsStr) -> bool {
     let is_own = |rest: &str| rest.is_empty() || (rest.starts_with('.') && !rest.contains(RENAMED));
     name.to_string_lossy().strip_prefix(".env").is_some_and(is_own)

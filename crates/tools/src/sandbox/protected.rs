@@ -18,7 +18,7 @@ use super::search::{Budget, Search};
 use super::watched::Watched;
 
 /// The longest that a command waits for another one's search.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
 
 /// A git repository with a work tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub(super) struct Known {
     pub(super) is_sure: bool,
 }
 
-/// What is carried from one command to the next.
+/// The knowledge of one command that the next one needs.
 #[derive(Debug, Default)]
 pub(super) struct State {
     /// The entries that no command made, and the links on the way to what they name.

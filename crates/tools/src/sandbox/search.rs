@@ -1,5 +1,5 @@
 //! The search for what other programs run or obey on their own: git repositories at any depth, and settings
-//! at the top of each. It goes by handles, so no link leads it elsewhere. Called by `protected` and `watched`.
+//! at the top of each. It goes by handles, so no link leads it elsewhere. Called by `protected`, `watched`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -53,11 +53,11 @@ impl Budget {
     }
 }
 
-/// What a search has found.
+/// The results of a search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
-    /// Each `.git`, the `HEAD` of each repository without a work tree, which stands for its directory, and the
-    /// settings at the top of the places and of each repository.
+    /// Each `.git`, the `HEAD` of each repository without a work tree, which stands for its directory, and
+    /// the settings at the top of the places and of each repository.
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,

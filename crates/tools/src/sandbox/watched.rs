@@ -1,5 +1,5 @@
-//! Looks at a workspace when a command has ended: of each entry that counts, is it what was there before, or may
-//! it stay? Others are renamed, and links that were replaced are put back. Made by `protected`.
+//! Looks at a workspace when a command has ended. An entry that was not there before, and may not stay, is
+//! renamed, and a link that was replaced is put back. Made by `protected`.
 
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
