@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, join_all};
 use tokio_util::sync::CancellationToken;
@@ -18,7 +18,7 @@ use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use super::sink_error::SinkError;
 use agent::Agents;
-use store::{EntryRow, EntryState};
+use store::Attention;
 use telemetry::metrics;
 use usage::Ledger;
 
@@ -68,8 +68,8 @@ pub struct Alerts {
     reloaded: Mutex<Reloaded>,
     /// The reason why the changed file of client keys is not used.
     key_file_problem: Mutex<Option<String>>,
-    /// The alerts that this process sends.
-    held: Mutex<BTreeSet<String>>,
+    /// The alerts that this process sends, and when it said so.
+    held: Mutex<(BTreeSet<String>, Option<Instant>)>,
 }
 
 /// The result of reading a changed configuration.
@@ -218,7 +218,10 @@ impl Alerts {
         let mut duties: Vec<_> = open.iter().map(|open| duty(&open.rule, &open.subject)).collect();
         {
             let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-            duties.retain(|duty| held.contains(duty));
+            duties.retain(|duty| held.0.contains(duty));
+            if message.is_none() && held.1.is_some_and(|said| said.elapsed() < HELD_FOR / 4) {
+                return None;
+            }
         }
         duties.extend(message.iter().flat_map(|message| &message.entries).map(of_entry));
         let Ok(held) = store.hold_duties(duties, HELD_FOR).await else { return message };
@@ -227,7 +230,7 @@ impl Alerts {
             entries.retain(|entry| held.contains(&of_entry(entry)));
             Message { at, entries }
         });
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = held;
+        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (held, Some(Instant::now()));
         own.filter(|message| !message.entries.is_empty())
     }
 
@@ -255,16 +258,19 @@ impl Alerts {
             let mut last_down = self.last_down.lock().unwrap_or_else(PoisonError::into_inner);
             excuse_recovered(&mut last_down, &mut upstreams, clock::now());
         }
-        let approvals = watched.agents.waiting_approvals(MOST).await.unwrap_or_default();
-        let FailedWork { runs: failed_runs, tasks: failed_tasks, dead_letters } =
-            failed_work(&watched.agents).await;
+        let attention = match watched.agents.store() {
+            Some(store) => store.attention(clock::now().saturating_sub(FAILED_FOR), MOST).await,
+            None => Ok(Attention::default()),
+        };
+        // `removed_database` says that the store cannot be read.
+        let Attention { failed_runs, failed_tasks, dead_letters, approvals } = attention.unwrap_or_default();
         Signals {
             upstreams,
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
             is_state_broken: watched.usage.is_broken(),
             removed_database: removed_database(watched),
-            approvals: approvals.into_iter().map(|(row, _)| (row.id, row.agent)).collect(),
+            approvals,
             failed_runs,
             failed_tasks,
             dead_letters,
@@ -348,33 +354,6 @@ fn removed_database(watched: &Watched) -> Option<String> {
     let runs = watched.agents.store().and_then(|store| store.check_file().err());
     let usage = watched.usage.store().and_then(|store| store.check_file().err());
     runs.or(usage).map(|error| error.0)
-}
-
-/// Work that has failed, each with its id and whose it is.
-#[derive(Default)]
-struct FailedWork {
-    /// Runs that failed of late.
-    runs: Vec<(String, String)>,
-    /// Tasks that failed of late.
-    tasks: Vec<(String, String)>,
-    /// Tasks that failed and wait for a person.
-    dead_letters: Vec<(String, String)>,
-}
-
-async fn failed_work(agents: &Agents) -> FailedWork {
-    let Some(store) = agents.store() else { return FailedWork::default() };
-    let since = clock::now().saturating_sub(FAILED_FOR);
-    let rows = store.failed_since(since, MOST).await.unwrap_or_default();
-    let runs = rows.into_iter().map(|row| (row.id, row.agent)).collect();
-    let mut tasks = store.newest_entries(EntryState::Failed, MOST).await.unwrap_or_default();
-    tasks.retain(|row| row.ended.is_some_and(|ended| ended >= since) && !row.is_ended_by_person());
-    let letters = store.newest_entries(EntryState::DeadLetter, MOST).await.unwrap_or_default();
-    let named = |row: EntryRow| (row.id, row.queue);
-    FailedWork {
-        runs,
-        tasks: tasks.into_iter().map(named).collect(),
-        dead_letters: letters.into_iter().map(named).collect(),
-    }
 }
 
 #[cfg(test)]

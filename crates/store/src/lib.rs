@@ -10,6 +10,7 @@
 )]
 
 mod approvals;
+mod attention;
 mod check;
 pub mod config;
 mod error;
@@ -33,6 +34,7 @@ mod usage;
 mod usage_columns;
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
+pub use attention::Attention;
 pub use check::{Checks, StoreCheck};
 pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreConfig};
 pub use error::StoreError;

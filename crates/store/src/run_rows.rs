@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 
+use super::attention::Attention;
 use super::error::StoreError;
 use super::status::Status;
 
@@ -108,12 +109,12 @@ pub trait RunRows: Send + Sync {
     /// When the store cannot be read.
     async fn newest(&self, filter: RunFilter, most: usize) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Returns the runs that a client began and that failed after `since` (milliseconds since 1970), the
-    /// latest first.
+    /// Returns what has failed after `since` (milliseconds since 1970) or waits for a person: at most so many
+    /// of each kind.
     ///
     /// # Errors
     /// When the store cannot be read.
-    async fn failed_since(&self, since: u64, most: usize) -> Result<Vec<RunRow>, StoreError>;
+    async fn attention(&self, since: u64, most: usize) -> Result<Attention, StoreError>;
 
     /// Returns true if there is such a run and the filter selects it.
     ///

@@ -181,7 +181,8 @@ pub trait SharedUsage: UsageRows {
     /// When the database cannot be written.
     async fn forget_rows(&self, before: u64) -> Result<(), StoreError>;
 
-    /// Sets the spending of this process on a UTC day, counted from 1970-01-01. Returns that of all others.
+    /// Sets the spending of this process on a UTC day, counted from 1970-01-01. Returns that of all others,
+    /// which may be two seconds old if this process has spent nothing since it said so.
     ///
     /// # Errors
     /// When the database cannot be written.

@@ -7,7 +7,7 @@
 //! store.
 //!
 //! Processes that share a database keep their rows in their own files first and copy them behind: each row
-//! arrives once, however often the database is away. What each spends is exchanged every second.
+//! arrives once, however often the database is away. What each spends is said every second.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,8 +34,6 @@ const MOST_WAITING: usize = 20_000;
 const WITHOUT_ROWS: [&str; 4] = ["models", "runs", "approvals", "usage"];
 /// The time between two writes.
 const EVERY: Duration = Duration::from_millis(500);
-/// The same for costs that have not changed, while no budget needs those of others.
-const EXCHANGE_UNCHANGED_EVERY: Duration = Duration::from_secs(5);
 /// The time between two exchanges with other processes.
 const SHARE_EVERY: Duration = Duration::from_secs(1);
 /// How many rows are copied in one commit.
@@ -93,8 +91,6 @@ struct State {
     are_keys_unsaved: bool,
     /// Nothing could be exchanged with other processes the last time, which was reported.
     is_apart: bool,
-    /// The costs that were exchanged the last time, and when.
-    exchanged: Option<(Vec<(String, i64)>, Instant)>,
     problems: VecDeque<Problem>,
     minutes: Minutes,
 }
@@ -266,23 +262,10 @@ impl Ledger {
         }
     }
 
-    /// Whether these costs have changed, or were exchanged long ago or in vain.
-    fn is_exchange_due(&self, own: &[(String, i64)]) -> bool {
-        let state = self.lock_state();
-        let is_fresh = |(costs, at): &(Vec<(String, i64)>, Instant)| {
-            costs == own && at.elapsed() < EXCHANGE_UNCHANGED_EVERY
-        };
-        state.is_apart || !state.exchanged.as_ref().is_some_and(is_fresh)
-    }
-
     async fn exchange_with(&self, shared: &dyn SharedUsage) -> Result<(), StoreError> {
         let (day, own) = self.lock_state().spending.own_costs(clock::now());
-        if self.has_budgets() || self.is_exchange_due(&own) {
-            let others = shared.exchange_spending(day, own.clone()).await?;
-            let mut state = self.lock_state();
-            state.spending.set_others(day, others);
-            state.exchanged = Some((own, Instant::now()));
-        }
+        let others = shared.exchange_spending(day, own).await?;
+        self.lock_state().spending.set_others(day, others);
         let Some(store) = &self.store else { return Ok(()) };
         let database = shared.database_id().await?;
         loop {

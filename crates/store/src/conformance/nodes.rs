@@ -1,9 +1,10 @@
 //! Processes that share a store know each other, and have duties and secrets in common.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::Bed;
-use crate::{NodeConfig, Store};
+use super::refusals::run_sql;
+use crate::{Append, ApprovalChange, LateDecision, NewEntry, NewRun, NodeConfig, Queue as _, Status, Store};
 
 fn open_server(bed: &Bed, name: &str) -> Store {
     bed.open_with(|config| config.node = NodeConfig { name: Some(name.to_owned()), is_server: true })
@@ -65,4 +66,87 @@ async fn one_node_has_a_duty() {
     assert!(!hold(&first, 60_000).await);
     drop(second);
     assert!(hold(&first, 60_000).await, "one that ends leaves it");
+}
+
+/// A run that waits for consent.
+async fn ask_for_consent(store: &Store, id: &str) {
+    let new = NewRun { id: id.into(), agent: "helper".into(), at: 1, ..NewRun::default() };
+    store.begin(new).await.unwrap();
+    let asked = ApprovalChange::Requested { id: format!("consent-{id}"), expires: None, body: "{}".into() };
+    let waits = Append::status(id, Store::FIRST_EPOCH, 2, Status::AwaitingApproval);
+    store.append(Append { approval: Some(asked), ..waits }).await.unwrap();
+}
+
+/// Waits until a store finds something. Returns how long that took.
+async fn time_until(what: &str, find: impl AsyncFn() -> bool) -> Duration {
+    let began = Instant::now();
+    testing::waiting::wait_until(what, find).await;
+    began.elapsed()
+}
+
+/// Waits until a store has polled, and nothing has changed since.
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(2_300)).await;
+}
+
+/// What others change is found: within a second of their notification, and within three without any.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changes_of_others_are_found_in_time() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (bed.open(), bed.open());
+    let queues = || vec!["desk".to_owned()];
+    assert_eq!(first.next_due(queues()).await.unwrap(), None);
+    ask_for_consent(&first, "heard").await;
+    ask_for_consent(&first, "polled").await;
+    settle().await;
+    assert_eq!(first.next_due(queues()).await.unwrap(), None);
+    let is_woken = async || !first.woken_by_approvals(10).await.unwrap().is_empty();
+    assert!(!is_woken().await);
+    assert!(second.decide("consent-heard", "{}".into(), 3, LateDecision::Counts).await.unwrap());
+    let took = time_until("a decision is heard of", is_woken).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    run_sql(&bed, "UPDATE respool.approvals SET state = 'applied'");
+    settle().await;
+    assert!(!is_woken().await);
+    run_sql(&bed, "UPDATE respool.approvals SET state = 'decided' WHERE id = 'consent-polled'");
+    let took = time_until("a decision is polled", is_woken).await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let is_due = async || first.next_due(queues()).await.unwrap() == Some(Duration::ZERO);
+    let entry = |id: &str| NewEntry { id: id.into(), queue: "desk".into(), ..NewEntry::default() };
+    second.enqueue(entry("heard")).await.unwrap();
+    let took = time_until("an entry is heard of", is_due).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    run_sql(&bed, "DELETE FROM respool.queue");
+    settle().await;
+    assert!(!is_due().await);
+    run_sql(
+        &bed,
+        "SELECT respool.enqueue('polled', 'desk', NULL, 0, '', NULL, NULL, NULL, NULL, NULL, NULL)",
+    );
+    let took = time_until("an entry is polled", is_due).await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+}
+
+/// A process knows at once what it has changed itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_changes_are_found_at_once() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let store = bed.open();
+    ask_for_consent(&store, "a").await;
+    assert_eq!(store.next_due(vec!["desk".into()]).await.unwrap(), None);
+    settle().await;
+    assert!(store.woken_by_approvals(10).await.unwrap().is_empty());
+    store.decide("consent-a", "{}".into(), 3, LateDecision::Counts).await.unwrap();
+    assert_eq!(store.woken_by_approvals(10).await.unwrap().len(), 1);
+    let delay = Duration::from_secs(1);
+    store
+        .enqueue(NewEntry { id: "e".into(), queue: "desk".into(), delay, ..NewEntry::default() })
+        .await
+        .unwrap();
+    let due = store.next_due(vec!["desk".into()]).await.unwrap().unwrap();
+    assert!(due <= delay && due > Duration::ZERO, "{due:?}");
+    testing::waiting::wait_until("it becomes due without a change", async || {
+        store.next_due(vec!["desk".into()]).await.unwrap() == Some(Duration::ZERO)
+    })
+    .await;
 }

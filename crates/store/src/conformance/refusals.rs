@@ -17,7 +17,7 @@ fn url_of(bed: &Bed) -> String {
     bed.config.store.url.as_ref().unwrap().expose_secret().to_owned()
 }
 
-fn run_sql(bed: &Bed, sql: &'static str) {
+pub(super) fn run_sql(bed: &Bed, sql: &'static str) {
     let url = url_of(bed);
     let run = move || Client::connect(&url, NoTls).unwrap().batch_execute(sql).unwrap();
     std::thread::spawn(run).join().unwrap();

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::Bed;
 use crate::{
-    Append, ApprovalChange, ApprovalState, ClaimScope, KeyUsage, LateDecision, NewRun, RunFilter, RunsConfig,
-    Status, Store,
+    Append, ApprovalChange, ApprovalState, Attention, ClaimRequest, ClaimScope, EntryEnd, EntryRow, KeyUsage,
+    LateDecision, NewEntry, NewRun, Queue as _, RunFilter, RunsConfig, Status, Store,
 };
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
@@ -120,14 +120,46 @@ pub(super) async fn the_last_failures_are_found(bed: &Bed) {
     store.append(event("new", 0, Status::Failed)).await.unwrap();
     store.append(event("old", 9, Status::Failed)).await.unwrap();
     let failed = async |since: u64, most: usize| {
-        let rows = store.failed_since(since, most).await.unwrap();
-        rows.into_iter().map(|row| row.id).collect::<Vec<_>>()
+        let found = store.attention(since, most).await.unwrap();
+        found.failed_runs.into_iter().map(|(id, _)| id).collect::<Vec<_>>()
     };
     assert_eq!(
         (failed(0, 9).await, failed(0, 1).await),
         (vec!["old".to_owned(), "new".into()], vec!["old".to_owned()])
     );
     assert_eq!(failed(100, 9).await, ["old"]);
+}
+
+pub(super) async fn what_needs_a_person_is_found_together(bed: &Bed) {
+    let store = bed.open();
+    assert_eq!(store.attention(0, 9).await.unwrap(), Attention::default());
+    for (id, end, note) in [
+        ("lost", EntryEnd::Failed, "it broke"),
+        ("cancelled", EntryEnd::Failed, EntryRow::CANCELLED),
+        ("dead", EntryEnd::DeadLetter, "it broke"),
+        ("done", EntryEnd::Done, ""),
+    ] {
+        store.enqueue(NewEntry { id: id.into(), queue: "desk".into(), ..NewEntry::default() }).await.unwrap();
+        let (queues, lease) = (vec!["desk".into()], Duration::from_mins(1));
+        let request = ClaimRequest { queues, most: 1, lease, ..ClaimRequest::default() };
+        let claimed = store.claim_entries(request).await.unwrap().remove(0);
+        assert!(store.complete(&claimed.lease, end, note.into()).await.unwrap());
+    }
+    store.begin(new("broken", "f", 1)).await.unwrap();
+    store.append(event("broken", 0, Status::Failed)).await.unwrap();
+    store.begin(new("asking", "g", 1)).await.unwrap();
+    let approval = Some(request_of("one", None));
+    store.append(Append { approval, ..event("asking", 0, Status::AwaitingApproval) }).await.unwrap();
+    let of = |id: &str, whose: &str| vec![(id.to_owned(), whose.to_owned())];
+    let expected = Attention {
+        failed_runs: of("broken", "helper"),
+        failed_tasks: of("lost", "desk"),
+        dead_letters: of("dead", "desk"),
+        approvals: of("one", "helper"),
+    };
+    assert_eq!(store.attention(0, 9).await.unwrap(), expected);
+    let later = store.attention(clock::now() + 60_000, 9).await.unwrap();
+    assert_eq!((later.failed_runs, later.failed_tasks), (Vec::new(), Vec::new()));
 }
 
 async fn woken(store: &Store, now: u64) -> Vec<String> {

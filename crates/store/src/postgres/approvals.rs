@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use postgres::{Error, Row};
 
-use super::PostgresStore;
 use super::link::{Change, as_bigint, limit, number, some_number};
+use super::{PostgresStore, notify_at_commit};
 use crate::approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 use crate::error::StoreError;
 use crate::status::Status;
@@ -18,23 +18,31 @@ impl Approvals for PostgresStore {
         at: u64,
         late: LateDecision,
     ) -> Result<bool, StoreError> {
-        let (id, counts) = (id.to_owned(), late == LateDecision::Counts);
+        let (id, owner, counts) = (id.to_owned(), self.owner.clone(), late == LateDecision::Counts);
         let sql = "UPDATE respool.approvals SET state = 'decided', decision = $2, decided = $3
              WHERE id = $1 AND state = 'waiting' AND ($4 OR expires IS NULL OR expires > $3)";
-        self.pool.run(move |change| change.has_changed(sql, &[&id, &decision, &as_bigint(at), &counts])).await
+        let decide = move |change: &mut Change<'_>| {
+            let is_recorded = change.has_changed(sql, &[&id, &decision, &as_bigint(at), &counts])?;
+            notify_at_commit(change, &owner)?;
+            Ok(is_recorded)
+        };
+        self.change(decide).await
     }
 
     async fn approval(&self, id: &str) -> Result<Option<ApprovalRow>, StoreError> {
         let (id, sql) = (id.to_owned(), format!("SELECT {ROW} WHERE approvals.id = $1"));
-        self.pool.run(move |change| change.find(&sql, &[&id], row)).await
+        self.pool.read(move |change| change.find(&sql, &[&id], row)).await
     }
 
     async fn approvals(&self, state: ApprovalState, most: usize) -> Result<Vec<ApprovalRow>, StoreError> {
         let sql = format!("SELECT {ROW} WHERE state = $1 ORDER BY requested, approvals.id LIMIT $2");
-        self.pool.run(move |change| change.list(&sql, &[&state.as_str(), &limit(most)], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &limit(most)], row)).await
     }
 
     async fn woken_by_approvals(&self, now: u64) -> Result<Vec<WokenRun>, StoreError> {
+        if self.polls().current().is_some_and(|found| found.wakes_no_run(now)) {
+            return Ok(Vec::new());
+        }
         let sql = "WITH RECURSIVE line (id, parent) AS (
                  SELECT runs.id, runs.parent FROM respool.approvals JOIN respool.runs ON runs.id = approvals.run
                  WHERE (state = 'decided' OR expires <= $1) AND state IN ('waiting', 'decided')
@@ -44,7 +52,7 @@ impl Approvals for PostgresStore {
             let status = Status::named(row.try_get(2)?).unwrap_or(Status::Failed);
             Ok(WokenRun { id: row.try_get(0)?, agent: row.try_get(1)?, status })
         };
-        self.pool.run(move |change| change.list(sql, &[&as_bigint(now)], woken)).await
+        self.pool.read(move |change| change.list(sql, &[&as_bigint(now)], woken)).await
     }
 }
 

@@ -46,7 +46,7 @@ impl KeyUsages for PostgresStore {
                 completion: number(row, 5)?,
             })
         };
-        self.pool.run(move |change| change.list(sql, &[&as_bigint(day)], row)).await
+        self.pool.read(move |change| change.list(sql, &[&as_bigint(day)], row)).await
     }
 
     async fn forget_key_usage(&self, before: u64) -> Result<(), StoreError> {
@@ -73,10 +73,10 @@ impl Operators for PostgresStore {
     async fn operator(&self, digest: &str) -> Result<Option<String>, StoreError> {
         let digest = digest.to_owned();
         let sql = "SELECT name FROM respool.operators WHERE digest = $1";
-        self.pool.run(move |change| change.find(sql, &[&digest], |row| row.try_get(0))).await
+        self.pool.read(move |change| change.find(sql, &[&digest], |row| row.try_get(0))).await
     }
 
     async fn has_operators(&self) -> Result<bool, StoreError> {
-        self.pool.run(|change| change.exists("SELECT 1 FROM respool.operators", &[])).await
+        self.pool.read(|change| change.exists("SELECT 1 FROM respool.operators", &[])).await
     }
 }

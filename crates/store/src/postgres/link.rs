@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use postgres::error::SqlState;
 use postgres::types::ToSql;
@@ -21,6 +21,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How often work is tried that another transaction stood in the way of, or whose connection was lost before
 /// anything could be committed.
 const TRIES: u32 = 5;
+/// A connection that was not used for so long may have been lost without a sign.
+const TRUSTED_FOR: Duration = Duration::from_millis(250);
 /// A statement, or a process that is stopped in a transaction, holds its locks no longer than this. Said in
 /// each transaction, because a pooler between here and the database keeps nothing of a session.
 const BEGIN: &str =
@@ -29,6 +31,17 @@ const BEGIN: &str =
 pub(super) type Values<'v> = &'v [&'v (dyn ToSql + Sync)];
 
 type Job = Box<dyn FnOnce(&mut Link) + Send>;
+
+/// How work reaches the database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    /// As a transaction.
+    Transaction,
+    /// As one statement that commits by itself.
+    Statement,
+    /// As statements that change nothing.
+    Read,
+}
 
 /// The threads that work on the database.
 #[derive(Debug)]
@@ -75,11 +88,36 @@ impl Pool {
         &self,
         work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
+        self.send(Mode::Transaction, work).await
+    }
+
+    /// Runs work that is one statement: it commits by itself, in one round trip instead of three. It must not
+    /// wait for locks without end.
+    pub(super) async fn run_statement<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.send(Mode::Statement, work).await
+    }
+
+    /// Runs small queries, each with a snapshot of its own.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.send(Mode::Read, work).await
+    }
+
+    async fn send<T: Send + 'static>(
+        &self,
+        mode: Mode,
+        work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
         self.presence.check_joined()?;
         let (caller, answer) = oneshot::channel();
         let job = move |link: &mut Link| {
             // The caller may be gone; the commit stands.
-            let _ = caller.send(link.transact(&work));
+            let _ = caller.send(link.work(mode, &work));
         };
         let ended = || StoreError("the store's threads have ended; restart respool".to_owned());
         self.jobs.send(Box::new(job)).map_err(|_| ended())?;
@@ -95,7 +133,7 @@ impl Pool {
     /// Runs a statement whose result no one waits for.
     pub(super) fn run_later(&self, sql: &'static str, value: String) {
         let job = move |link: &mut Link| {
-            let _ = link.transact(&|change: &mut Change<'_>| change.execute(sql, &[&value]));
+            let _ = link.work(Mode::Statement, &|change: &mut Change<'_>| change.execute(sql, &[&value]));
         };
         let _ = self.jobs.send(Box::new(job));
     }
@@ -107,11 +145,12 @@ pub(super) struct Link {
     client: Option<Client>,
     statements: HashMap<String, Statement>,
     commits: Arc<AtomicU64>,
+    used: Instant,
 }
 
 impl Link {
     pub(super) fn new(address: Address, commits: Arc<AtomicU64>) -> Self {
-        Self { address, client: None, statements: HashMap::new(), commits }
+        Self { address, client: None, statements: HashMap::new(), commits, used: Instant::now() }
     }
 
     /// Makes a connection unless it has one.
@@ -130,8 +169,16 @@ impl Link {
         &mut self,
         work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>,
     ) -> Result<T, StoreError> {
+        self.work(Mode::Transaction, work)
+    }
+
+    fn work<T>(
+        &mut self,
+        mode: Mode,
+        work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>,
+    ) -> Result<T, StoreError> {
         for tried in 1.. {
-            match self.try_once(work) {
+            match self.try_once(mode, work) {
                 Ok(value) => return Ok(value),
                 Err(Failed::MayRepeat(_)) if tried < TRIES => {}
                 Err(Failed::MayRepeat(error) | Failed::Final(error)) => return Err(explain(&error)),
@@ -140,27 +187,45 @@ impl Link {
         Err(StoreError("the database cannot be used".to_owned()))
     }
 
-    fn try_once<T>(&mut self, work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>) -> Result<T, Failed> {
+    fn try_once<T>(
+        &mut self,
+        mode: Mode,
+        work: &dyn Fn(&mut Change<'_>) -> Result<T, Error>,
+    ) -> Result<T, Failed> {
         let was_connected = self.client.as_ref().is_some_and(|client| !client.is_closed());
+        let is_trusted = std::mem::replace(&mut self.used, Instant::now()).elapsed() < TRUSTED_FOR;
         let commits = Arc::clone(&self.commits);
         let mut change = self.connect().map_err(Failed::Final)?;
-        let done = change.client.batch_execute(BEGIN).and_then(|()| work(&mut change));
-        let value = match done {
+        let opening = match mode {
+            Mode::Transaction => Some(BEGIN),
+            // Whether a statement that was sent on a lost connection was executed, no one knows.
+            Mode::Statement if was_connected && !is_trusted => Some(""),
+            Mode::Statement | Mode::Read => None,
+        };
+        let opened = opening.map_or(Ok(()), |sql| change.client.batch_execute(sql));
+        let is_open = opened.is_ok();
+        let value = match opened.and_then(|()| work(&mut change)) {
             Ok(value) => value,
             Err(error) => {
                 let is_lost = change.client.is_closed();
-                if !is_lost {
+                if mode == Mode::Transaction && !is_lost {
                     let _ = change.client.batch_execute("ROLLBACK");
                 }
                 // Nothing of a connection that was lost before the commit is kept.
-                let may_repeat = (is_lost && was_connected) || is_conflict(&error);
+                let is_undone = mode != Mode::Statement || !is_open;
+                let may_repeat = (is_lost && was_connected && is_undone) || is_conflict(&error);
                 return Err(if may_repeat { Failed::MayRepeat(error) } else { Failed::Final(error) });
             }
         };
-        let committed = change.client.batch_execute("COMMIT");
+        if mode == Mode::Read {
+            return Ok(value);
+        }
         commits.fetch_add(1, Ordering::Relaxed);
+        if mode == Mode::Statement {
+            return Ok(value);
+        }
         // Where the connection is lost now, no one knows whether the commit stands.
-        committed.map(|()| value).map_err(Failed::Final)
+        change.client.batch_execute("COMMIT").map(|()| value).map_err(Failed::Final)
     }
 }
 

@@ -12,6 +12,7 @@ mod keys;
 mod link;
 mod nodes;
 mod outbox;
+mod poll;
 mod queue;
 mod responses;
 mod run_rows;
@@ -25,6 +26,7 @@ mod usage;
 
 use std::sync::Arc;
 
+use postgres::Error;
 use tokio::sync::Notify;
 
 use crate::config::{ResponsesConfig, RunsConfig, StoreConfig};
@@ -35,8 +37,9 @@ use crate::usage::SharedUsage;
 pub(crate) use target::Target;
 
 use address::Address;
-use link::Pool;
+use link::{Change, Pool};
 use nodes::{Node, Presence, Refused, join};
+use poll::Polls;
 
 /// The store of this process in a `PostgreSQL` database.
 #[derive(Debug)]
@@ -83,6 +86,43 @@ impl PostgresStore {
             database_id: tokio::sync::OnceCell::new(),
         })
     }
+}
+
+impl PostgresStore {
+    /// Runs work in a transaction that changes what processes poll.
+    async fn change<T: Send + 'static>(
+        &self,
+        work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let done = self.pool.run(work).await;
+        self.polls().note_change();
+        done
+    }
+
+    /// Runs one statement that changes what processes poll; see [`Pool::run_statement`].
+    async fn change_at_once<T: Send + 'static>(
+        &self,
+        statement: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let done = self.pool.run_statement(statement).await;
+        self.polls().note_change();
+        done
+    }
+
+    fn polls(&self) -> &Polls {
+        &self.presence.shared.polls
+    }
+
+    /// Tells the other processes to look. In a transaction of its own: a notification takes a lock of the
+    /// whole database at its commit.
+    fn notify_others(&self) {
+        self.pool.run_later("SELECT pg_notify('respool', $1)", self.owner.clone());
+    }
+}
+
+/// Tells the other processes to look once this is committed. For what happens seldom.
+fn notify_at_commit(change: &mut Change<'_>, owner: &str) -> Result<(), Error> {
+    change.find("SELECT pg_notify('respool', $1)::text", &[&owner], |_| Ok(())).map(drop)
 }
 
 impl StorePort for PostgresStore {

@@ -1,6 +1,6 @@
 //! The processes that use a database. Each says from time to time that it lives, on a connection of its own,
 //! which also hears of work that others have queued. Where that connection cannot listen, as behind a pooler,
-//! the queue is looked at every second all the same.
+//! it is polled all the same.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -11,30 +11,23 @@ use postgres::{Client, Error, Row};
 use tokio::sync::Notify;
 
 use super::address::Address;
-use super::link::{Change, Link, Values, explain, is_away, number, span};
+use super::link::{Change, Link, Values, as_bigint, explain, is_away, number, span};
+use super::poll::{EVERY, Found, POLL, Wanted, presence};
 use super::schema;
 use super::shared::Shared;
 use crate::error::StoreError;
+use crate::outbox::FIRST_TRIED_WITHIN;
 
-/// How often a process says that it lives.
-const EVERY: Duration = Duration::from_secs(3);
 /// A process that has not been seen for this long is gone, and others take over what it worked on. Should it
 /// come back, the epochs of its runs are those of others by then.
 pub(super) const GONE_AFTER: Duration = Duration::from_secs(15);
 /// Rows of processes that ended long ago are taken away.
 const FORGET_AFTER: Duration = Duration::from_hours(24);
 
+/// The milliseconds of a day.
+const DAY: u64 = 24 * 3_600_000;
 /// A clock that differs by less than this, in milliseconds, is taken to be right.
 const NEGLIGIBLE: u64 = 100;
-
-/// Says that a process lives. Returns the number of the others that serve and live, the time, and the number
-/// of those among them that have its configuration.
-const SEEN: &str =
-    "WITH said AS (INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
-        VALUES ($1, $2, $3, $4, $5, respool.now_ms(), respool.now_ms())
-        ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = $5)
-    SELECT count(*), respool.now_ms(), count(*) FILTER (WHERE configuration = $5 AND $5 <> '')
-        FROM respool.nodes WHERE serves AND owner <> $1 AND seen > respool.now_ms() - $6";
 
 /// The identity of this process.
 #[derive(Clone, Debug)]
@@ -48,17 +41,36 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Says that the process lives, by running [`SEEN`]. Returns its row.
-    fn say_seen(
+    /// Says that the process lives, and polls. Returns how many others live, how many of these have its
+    /// configuration, and what was found.
+    fn poll(
         &self,
         configuration: &str,
+        wanted: Wanted,
         run: impl FnOnce(Values<'_>) -> Result<Row, Error>,
-    ) -> Result<Row, Error> {
+    ) -> Result<(u64, u64, Found), Error> {
         let (version, gone) = (env!("CARGO_PKG_VERSION"), span(GONE_AFTER));
-        let asked = clock::own_time();
-        let row = run(&[&self.owner, &self.name, &version, &self.serves, &configuration, &gone])?;
-        follow_clock(number(&row, 1)?, asked, clock::own_time());
-        Ok(row)
+        let (asked, began) = (clock::own_time(), Instant::now());
+        let (day, tried_within) = (clock::now() / DAY, as_bigint(FIRST_TRIED_WITHIN));
+        let Node { owner, name, serves } = self;
+        let Wanted { queues, messages } = &wanted;
+        let day_value = as_bigint(day);
+        let values: Values<'_> = &[
+            owner,
+            name,
+            &version,
+            serves,
+            &configuration,
+            &gone,
+            queues,
+            &day_value,
+            messages,
+            &tried_within,
+        ];
+        let row = run(values)?;
+        let (others, time, alike) = presence(&row)?;
+        follow_clock(time, asked, clock::own_time());
+        Ok((others, alike, Found::read(&row, wanted, began, day)?))
     }
 }
 
@@ -119,7 +131,7 @@ fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, 
     if let Some(seen) = change.find(sql, values, |row| number(row, 0))? {
         return Ok(Some(seen));
     }
-    node.say_seen("", |values| change.one(SEEN, values))?;
+    node.poll("", Wanted::default(), |values| change.one(POLL, values))?;
     Ok(None)
 }
 
@@ -202,18 +214,22 @@ fn say_present(
 ) -> Result<(), Error> {
     if client.is_none() {
         let mut new = address.connect()?;
-        // A pooler may refuse.
+        // A pooler may refuse. What was said meanwhile was not heard.
         let _ = new.batch_execute("LISTEN respool");
+        shared.polls.note_change();
         *client = Some(new);
     }
     let Some(client) = client else { return Ok(()) };
     shared.is_changed.store(false, Ordering::Relaxed);
     let configuration = shared.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone();
-    let row = node.say_seen(&configuration, |values| client.query_one(SEEN, values))?;
-    for (count, index) in [(&shared.live, 0), (&shared.alike, 2)] {
-        let others = u32::try_from(number(&row, index)?).unwrap_or(0);
+    let (wanted, changes) = shared.polls.begin();
+    let (others, alike, found) =
+        node.poll(&configuration, wanted, |values| client.query_one(POLL, values))?;
+    for (count, others) in [(&shared.live, others), (&shared.alike, alike)] {
+        let others = u32::try_from(others).unwrap_or(0);
         count.store(others + u32::from(node.serves), Ordering::Relaxed);
     }
+    shared.polls.set(changes, found);
     Ok(())
 }
 
@@ -250,6 +266,7 @@ fn listen(
             && notification.payload() != node.owner
             && let Some(queued) = queued.upgrade()
         {
+            shared.polls.note_change();
             queued.notify_one();
         }
     }

@@ -13,27 +13,31 @@ use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, O
 #[async_trait]
 impl Outbox for PostgresStore {
     async fn post(&self, message: NewMessage, now: u64) -> Result<bool, StoreError> {
-        self.pool.run(move |change| insert(change, &message, true, now)).await
+        self.change_at_once(move |change| insert(change, &message, true, now)).await
     }
 
     async fn keep_message(&self, message: NewMessage, now: u64) -> Result<bool, StoreError> {
-        self.pool.run(move |change| insert(change, &message, false, now)).await
+        self.change_at_once(move |change| insert(change, &message, false, now)).await
     }
 
     async fn claim_messages(&self, lease: Duration, most: usize) -> Result<Vec<MessageRow>, StoreError> {
-        self.pool.run(move |change| claim(change, lease, most)).await
+        if self.polls().current().is_some_and(|found| found.has_no_messages()) {
+            return Ok(Vec::new());
+        }
+        self.polls().want(|wanted| wanted.messages = true);
+        self.change_at_once(move |change| claim(change, lease, most)).await
     }
 
     async fn end_message(&self, id: &str, at: u64, note: Option<&str>) -> Result<bool, StoreError> {
         let (id, note) = (id.to_owned(), note.map(str::to_owned));
         let sql = "UPDATE respool.outbox SET delivered = $2, note = $3 WHERE id = $1 AND delivered IS NULL";
-        self.pool.run(move |change| change.has_changed(sql, &[&id, &as_bigint(at), &note])).await
+        self.change_at_once(move |change| change.has_changed(sql, &[&id, &as_bigint(at), &note])).await
     }
 
     async fn deliver_after(&self, id: &str, pause: Duration, note: String) -> Result<bool, StoreError> {
         let id = id.to_owned();
         let sql = "UPDATE respool.outbox SET due = respool.now_ms() + $2, note = $3 WHERE id = $1 AND delivered IS NULL";
-        self.pool.run(move |change| change.has_changed(sql, &[&id, &span(pause), &note])).await
+        self.change_at_once(move |change| change.has_changed(sql, &[&id, &span(pause), &note])).await
     }
 
     async fn forget_messages(&self, before: u64) -> Result<usize, StoreError> {
@@ -48,12 +52,12 @@ impl Outbox for PostgresStore {
              ORDER BY created DESC, place DESC LIMIT $4"
         );
         let MessageFilter { expert, kind, entry } = filter;
-        self.pool.run(move |change| change.list(&sql, &[&expert, &kind, &entry, &limit(most)], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&expert, &kind, &entry, &limit(most)], row)).await
     }
 
     async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError> {
         let (id, sql) = (id.to_owned(), format!("SELECT {COLUMNS} FROM respool.outbox WHERE id = $1"));
-        self.pool.run(move |change| change.find(&sql, &[&id], row)).await
+        self.pool.read(move |change| change.find(&sql, &[&id], row)).await
     }
 }
 

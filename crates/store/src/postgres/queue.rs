@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postgres::{Error, Row};
 
-use super::PostgresStore;
-use super::link::{Change, as_bigint, limit, number, some_number, span};
+use super::link::{Change, Values, as_bigint, limit, number, some_number, span};
+use super::{PostgresStore, notify_at_commit};
 use crate::error::StoreError;
 use crate::queue::{
-    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
-    GoneClocks, LaneKey, NewEntry, Queue, QueueEntries,
+    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, GoneClocks, LaneKey,
+    NewEntry, Queue, QueueEntries,
 };
 
 /// At most this many rows are forgotten in one batch.
@@ -20,11 +20,15 @@ const BATCH: i64 = 256;
 #[async_trait]
 impl Queue for PostgresStore {
     async fn enqueue_all(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
-        let enqueued = self.pool.run(move |change| enqueue_all(change, &entries)).await?;
+        let enqueued = if let [_] = &*entries {
+            self.change_at_once(move |change| entries.iter().map(|entry| enqueue(change, entry)).collect())
+                .await?
+        } else {
+            self.change(move |change| enqueue_all(change, &entries)).await?
+        };
         if enqueued.contains(&Enqueued::Accepted) {
             self.queued.notify_one();
-            // In a transaction of its own: a notification takes a lock of the whole database at its commit.
-            self.pool.run_later("SELECT pg_notify('respool', $1)", self.owner.clone());
+            self.notify_others();
         }
         Ok(enqueued)
     }
@@ -43,16 +47,17 @@ impl Queue for PostgresStore {
     }
 
     async fn claim_entries(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
-        self.pool.run(move |change| claim(change, &request)).await
+        self.change_at_once(move |change| claim(change, &request)).await
     }
 
     async fn heartbeat(&self, lease: &EntryLease, length: Duration) -> Result<bool, StoreError> {
         let (lease, length) = (lease.clone(), span(length));
         let sql = "UPDATE respool.queue SET lease_until = respool.now_ms() + $3
              WHERE id = $1 AND epoch = $2 AND state = 'claimed'";
-        self.pool
-            .run(move |change| change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &length]))
-            .await
+        self.change_at_once(move |change| {
+            change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &length])
+        })
+        .await
     }
 
     async fn retry_after(
@@ -65,32 +70,36 @@ impl Queue for PostgresStore {
         let sql = "UPDATE respool.queue SET state = 'waiting', due = respool.now_ms() + $3, note = $4, lease_until = NULL,
                  is_new_attempt = true
              WHERE id = $1 AND epoch = $2 AND state = 'claimed'";
-        self.pool
-            .run(move |change| {
-                change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &pause, &note])
-            })
-            .await
+        self.change_at_once(move |change| {
+            change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &pause, &note])
+        })
+        .await
     }
 
     async fn hold(&self, lease: &EntryLease, note: String) -> Result<bool, StoreError> {
         let lease = lease.clone();
         let sql = "UPDATE respool.queue SET state = 'held', note = $3, lease_until = NULL
              WHERE id = $1 AND epoch = $2 AND state = 'claimed'";
-        self.pool
-            .run(move |change| change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &note]))
-            .await
+        self.change_at_once(move |change| {
+            change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &note])
+        })
+        .await
     }
 
     async fn wake(&self, entry: &str) -> Result<bool, StoreError> {
         let entry = entry.to_owned();
         let sql = "UPDATE respool.queue SET state = 'waiting', due = respool.now_ms(), note = NULL
              WHERE id = $1 AND state = 'held'";
-        self.pool.run(move |change| change.has_changed(sql, &[&entry])).await
+        self.change_at_once(move |change| change.has_changed(sql, &[&entry])).await
     }
 
     async fn complete(&self, lease: &EntryLease, end: EntryEnd, note: String) -> Result<bool, StoreError> {
         let lease = lease.clone();
-        self.pool.run(move |change| complete(change, &lease, end, &note)).await
+        let freed = self.change(move |change| complete(change, &lease, end, &note)).await?;
+        if freed == Some(true) {
+            self.notify_others();
+        }
+        Ok(freed.is_some())
     }
 }
 
@@ -108,32 +117,38 @@ impl QueueEntries for PostgresStore {
     ) -> Result<Vec<EntryRow>, StoreError> {
         let queue = queue.map(str::to_owned);
         let sql = select("state = $1 AND ($2::text IS NULL OR queue = $2) ORDER BY seq LIMIT $3");
-        self.pool.run(move |change| change.list(&sql, &[&state.as_str(), &queue, &limit(most)], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &queue, &limit(most)], row)).await
     }
 
     async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError> {
         let sql = select("state = $1 ORDER BY seq DESC LIMIT $2");
-        self.pool.run(move |change| change.list(&sql, &[&state.as_str(), &limit(most)], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &limit(most)], row)).await
     }
 
     async fn open_places(&self, queue: &str, behind: u64) -> Result<Vec<u64>, StoreError> {
+        if self.polls().current().is_some_and(|found| found.last_place <= behind) {
+            return Ok(Vec::new());
+        }
         let queue = queue.to_owned();
         let sql = "SELECT seq FROM respool.queue
              WHERE state IN ('waiting', 'claimed', 'held') AND queue = $1 AND seq > $2 ORDER BY seq";
         self.pool
-            .run(move |change| change.list(sql, &[&queue, &as_bigint(behind)], |row| number(row, 0)))
+            .read(move |change| change.list(sql, &[&queue, &as_bigint(behind)], |row| number(row, 0)))
             .await
     }
 
     async fn entries_at(&self, places: Vec<u64>) -> Result<Vec<EntryRow>, StoreError> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
         let places: Vec<i64> = places.into_iter().map(as_bigint).collect();
         let sql = select("seq = ANY ($1) ORDER BY seq");
-        self.pool.run(move |change| change.list(&sql, &[&places], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&places], row)).await
     }
 
     async fn entry(&self, id: &str) -> Result<Option<EntryRow>, StoreError> {
         let (id, sql) = (id.to_owned(), select("id = $1"));
-        self.pool.run(move |change| change.find(&sql, &[&id], row)).await
+        self.pool.read(move |change| change.find(&sql, &[&id], row)).await
     }
 
     async fn oldest_open(&self, queue: &str, agent: &str) -> Result<Option<u64>, StoreError> {
@@ -145,12 +160,12 @@ impl QueueEntries for PostgresStore {
                     WHERE agent = $2 AND status IN ('running', 'suspended', 'awaiting_approval', 'interrupted')) AS open";
         let find =
             move |change: &mut Change<'_>| change.find(sql, &[&queue, &agent], |row| some_number(row, 0));
-        Ok(self.pool.run(find).await?.flatten())
+        Ok(self.pool.read(find).await?.flatten())
     }
 
     async fn entry_of_run(&self, run: &str) -> Result<Option<EntryRow>, StoreError> {
         let (run, sql) = (run.to_owned(), select("run = $1 ORDER BY seq DESC LIMIT 1"));
-        self.pool.run(move |change| change.find(&sql, &[&run], row)).await
+        self.pool.read(move |change| change.find(&sql, &[&run], row)).await
     }
 
     async fn entry_before(&self, id: &str) -> Result<Option<EntryRow>, StoreError> {
@@ -160,10 +175,14 @@ impl QueueEntries for PostgresStore {
              WHERE own.id = $1 AND earlier.state IN ('waiting', 'claimed', 'held'))",
         );
         let id = id.to_owned();
-        self.pool.run(move |change| change.find(&sql, &[&id], row)).await
+        self.pool.read(move |change| change.find(&sql, &[&id], row)).await
     }
 
     async fn next_due(&self, queues: Vec<String>) -> Result<Option<Duration>, StoreError> {
+        if let Some(found) = self.polls().current().filter(|found| found.has_looked_at(&queues)) {
+            return Ok(found.next_due());
+        }
+        self.polls().want(|wanted| wanted.queues.clone_from(&queues));
         let sql = "SELECT least(
                 (SELECT min(lease_until) FROM respool.queue WHERE state = 'claimed'),
                 (SELECT min(due) FROM respool.queue WHERE queue = ANY ($1) AND state = 'waiting' AND NOT blocked))
@@ -171,19 +190,25 @@ impl QueueEntries for PostgresStore {
         let find = move |change: &mut Change<'_>| {
             change.find(sql, &[&queues], |row| row.try_get::<_, Option<i64>>(0))
         };
-        let due = self.pool.run(find).await?.flatten();
+        let due = self.pool.read(find).await?.flatten();
         Ok(due.map(|due| Duration::from_millis(u64::try_from(due).unwrap_or(0))))
     }
 
     async fn replay(&self, entry: &str, new_id: &str) -> Result<bool, StoreError> {
         let (entry, new_id) = (entry.to_owned(), new_id.to_owned());
-        self.pool.run(move |change| replay(change, &entry, &new_id)).await
+        let owner = self.owner.clone();
+        let replay = move |change: &mut Change<'_>| {
+            let is_queued = replay(change, &entry, &new_id)?;
+            notify_at_commit(change, &owner)?;
+            Ok(is_queued)
+        };
+        self.change(replay).await
     }
 
     async fn drop_dead_letter(&self, entry: &str) -> Result<bool, StoreError> {
         let entry = entry.to_owned();
         let sql = "DELETE FROM respool.queue WHERE id = $1 AND state = 'dead_letter'";
-        self.pool.run(move |change| change.has_changed(sql, &[&entry])).await
+        self.change_at_once(move |change| change.has_changed(sql, &[&entry])).await
     }
 
     async fn give_back_entry(
@@ -195,11 +220,10 @@ impl QueueEntries for PostgresStore {
         let (lease, pause, note) = (lease.clone(), span(pause), note.to_owned());
         let sql = "UPDATE respool.queue SET state = 'waiting', due = respool.now_ms() + $3, note = $4, lease_until = NULL
              WHERE id = $1 AND epoch = $2 AND state = 'claimed'";
-        self.pool
-            .run(move |change| {
-                change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &pause, &note])
-            })
-            .await
+        self.change_at_once(move |change| {
+            change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &pause, &note])
+        })
+        .await
     }
 
     async fn give_up(&self, entry: &str, note: &str) -> Result<bool, StoreError> {
@@ -214,7 +238,7 @@ impl QueueEntries for PostgresStore {
             }
             Ok(has_ended)
         };
-        self.pool.run(work).await
+        self.change(work).await
     }
 }
 
@@ -255,25 +279,18 @@ fn enqueue_all(change: &mut Change<'_>, entries: &[NewEntry]) -> Result<Vec<Enqu
 }
 
 fn enqueue(change: &mut Change<'_>, entry: &NewEntry) -> Result<Enqueued, Error> {
-    if let Some((key, _)) = &entry.dedupe {
-        let sql = "SELECT entry FROM respool.dedupe WHERE key = $1 AND until > respool.now_ms()";
-        if let Some(known) = change.find(sql, &[&key.0], |row| row.try_get(0))? {
-            return Ok(Enqueued::Duplicate(known));
-        }
-    }
-    if let Some(time) = &entry.clock
-        && let Some(earlier) = advance_clock(change, time, &entry.id)?
-    {
-        return Ok(Enqueued::Duplicate(earlier));
-    }
-    if let Some((key, kept)) = &entry.dedupe {
-        let sql = "INSERT INTO respool.dedupe (key, until, entry) VALUES ($1, respool.now_ms() + $2, $3)
-             ON CONFLICT (key) DO UPDATE SET until = excluded.until, entry = excluded.entry";
-        change.execute(sql, &[&key.0, &span(*kept), &entry.id])?;
-    }
+    let sql = "SELECT respool.enqueue($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)";
+    let NewEntry { id, queue, payload, .. } = entry;
     let lane = entry.lane.as_ref().map(|lane| lane.0.as_str());
-    insert(change, &entry.id, &entry.queue, lane, entry.delay, &entry.payload)?;
-    Ok(Enqueued::Accepted)
+    let (key, keep) = entry.dedupe.as_ref().map(|(key, keep)| (key.0.as_str(), span(*keep))).unzip();
+    let time = entry.clock.as_ref();
+    let (of_queue, name) = time.map(|time| (&time.clock.queue, &time.clock.name)).unzip();
+    let (schedule, at) = time.map(|time| (&time.clock.schedule, as_bigint(time.time))).unzip();
+    let delay = span(entry.delay);
+    let values: Values<'_> =
+        &[id, queue, &lane, &delay, payload, &key, &keep, &of_queue, &name, &schedule, &at];
+    let earlier: Option<String> = change.one(sql, values)?.try_get(0)?;
+    Ok(earlier.map_or(Enqueued::Accepted, Enqueued::Duplicate))
 }
 
 /// The caller holds the lane.
@@ -292,33 +309,10 @@ fn insert(
 }
 
 fn claim(change: &mut Change<'_>, request: &ClaimRequest) -> Result<Vec<Claimed>, Error> {
-    // The attempt of a dead holder goes on.
-    let sql = "UPDATE respool.queue SET state = 'waiting' WHERE state = 'claimed' AND seq IN (
-             SELECT seq FROM respool.queue
-             WHERE state = 'claimed' AND lease_until <= respool.now_ms() AND id <> ALL ($1)
-             FOR UPDATE SKIP LOCKED)";
-    change.execute(sql, &[&request.working])?;
-    // The heads of lanes alone: entries behind them are blocked. Those before the wanted entry, in its lane,
-    // lead towards it. A new attempt has no run yet: the one of the attempt before is not its own.
-    let sql = "WITH ready AS (
-             SELECT seq, due AS was_due, is_new_attempt AS is_new FROM respool.queue AS head
-             WHERE queue = ANY ($1) AND state = 'waiting' AND NOT blocked AND due <= respool.now_ms()
-                 AND ($4::text IS NULL OR id = $4 OR EXISTS (
-                     SELECT 1 FROM respool.queue AS goal
-                     WHERE goal.id = $4 AND goal.lane = head.lane AND goal.seq > head.seq))
-             ORDER BY due, seq LIMIT $2 FOR UPDATE SKIP LOCKED)
-         UPDATE respool.queue AS entry
-         SET state = 'claimed', epoch = epoch + 1, lease_until = respool.now_ms() + $3,
-             attempt = attempt + CASE WHEN is_new THEN 1 ELSE 0 END,
-             run = CASE WHEN is_new THEN NULL ELSE run END, is_new_attempt = false
-         FROM ready WHERE entry.seq = ready.seq
-         RETURNING id, epoch, queue, payload, attempt, NOT is_new, run, accepted, was_due, entry.seq";
-    let values: [&(dyn postgres::types::ToSql + Sync); 4] =
-        [&request.queues, &limit(request.most), &span(request.lease), &request.towards];
-    let mut claimed =
-        change.list(sql, &values, |row| Ok((number(row, 8)?, number(row, 9)?, claimed_row(row)?)))?;
-    claimed.sort_unstable_by_key(|(due, seq, _)| (*due, *seq));
-    Ok(claimed.into_iter().map(|(_, _, claimed)| claimed).collect())
+    let sql = "SELECT id, epoch, queue, payload, attempt, is_continued, run, accepted
+         FROM respool.claim($1, $2, $3, $4, $5) ORDER BY due, seq";
+    let ClaimRequest { queues, most, lease, working, towards } = request;
+    change.list(sql, &[queues, &limit(*most), &span(*lease), working, towards], claimed_row)
 }
 
 fn claimed_row(row: &Row) -> Result<Claimed, Error> {
@@ -339,28 +333,19 @@ pub(super) fn check_lease(change: &mut Change<'_>, lease: &EntryLease) -> Result
     change.exists(sql, &[&lease.entry, &as_bigint(lease.epoch)])
 }
 
-/// Remembers the run that works on an entry, and what stands for all its runs.
-pub(super) fn set_run(
+/// Ends an entry. Returns whether another one of its lane can run now; `None` if the lease is lost.
+fn complete(
     change: &mut Change<'_>,
     lease: &EntryLease,
-    run: &str,
-    work: &str,
-) -> Result<bool, Error> {
-    let sql =
-        "UPDATE respool.queue SET run = $3, work = $4 WHERE id = $1 AND epoch = $2 AND state = 'claimed'";
-    change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &run, &work])
-}
-
-fn complete(change: &mut Change<'_>, lease: &EntryLease, end: EntryEnd, note: &str) -> Result<bool, Error> {
+    end: EntryEnd,
+    note: &str,
+) -> Result<Option<bool>, Error> {
     lock_lane_of(change, &lease.entry)?;
     let sql = "UPDATE respool.queue SET state = $3, note = $4, ended = respool.now_ms(), lease_until = NULL
          WHERE id = $1 AND epoch = $2 AND state = 'claimed'";
     let state = end.state().as_str();
     let is_done = change.has_changed(sql, &[&lease.entry, &as_bigint(lease.epoch), &state, &note])?;
-    if is_done {
-        free_lane(change, &lease.entry)?;
-    }
-    Ok(is_done)
+    if is_done { free_lane(change, &lease.entry).map(Some) } else { Ok(None) }
 }
 
 /// Keeps others from queueing into the lane of an entry, and from ending one of it.
@@ -370,13 +355,14 @@ fn lock_lane_of(change: &mut Change<'_>, entry: &str) -> Result<(), Error> {
     change.lock(lane.into_iter().collect())
 }
 
-/// Lets the next entry of a lane run, once the one before it has ended. The caller holds the lane.
-fn free_lane(change: &mut Change<'_>, entry: &str) -> Result<(), Error> {
+/// Lets the next entry of a lane run, once the one before it has ended. False if there is none. The caller
+/// holds the lane.
+fn free_lane(change: &mut Change<'_>, entry: &str) -> Result<bool, Error> {
     let sql = "UPDATE respool.queue SET blocked = false WHERE seq = (
              SELECT min(later.seq) FROM respool.queue AS ended JOIN respool.queue AS later
                  ON later.queue = ended.queue AND later.lane = ended.lane
              WHERE ended.id = $1 AND later.state IN ('waiting', 'claimed', 'held'))";
-    change.execute(sql, &[&entry]).map(drop)
+    change.has_changed(sql, &[&entry])
 }
 
 /// Ends the entry of a run that was cancelled while no process worked on it: otherwise it would be waited for
@@ -440,18 +426,4 @@ fn forget_clocks(change: &mut Change<'_>, gone: &GoneClocks) -> Result<(), Error
         kept.iter().map(|(queue, name)| (queue.as_str(), name.as_str())).unzip();
     let sql = "DELETE FROM respool.clocks WHERE (queue, name) NOT IN (SELECT * FROM unnest($1::text[], $2::text[]))";
     change.execute(sql, &[&queues, &names]).map(drop)
-}
-
-/// Puts a clock forward to a time for which an entry is queued. Where it is there already, or beyond: the
-/// entry that was queued last.
-fn advance_clock(change: &mut Change<'_>, time: &ClockTime, entry: &str) -> Result<Option<String>, Error> {
-    let Clock { queue, name, schedule } = &time.clock;
-    let sql = "INSERT INTO respool.clocks AS known (queue, name, schedule, mark, entry) VALUES ($1, $2, $3, $4, $5)
-         ON CONFLICT (queue, name) DO UPDATE SET mark = $4, entry = $5 WHERE known.schedule = $3 AND known.mark < $4";
-    if change.has_changed(sql, &[queue, name, schedule, &as_bigint(time.time), &entry])? {
-        return Ok(None);
-    }
-    let sql = "SELECT entry FROM respool.clocks WHERE queue = $1 AND name = $2";
-    let last: Option<Option<String>> = change.find(sql, &[queue, name], |row| row.try_get(0))?;
-    Ok(Some(last.flatten().unwrap_or_default()))
 }

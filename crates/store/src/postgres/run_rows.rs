@@ -6,6 +6,7 @@ use postgres::{Error, Row};
 use super::PostgresStore;
 use super::link::{Change, as_bigint, limit, number};
 use super::queue;
+use crate::attention::{Attention, attention};
 use crate::error::StoreError;
 use crate::responses::Responses as _;
 use crate::run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
@@ -26,29 +27,29 @@ const BYTES: &str = "SELECT (SELECT coalesce(sum(octet_length(setup)), 0) FROM r
 impl RunRows for PostgresStore {
     async fn run(&self, id: &str) -> Result<Option<StoredRun>, StoreError> {
         let id = id.to_owned();
-        self.pool.run(move |change| run(change, &id)).await
+        self.pool.read(move |change| run(change, &id)).await
     }
 
     async fn newest(&self, filter: RunFilter, most: usize) -> Result<Vec<RunRow>, StoreError> {
         let (condition, client) = condition(&filter);
         let client = client.to_owned();
         let sql = select(&format!("{condition} ORDER BY created DESC, place DESC LIMIT $2"));
-        self.pool.run(move |change| change.list(&sql, &[&client, &limit(most)], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&client, &limit(most)], row)).await
     }
 
-    async fn failed_since(&self, since: u64, most: usize) -> Result<Vec<RunRow>, StoreError> {
-        let (condition, client) = condition(&RunFilter::Clients);
-        let sql = select(&format!(
-            "{condition} AND status = 'failed' AND updated > $2 ORDER BY updated DESC LIMIT $3"
-        ));
-        self.pool.run(move |change| change.list(&sql, &[&client, &as_bigint(since), &limit(most)], row)).await
+    async fn attention(&self, since: u64, most: usize) -> Result<Attention, StoreError> {
+        let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        let sql = attention!("respool.");
+        let values = (as_bigint(since), limit(most));
+        let rows = self.pool.read(move |change| change.list(sql, &[&values.0, &values.1], row)).await?;
+        Ok(Attention::from_rows(rows))
     }
 
     async fn has_run(&self, id: &str, filter: RunFilter) -> Result<bool, StoreError> {
         let (condition, client) = condition(&filter);
         let (id, client) = (id.to_owned(), client.to_owned());
         let sql = format!("SELECT 1 FROM respool.runs WHERE {condition} AND id = $2");
-        self.pool.run(move |change| change.exists(&sql, &[&client, &id])).await
+        self.pool.read(move |change| change.exists(&sql, &[&client, &id])).await
     }
 
     async fn run_of_calls(
@@ -61,7 +62,7 @@ impl RunRows for PostgresStore {
         let sql = "SELECT run FROM respool.client_calls JOIN respool.runs ON runs.id = run
              WHERE client_calls.id = ANY ($1) AND agent = $2 AND (client = $3 OR client IS NULL)
              ORDER BY array_position($1::text[], client_calls.id) LIMIT 1";
-        self.pool.run(move |change| change.find(sql, &[&ids, &agent, &client], |row| row.try_get(0))).await
+        self.pool.read(move |change| change.find(sql, &[&ids, &agent, &client], |row| row.try_get(0))).await
     }
 
     async fn unanswered_run(&self, fingerprint: &str, since: u64) -> Result<Option<String>, StoreError> {
@@ -70,7 +71,7 @@ impl RunRows for PostgresStore {
              WHERE fingerprint = $1 AND updated >= $2 AND NOT answered AND status NOT IN ('cancelled', 'failed')
              ORDER BY updated DESC LIMIT 1";
         self.pool
-            .run(move |change| change.find(sql, &[&fingerprint, &as_bigint(since)], |row| row.try_get(0)))
+            .read(move |change| change.find(sql, &[&fingerprint, &as_bigint(since)], |row| row.try_get(0)))
             .await
     }
 
@@ -78,23 +79,27 @@ impl RunRows for PostgresStore {
         let fingerprint = fingerprint.to_owned();
         let sql =
             "SELECT id FROM respool.runs WHERE fingerprint = $1 AND NOT answered ORDER BY created, place";
-        self.pool.run(move |change| change.list(sql, &[&fingerprint], |row| row.try_get(0))).await
+        self.pool.read(move |change| change.list(sql, &[&fingerprint], |row| row.try_get(0))).await
     }
 
     async fn cancel_requested(&self, runs: Vec<String>) -> Result<Vec<String>, StoreError> {
         let sql = "SELECT id FROM respool.runs WHERE id = ANY ($1) AND cancel";
-        self.pool.run(move |change| change.list(sql, &[&runs], |row| row.try_get(0))).await
+        self.pool.read(move |change| change.list(sql, &[&runs], |row| row.try_get(0))).await
     }
 
     async fn runs_of_status(&self, status: Status) -> Result<Vec<RunRow>, StoreError> {
+        let is_interrupted = status == Status::Interrupted;
+        if is_interrupted && self.polls().current().is_some_and(|found| !found.has_interrupted) {
+            return Ok(Vec::new());
+        }
         let sql = select("status = $1 ORDER BY updated");
-        self.pool.run(move |change| change.list(&sql, &[&status.as_str()], row)).await
+        self.pool.read(move |change| change.list(&sql, &[&status.as_str()], row)).await
     }
 
     async fn snapshots_in_use(&self) -> Result<Vec<String>, StoreError> {
         let sql = "SELECT DISTINCT coalesce(setup::json ->> 'snapshot', '') FROM respool.runs
              WHERE status IN ('running', 'suspended', 'awaiting_approval', 'interrupted')";
-        self.pool.run(move |change| change.list(sql, &[], |row| row.try_get(0))).await
+        self.pool.read(move |change| change.list(sql, &[], |row| row.try_get(0))).await
     }
 
     async fn clear(&self, now: u64, settled: u64) -> Result<Cleared, StoreError> {
@@ -108,7 +113,7 @@ impl RunRows for PostgresStore {
 
     async fn delete(&self, run: &str) -> Result<bool, StoreError> {
         let run = run.to_owned();
-        self.pool.run(move |change| Ok(delete_run(change, &run)? > 0)).await
+        self.change(move |change| Ok(delete_run(change, &run)? > 0)).await
     }
 
     async fn usage(&self) -> Result<Usage, StoreError> {
@@ -128,7 +133,7 @@ impl PostgresStore {
     ) -> Result<usize, StoreError> {
         let mut all = 0;
         loop {
-            match self.pool.run(delete_some.clone()).await? {
+            match self.change(delete_some.clone()).await? {
                 0 => return Ok(all),
                 deleted => all += deleted,
             }

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::link::{Change, as_bigint};
-use super::{PostgresStore, approvals, outbox, queue};
+use super::{PostgresStore, approvals, notify_at_commit, outbox, queue};
 use crate::error::StoreError;
 use crate::queue::EntryLease;
 use crate::runs::{Ack, Append, ClaimScope, FIRST_EPOCH, NewRun, Runs};
@@ -15,29 +15,22 @@ use crate::status::Status;
 impl Runs for PostgresStore {
     async fn begin(&self, run: NewRun) -> Result<(), StoreError> {
         let owner = self.owner.clone();
-        self.pool.run(move |change| begin(change, &run, None, &owner)).await
+        self.change(move |change| begin(change, &run, None, &owner)).await
     }
 
     async fn begin_leased(&self, run: NewRun, lease: &EntryLease) -> Result<bool, StoreError> {
         let (lease, owner) = (lease.clone(), self.owner.clone());
-        let work = move |change: &mut Change<'_>| {
-            let holds = queue::set_run(change, &lease, &run.id, &run.fingerprint)?;
-            if holds {
-                begin(change, &run, None, &owner)?;
-            }
-            Ok(holds)
-        };
-        self.pool.run(work).await
+        self.change_at_once(move |change| begin_leased(change, &run, &lease, &owner)).await
     }
 
     async fn append(&self, append: Append) -> Result<Ack, StoreError> {
         let owner = self.owner.clone();
-        self.pool.run(move |change| write_append(change, &append, &owner)).await
+        self.change(move |change| write_append(change, &append, &owner)).await
     }
 
     async fn claim(&self, run: &str, scope: ClaimScope) -> Result<Option<u64>, StoreError> {
         let (run, owner) = (run.to_owned(), self.owner.clone());
-        self.pool.run(move |change| claim(change, &run, &owner, scope)).await
+        self.change_at_once(move |change| claim(change, &run, &owner, scope)).await
     }
 
     async fn claim_leased(&self, run: &str, lease: &EntryLease) -> Result<Option<u64>, StoreError> {
@@ -49,29 +42,37 @@ impl Runs for PostgresStore {
                 Ok(None)
             }
         };
-        self.pool.run(work).await
+        self.change(work).await
     }
 
     async fn request_cancel(&self, run: &str, at: u64) -> Result<bool, StoreError> {
-        let run = run.to_owned();
-        self.pool.run(move |change| cancel(change, &run, at)).await
+        let (run, owner) = (run.to_owned(), self.owner.clone());
+        let cancel = move |change: &mut Change<'_>| {
+            let is_known = cancel(change, &run, at)?;
+            notify_at_commit(change, &owner)?;
+            Ok(is_known)
+        };
+        self.change(cancel).await
     }
 
     async fn forget_cancel(&self, run: &str, epoch: u64) -> Result<bool, StoreError> {
         let run = run.to_owned();
         let sql =
             "UPDATE respool.runs SET cancel = false WHERE id = $1 AND epoch = $2 AND status = 'running'";
-        self.pool.run(move |change| change.has_changed(sql, &[&run, &as_bigint(epoch)])).await
+        self.change_at_once(move |change| change.has_changed(sql, &[&run, &as_bigint(epoch)])).await
     }
 
     async fn mark_answered(&self, run: &str) -> Result<bool, StoreError> {
         let run = run.to_owned();
         let sql = "UPDATE respool.runs SET answered = true WHERE id = $1 AND status <> 'running'";
-        self.pool.run(move |change| change.has_changed(sql, &[&run])).await
+        self.change_at_once(move |change| change.has_changed(sql, &[&run])).await
     }
 
     async fn mark_orphans(&self) -> Result<usize, StoreError> {
-        self.pool.run(mark_orphans).await
+        if self.polls().current().is_some_and(|found| !found.has_orphans) {
+            return Ok(0);
+        }
+        self.change(mark_orphans).await
     }
 }
 
@@ -82,6 +83,24 @@ fn begin(change: &mut Change<'_>, run: &NewRun, parent: Option<&str>, owner: &st
     let NewRun { id, agent, at, fingerprint, client, setup } = run;
     let (at, epoch) = (as_bigint(*at), as_bigint(FIRST_EPOCH));
     change.execute(sql, &[id, agent, &owner, &at, fingerprint, setup, client, &epoch, &parent]).map(drop)
+}
+
+/// Begins a run in the name of an entry's lease. Nothing happens if that is lost.
+fn begin_leased(
+    change: &mut Change<'_>,
+    run: &NewRun,
+    lease: &EntryLease,
+    owner: &str,
+) -> Result<bool, Error> {
+    let sql = "WITH held AS (
+             UPDATE respool.queue SET run = $3, work = $7 WHERE id = $1 AND epoch = $2 AND state = 'claimed' RETURNING 1)
+         INSERT INTO respool.runs (id, agent, status, owner, created, updated, fingerprint, setup, client, epoch)
+         SELECT $3, $4, 'running', $5, $6, $6, $7, $8, $9, $10 FROM held";
+    let NewRun { id, agent, at, fingerprint, client, setup } = run;
+    let (entry, lease_epoch, at, epoch) =
+        (&lease.entry, as_bigint(lease.epoch), as_bigint(*at), as_bigint(FIRST_EPOCH));
+    change
+        .has_changed(sql, &[entry, &lease_epoch, id, agent, &owner, &at, fingerprint, setup, client, &epoch])
 }
 
 /// Claims a run. Its epoch grows with every claim, so that a process which held the run before can write

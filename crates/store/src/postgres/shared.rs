@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::poll::Polls;
 use crate::error::StoreError;
 
 /// See the head of the file.
@@ -20,6 +21,7 @@ pub(super) struct Shared {
     /// The digest of this process's configuration, and whether it changed since it was said.
     pub(super) configuration: Mutex<String>,
     pub(super) is_changed: AtomicBool,
+    pub(super) polls: Polls,
 }
 
 impl Shared {

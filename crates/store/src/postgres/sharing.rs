@@ -18,7 +18,7 @@ impl Nodes for PostgresStore {
         let sql = "SELECT name, version, configuration, began, seen,
                 (SELECT count(*) FROM respool.runs WHERE runs.owner = nodes.owner AND status = 'running')
             FROM respool.nodes WHERE serves AND seen > respool.now_ms() - $1 ORDER BY name, began";
-        self.pool.run(move |change| change.list(sql, &[&span(GONE_AFTER)], node)).await
+        self.pool.read(move |change| change.list(sql, &[&span(GONE_AFTER)], node)).await
     }
 
     fn live_nodes(&self) -> u32 {
@@ -41,17 +41,18 @@ impl Nodes for PostgresStore {
         // In one order, so that two processes do not wait for each other.
         duties.sort_unstable();
         duties.dedup();
-        let sql = "INSERT INTO respool.duties (name, owner, until)
+        // Those that were not kept are forgotten.
+        let sql =
+            "WITH gone AS (DELETE FROM respool.duties WHERE until <= respool.now_ms() AND name <> ALL ($1))
+            INSERT INTO respool.duties (name, owner, until)
             SELECT name, $2, respool.now_ms() + $3 FROM unnest($1::text[]) AS name
             ON CONFLICT (name) DO UPDATE SET owner = $2, until = excluded.until
                 WHERE duties.owner = $2 OR duties.until <= respool.now_ms()
             RETURNING name";
-        let hold = move |change: &mut Change<'_>| {
-            // Those that were not kept are forgotten.
-            change.execute("DELETE FROM respool.duties WHERE until <= respool.now_ms()", &[])?;
-            change.list(sql, &[&duties, &owner, &span(length)], |row| row.try_get(0))
-        };
-        self.pool.run(hold).await
+        let length = span(length);
+        self.pool
+            .run_statement(move |change| change.list(sql, &[&duties, &owner, &length], |row| row.try_get(0)))
+            .await
     }
 
     async fn shared_secret(&self, name: &str, proposed: [u8; 32]) -> Result<[u8; 32], StoreError> {

@@ -96,7 +96,10 @@ impl SharedUsage for PostgresStore {
     }
 
     async fn exchange_spending(&self, day: u64, own: Vec<ScopeCost>) -> Result<Vec<ScopeCost>, StoreError> {
-        let owner = self.owner.clone();
+        if let Some(others) = self.polls().spent_by_others(day, &own) {
+            return Ok(others);
+        }
+        let (owner, said) = (self.owner.clone(), own.clone());
         let (scopes, costs): (Vec<String>, Vec<i64>) = own.into_iter().unzip();
         let exchange = move |change: &mut Change<'_>| {
             let day = as_bigint(day);
@@ -113,7 +116,9 @@ impl SharedUsage for PostgresStore {
                 GROUP BY scope";
             change.list(sql, &[&day, &owner], |row| Ok((row.try_get(0)?, row.try_get(1)?)))
         };
-        self.pool.run(exchange).await
+        let others = self.pool.run(exchange).await?;
+        self.polls().note_said(day, said);
+        Ok(others)
     }
 }
 

@@ -91,8 +91,12 @@ impl EntryRow {
 
     /// Returns true if a person's decision ended it: it was cancelled, or a call was not approved.
     pub fn is_ended_by_person(&self) -> bool {
-        let note = self.note.as_deref().unwrap_or_default();
-        let is_cancelled = [Self::CANCELLED, Self::RUN_CANCELLED].contains(&note);
-        self.state == EntryState::Failed && (is_cancelled || note.starts_with(Self::NOT_APPROVED))
+        self.state == EntryState::Failed && Self::is_note_of_person(self.note.as_deref())
+    }
+
+    /// Returns true for the note of a failed entry that a person's decision ended.
+    pub(crate) fn is_note_of_person(note: Option<&str>) -> bool {
+        let note = note.unwrap_or_default();
+        [Self::CANCELLED, Self::RUN_CANCELLED].contains(&note) || note.starts_with(Self::NOT_APPROVED)
     }
 }

@@ -7,6 +7,7 @@ use super::clearing;
 use super::queue::changes;
 use super::statements::{exists, find, limit, list, signed};
 use super::store::SqliteStore;
+use crate::attention::{Attention, attention};
 use crate::error::StoreError;
 use crate::responses::Responses as _;
 use crate::run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
@@ -58,13 +59,12 @@ impl RunRows for SqliteStore {
         self.read(work).await
     }
 
-    async fn failed_since(&self, since: u64, most: usize) -> Result<Vec<RunRow>, StoreError> {
-        let (condition, client) = condition(&RunFilter::Clients);
-        let sql = format!(
-            "SELECT {ROW} FROM runs WHERE {condition} AND status = 'failed' AND updated > ?2 ORDER BY updated DESC LIMIT ?3"
-        );
-        self.read(move |connection| list(connection, &sql, params![client, signed(since), limit(most)], row))
-            .await
+    async fn attention(&self, since: u64, most: usize) -> Result<Attention, StoreError> {
+        let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
+        let rows = self.read(move |connection| {
+            list(connection, attention!(""), params![signed(since), limit(most)], row)
+        });
+        Ok(Attention::from_rows(rows.await?))
     }
 
     async fn has_run(&self, id: &str, filter: RunFilter) -> Result<bool, StoreError> {
