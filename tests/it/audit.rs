@@ -31,8 +31,12 @@ async fn tools(content: bool) -> (TempDir, ToolSet) {
 
 async fn call(set: &ToolSet, name: &str, arguments: &Value, person: Option<&Person>) {
     let mut call = invocation(name, arguments);
-    call.caller =
-        Caller { run: "run-1".into(), agent: "coder".into(), key: Some("team-a".into()), is_private: false };
+    call.caller = Caller {
+        run: "run-1".into(),
+        agent: "coder".into(),
+        key: Some("team-a".into()),
+        ..Caller::default()
+    };
     let _ = set.call(&call, person.map(|person| person as _)).await;
 }
 

@@ -323,6 +323,7 @@ impl Driver {
                 run: self.journal.run_id().to_string(),
                 agent: self.telemetry.agent.to_string(),
                 key: run.setup().key.clone(),
+                epoch: self.journal.epoch(),
                 is_private: run.setup().is_private,
             },
         }

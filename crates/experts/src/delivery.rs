@@ -146,8 +146,8 @@ async fn send_to_session(gateway: &ToolSet, message: &NewMessage) -> Result<(), 
         caller: Caller {
             run: message.id.clone(),
             agent: format!("expert/{}", message.expert),
-            key: None,
             is_private: true,
+            ..Caller::default()
         },
     };
     match gateway.call(&invocation, Some(&OwnDelivery)).await {

@@ -115,12 +115,24 @@ fn without_frontmatter(text: &str) -> &str {
 #[derive(Clone, Debug)]
 pub struct LearningFiles {
     root: PathBuf,
+    /// Files are written in this folder before they are put in place.
+    staging: Option<PathBuf>,
 }
 
 impl LearningFiles {
     /// Returns the learnings in the workspace of an expert.
     pub fn new(workspace: &Path) -> Self {
-        Self { root: workspace.join(FOLDER) }
+        Self { root: workspace.join(FOLDER), staging: None }
+    }
+
+    /// Writes files in this folder before they are put in place, which fails once it is gone.
+    pub(super) fn written_by_way_of(self, folder: PathBuf) -> Self {
+        Self { staging: Some(folder), ..self }
+    }
+
+    fn write_file(&self, path: &Path, text: &str) -> io::Result<()> {
+        let folder = self.staging.as_deref().unwrap_or(&self.root);
+        atomic::write_by_way_of(folder, path, text.as_bytes())
     }
 
     fn path(&self, scope: &str) -> PathBuf {
@@ -192,9 +204,9 @@ impl LearningFiles {
                     .filter(|entry| !archive.entries.ends_with(std::slice::from_ref(entry)))
                     .collect::<Vec<_>>(),
             );
-            atomic::write_file(&path, archive.file_text().as_bytes())?;
+            self.write_file(&path, &archive.file_text())?;
         }
-        atomic::write_file(&self.path(scope), learnings.file_text().as_bytes())?;
+        self.write_file(&self.path(scope), &learnings.file_text())?;
         Ok(over)
     }
 

@@ -10,6 +10,7 @@ mod bound;
 mod catalog;
 pub mod config;
 mod delivery;
+mod epoch;
 mod error;
 mod execution;
 mod experts;

@@ -15,7 +15,7 @@ use super::operations::Operations;
 use super::workspace::Workspace;
 use agent::{self, ApprovalRules, EndsRun, OnRejection, Requester, Supervision};
 use openexperts::{OnTimeout, Package, Parameter, Tier, outputs};
-use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use tools::{Approver, Caller, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
 pub(super) const FINISH: &str = "finish_process";
@@ -77,6 +77,9 @@ impl ExpertTools {
         }
         let text = |name: &str| invocation.arguments.get(name).and_then(Value::as_str).unwrap_or_default();
         let (path, files) = (text("path").to_owned(), Arc::clone(&self.files));
+        if matches!(invocation.name.as_str(), "write" | "edit" | LEARN) {
+            self.begin_epoch(invocation).await?;
+        }
         let done = match invocation.name.as_str() {
             "read" => run_blocking(move || files.read(&path)).await,
             "write" => {
@@ -98,6 +101,17 @@ impl ExpertTools {
             other => Err(ToolError::Failed(format!("there is no tool {other}"))),
         };
         done.map(text_output)
+    }
+
+    /// Lets no process that has worked on the run before change files any more.
+    async fn begin_epoch(&self, invocation: &Invocation) -> Result<(), ToolError> {
+        let (files, Caller { run, epoch, .. }) = (Arc::clone(&self.files), invocation.caller.clone());
+        let begin = move || {
+            files
+                .begin_epoch(&run, epoch)
+                .map_err(|error| FileError::Write("the workspace".to_owned(), error))
+        };
+        run_blocking(move || begin().map(|()| String::new())).await.map(drop)
     }
 
     /// Ends the process. Wrong outputs are sent back once; after that, it ends with the correct ones.
@@ -136,7 +150,12 @@ impl Tools for ExpertTools {
     }
 
     fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
-        Box::pin(self.operations.note_unknown(invocation))
+        Box::pin(async move {
+            if let Err(error) = self.begin_epoch(invocation).await {
+                tracing::error!(target: "respool::expert", run_id = invocation.caller.run, error = error.text(), "a process that worked on this run before may still change files");
+            }
+            self.operations.note_unknown(invocation).await;
+        })
     }
 }
 
@@ -337,7 +356,6 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use tools::Caller;
 
     fn package(dir: &Path, learning: &str) -> Arc<Package> {
         let manifest = format!(

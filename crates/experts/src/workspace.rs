@@ -10,12 +10,13 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
 use serde_json::Value;
 
+use super::epoch::begin_epoch;
 use super::file_error::FileError;
 use super::knowledge;
 use super::learning::{LearningEntry, LearningFiles};
@@ -42,6 +43,8 @@ pub(super) struct Workspace {
     permitted: BTreeSet<String>,
     /// The digests of what was last read or written here, by path.
     seen: Mutex<HashMap<String, [u8; 32]>>,
+    /// The folder of the run's epoch, once it changes files.
+    epoch: OnceLock<String>,
 }
 
 /// The file to which a path refers.
@@ -62,7 +65,14 @@ impl Workspace {
         let named = by_functions.map(|path| path.value.clone()).chain(context.iter().cloned());
         let permitted = named.map(|named| path::normalize(&named)).collect();
         let session = file_name(session);
-        Self { root: root.to_owned(), package, session, permitted, seen: Mutex::default() }
+        Self {
+            root: root.to_owned(),
+            package,
+            session,
+            permitted,
+            seen: Mutex::default(),
+            epoch: OnceLock::new(),
+        }
     }
 
     /// Returns true if a run with these files may quote private knowledge. All runs of a package share state,
@@ -90,6 +100,19 @@ impl Workspace {
         std::fs::create_dir_all(&self.root)?;
         state::prepare(&self.root, None, &self.package)?;
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
+    }
+
+    /// Changes files in an epoch of a run from now on. Whoever works on it in an earlier one changes nothing
+    /// any more.
+    ///
+    /// # Errors
+    /// When another process works on the run in a later epoch, or the disk cannot be written.
+    pub(super) fn begin_epoch(&self, run: &str, epoch: u64) -> io::Result<()> {
+        if self.epoch.get().is_none() {
+            let folder = begin_epoch(&self.root, run, epoch)?;
+            let _ = self.epoch.set(folder);
+        }
+        Ok(())
     }
 
     /// Restores what a run has read and written before its process ended, so that it continues as if
@@ -153,7 +176,11 @@ impl Workspace {
     }
 
     fn learnings(&self) -> LearningFiles {
-        LearningFiles::new(&self.root)
+        let learnings = LearningFiles::new(&self.root);
+        match self.epoch.get() {
+            Some(epoch) => learnings.written_by_way_of(self.root.join(epoch)),
+            None => learnings,
+        }
     }
 
     /// Stores a learning for later runs.
@@ -331,13 +358,13 @@ impl Workspace {
         Ok(Some(bytes))
     }
 
-    /// Replaces a file atomically: readers see the old file or the new one.
+    /// Replaces a file atomically: readers see the old file or the new one. Fails if the run's epoch is over.
     fn replace_file(&self, path: &str, bytes: &[u8]) -> io::Result<()> {
         let dir = self.dir()?;
         if let Some((folder, _)) = path.rsplit_once('/') {
             dir.create_dir_all(folder)?;
         }
-        let new = format!("{path}.new");
+        let new = self.epoch.get().map_or_else(|| format!("{path}.new"), |epoch| format!("{epoch}/new"));
         let mut options = OpenOptions::new();
         let mut file = dir.open_with(&new, options.write(true).create(true).truncate(true))?;
         file.write_all(bytes)?;
@@ -410,6 +437,26 @@ mod tests {
             workspace
         };
         (open("one"), open("two"))
+    }
+
+    /// A process that was stopped wakes up after another one has taken its run over.
+    #[test]
+    fn earlier_epochs_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let (early, late) = both(dir.path());
+        early.begin_epoch("run", 1).unwrap();
+        early.write("scratch/plan.md", "first").unwrap();
+        late.begin_epoch("run", 2).unwrap();
+        let why = early.write("scratch/other.md", "late").unwrap_err();
+        assert!(matches!(why, FileError::Write(..)), "{why}");
+        let learning = LearningEntry { title: "late".into(), ..LearningEntry::default() };
+        assert!(early.add_learning("package", &learning).is_err());
+        assert!(!late.exists("scratch/other.md"));
+        assert_eq!(late.read("scratch/plan.md").unwrap(), "first");
+        late.write("scratch/plan.md", "second").unwrap();
+        late.add_learning("package", &learning).unwrap();
+        let (slow, _) = both(dir.path());
+        assert!(slow.begin_epoch("run", 1).is_err(), "it had not changed anything yet");
     }
 
     #[test]

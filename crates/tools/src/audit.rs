@@ -40,6 +40,9 @@ pub struct Caller {
     /// The name of the client's key, where keys have names.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub key: Option<String>,
+    /// The epoch in which its process works on the run: a later one is that of another process.
+    #[serde(skip)]
+    pub epoch: u64,
     /// Whether its arguments may contain private knowledge, which no log gets.
     #[serde(skip)]
     pub is_private: bool,

@@ -6,6 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use super::attempt::MAIN_SESSION;
 use super::scratchpad::OWNERS;
+use crate::epoch::EPOCHS;
 use crate::experts::Experts;
 use openexperts::label::MODEL_PREFIX;
 use store::Store;
@@ -50,6 +51,7 @@ async fn clean_files(experts: &Experts, store: &Store, name: &str) {
         remove_old_files(&root.join("scratch"), before);
         remove_old_files(&root.join("sessions"), before);
         remove_old_files(&root.join(OWNERS), before);
+        remove_old_files(&root.join(EPOCHS), before);
     });
     let _ = swept.await;
 }

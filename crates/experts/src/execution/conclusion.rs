@@ -318,8 +318,7 @@ impl Attempt<'_> {
         let root = experts.config.state_of(self.expert.name());
         let files = Workspace::new(&root, Arc::clone(&self.package), self.session(), &[]);
         if let Some(path) = &self.scratchpad {
-            files.delete_scratch(path);
-            Scratchpads::new(&root).release_owner(path);
+            let _ = Scratchpads::new(&root).clear(&files, path, &self.invocation.id);
         }
         if !self.invocation.origin.is_main_session() {
             files.end_session();

@@ -67,9 +67,16 @@ impl Scratchpads {
         Ok(true)
     }
 
-    /// Gives a scratchpad back that is no longer needed.
-    pub(super) fn release_owner(&self, path: &str) {
-        let _ = fs::remove_file(self.record_owner(path));
+    /// Deletes a scratchpad that is no longer needed, unless another invocation has it by now: this process
+    /// may have been stopped since the work was over.
+    pub(super) fn clear(&self, files: &Workspace, path: &str, invocation: &str) -> io::Result<()> {
+        let lock = File::create(self.root.join(OWNERS).join(".lock"))?;
+        lock.lock()?;
+        if self.owner_of(path).is_some_and(|owner| owner.invocation == invocation) {
+            files.delete_scratch(path);
+            fs::remove_file(self.record_owner(path))?;
+        }
+        Ok(())
     }
 }
 
@@ -161,5 +168,10 @@ mod tests {
         assert!(take("a", Some("a"), false), "its own stay for its next attempt");
         assert!(!take("b", Some("a"), false), "another one's do not");
         assert_eq!(fs::read_dir(root.join("scratch")).unwrap().count(), 1, "and are not lost");
+        fs::write(root.join(path), "b's notes").unwrap();
+        pads.clear(&files, path, "a").unwrap();
+        assert!(root.join(path).exists(), "a process that wakes up late deletes its own alone");
+        pads.clear(&files, path, "b").unwrap();
+        assert!(!root.join(path).exists() && pads.owner_of(path).is_none());
     }
 }
