@@ -129,9 +129,9 @@ mutants SEED="1":
     cargo mutants --shard {{SEED}}/40 -p relay -f crates/relay/src/decide.rs
     cargo mutants --shard {{SEED}}/40 -p agent -f 'crates/agent/src/run/**'
 
-# Kill, stop and cut off three processes on one PostgreSQL, and on one state_dir, a thousand times each.
+# Kill, stop and cut off three processes on one PostgreSQL, and on one state_dir, a thousand times each, and restart the database 20 times.
 nodes SEED="1":
-    RESPOOL_SEED={{SEED}} RESPOOL_KILLS=1000 cargo test --test it nodes_harmed -- --nocapture --test-threads 1
+    RESPOOL_SEED={{SEED}} RESPOOL_KILLS=1000 RESPOOL_RESTARTS=20 cargo test --test it nodes_harmed -- --nocapture --test-threads 1
 
 # End the process a hundred times at random points of agents' runs.
 kill-test:

@@ -97,17 +97,55 @@ async fn another_node_goes_on_after_a_kill() {
     }
 }
 
-/// A process that wakes up with a lease that others have taken over writes nothing to the store. It may still
-/// write a file of the expert's state, as docs/scaling.md says.
+/// A process that wakes up with a lease that others have taken over writes nothing: neither to the store nor
+/// to a file of the expert's state.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_slept_too_long_does_no_harm() {
-    take_over_after(Signal::SIGSTOP).await;
+    if let Some(desk) = take_over_after(Signal::SIGSTOP).await {
+        assert_state_is_that_of_one_run(&desk);
+    }
 }
 
 /// A process of a database, named so, with this rest of its configuration.
 fn serve_node(url: &str, name: &str, toml: &str) -> Served {
     let toml = format!("{toml}\n[store]\nurl = \"{url}\"\npool = 2\n[node]\nname = \"{name}\"\n");
     Served::with_file(&toml, &[])
+}
+
+/// The number of statements that were run in a database so far.
+fn count_statements(url: &str) -> i64 {
+    let url = url.to_owned();
+    let count = move || {
+        let sql =
+            "SELECT sum(calls)::bigint FROM pg_stat_statements WHERE query NOT LIKE '%pg_stat_statements%'
+            AND dbid = (SELECT oid FROM pg_database WHERE datname = current_database())";
+        let mut client = postgres::Client::connect(&url, postgres::NoTls).unwrap();
+        client.batch_execute("CREATE EXTENSION IF NOT EXISTS pg_stat_statements").unwrap();
+        client.query_one(sql, &[]).unwrap().get(0)
+    };
+    std::thread::spawn(count).join().unwrap()
+}
+
+/// A node with an expert, while an upstream is down and a failed task waits for a person.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_node_asks_less_than_once_a_second() {
+    const SECONDS: i64 = 12;
+    let Some((desk, store)) = desk_on_postgres("http://127.0.0.1:9") else { return };
+    enqueue(&store, invocation("i1", "no-such-process", json!({}))).await;
+    let _node = start(&desk, "log");
+    let row = until(&store, "i1", is_over).await;
+    assert_eq!(row.state, EntryState::DeadLetter, "{row:?}");
+    drop(store);
+    let toml: toml::Value = fs::read_to_string(desk.path("respool.toml")).unwrap().parse().unwrap();
+    let url = toml["store"]["url"].as_str().unwrap();
+    let is_idle = async || {
+        let before = count_statements(url);
+        tokio::time::sleep(Duration::from_secs(SECONDS.cast_unsigned())).await;
+        let asked = count_statements(url) - before;
+        println!("{asked} statements in {SECONDS} s");
+        (1..=SECONDS).contains(&asked)
+    };
+    wait_until("it is idle", is_idle).await;
 }
 
 /// Names and digests of configurations, as `respool nodes --json` lists them.

@@ -2,7 +2,8 @@
 //! and cut off from the database, with clocks that differ by minutes. An MCP server counts: no event is lost,
 //! none is worked on twice, and none is stuck.
 //!
-//! `RESPOOL_KILLS=1000 RESPOOL_SEED=7` harms more often than the few times of every test run, in that order.
+//! `RESPOOL_KILLS=1000 RESPOOL_SEED=7` harms more often than the few times of every test run, in that order, and
+//! `RESPOOL_RESTARTS=20` restarts the database so often.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,7 @@ use rand::{Rng as _, SeedableRng as _};
 use respool::store::{DatabaseConfig, EntryState, Store, StoreConfig};
 use respool::units::Secret;
 use serde_json::{Value, json};
-use testing::postgres_server;
+use testing::postgres_server::{self, RemoteDatabase, RestartableServer};
 use testing::seed::seed;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
@@ -114,22 +115,61 @@ async fn wait(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
+/// Three processes at work while they are harmed, and the events that arrive meanwhile.
+struct Field<'d> {
+    desk: &'d Desk,
+    store: &'d Store,
+    seed: u64,
+    random: StdRng,
+    nodes: Vec<Child>,
+    events: usize,
+}
+
+impl<'d> Field<'d> {
+    fn start(desk: &'d Desk, store: &'d Store, clocks: &[&str]) -> Self {
+        let seed = seed();
+        let nodes = (0..3).map(|number| start_node(desk, number, clocks)).collect();
+        Self { desk, store, seed, random: StdRng::seed_from_u64(seed), nodes, events: 0 }
+    }
+
+    /// Lets some events arrive, and a while pass.
+    async fn let_events_arrive(&mut self) {
+        // More would only be waiting at the end.
+        let behind = self.events - noted_ids(self.desk).len().min(self.events);
+        for _ in 0..self.random.random_range(0..3).min(BACKLOG - behind.min(BACKLOG)) {
+            enqueue(self.store, event(self.events)).await;
+            self.events += 1;
+        }
+        wait(Duration::from_millis(self.random.random_range(0..400))).await;
+    }
+
+    /// Waits until all events are over.
+    async fn finish(self) {
+        let Self { desk, store, seed, nodes, events, .. } = self;
+        let all_over = async {
+            for number in 0..events {
+                let row = crate::experts_run::until(store, &id(number), is_over).await;
+                assert_eq!(row.state, EntryState::Done, "seed {seed}: {row:?}");
+            }
+        };
+        let logs = || (0..3).map(|number| fs::read_to_string(desk.path(&format!("log-{number}"))).unwrap());
+        let is_over = tokio::time::timeout(STUCK, all_over).await.is_ok();
+        assert!(is_over, "seed {seed}: stuck: {}", logs().collect::<Vec<_>>().join("\n"));
+        for mut node in nodes {
+            node.kill().await.unwrap();
+        }
+        assert!(events > 0, "seed {seed} brings no events");
+    }
+}
+
 /// Harms three processes so often, while events arrive, and waits until all events are over. Returns a list
 /// of the harms.
 async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], times: usize) -> String {
-    let seed = seed();
-    let mut random = StdRng::seed_from_u64(seed);
-    let mut nodes: Vec<Child> = (0..3).map(|number| start_node(desk, number, clocks)).collect();
+    let mut field = Field::start(desk, store, clocks);
     let mut harms: BTreeMap<&str, usize> = BTreeMap::new();
-    let mut events = 0;
     for _ in 0..times {
-        // More would only be waiting at the end.
-        let behind = events - noted_ids(desk).len().min(events);
-        for _ in 0..random.random_range(0..3).min(BACKLOG - behind.min(BACKLOG)) {
-            enqueue(store, event(events)).await;
-            events += 1;
-        }
-        wait(Duration::from_millis(random.random_range(0..400))).await;
+        field.let_events_arrive().await;
+        let Field { nodes, random, .. } = &mut field;
         let number = random.random_range(0..nodes.len());
         let name = match random.random_range(0..10) {
             0..5 => {
@@ -144,7 +184,7 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
                 "stopped"
             }
             7..9 if let Some(road) = road => {
-                road.cut(&mut random);
+                road.cut(random);
                 "cut off"
             }
             _ if let Some(road) = road => {
@@ -155,20 +195,9 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
         };
         *harms.entry(name).or_default() += 1;
     }
-    let all_over = async {
-        for number in 0..events {
-            let row = crate::experts_run::until(store, &id(number), is_over).await;
-            assert_eq!(row.state, EntryState::Done, "seed {seed}: {row:?}");
-        }
-    };
-    let logs = || (0..3).map(|number| fs::read_to_string(desk.path(&format!("log-{number}"))).unwrap());
-    let is_over = tokio::time::timeout(STUCK, all_over).await.is_ok();
-    assert!(is_over, "seed {seed}: stuck: {}", logs().collect::<Vec<_>>().join("\n"));
-    for mut node in nodes {
-        node.kill().await.unwrap();
-    }
-    assert!(events > 0, "seed {seed} brings no events");
-    format!("seed {seed}: {events} events, {harms:?}")
+    let told = format!("seed {}: {} events, {harms:?}", field.seed, field.events);
+    field.finish().await;
+    told
 }
 
 fn id(number: usize) -> String {
@@ -209,14 +238,20 @@ fn assert_each_once(desk: &Desk, fake: &FakeVllm) {
 async fn desk_behind_a_road(fake: &FakeVllm) -> Option<(Desk, Store, Road)> {
     let database = postgres_server::new_remote_database()?;
     let road = Road::to(database.port).await;
+    let (desk, store) = desk_on(fake, &database, road.port);
+    Some((desk, store, road))
+}
+
+/// A desk whose processes reach a database at this port, and the store, which reaches it directly.
+fn desk_on(fake: &FakeVllm, database: &RemoteDatabase, port: u16) -> (Desk, Store) {
     let (desk, _) = desk(&fake.url());
     let url = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", database.name);
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
-    let toml = format!("{toml}\n[store]\nurl = \"{}\"\npool = 3\n", url(road.port));
+    let toml = format!("{toml}\n[store]\nurl = \"{}\"\npool = 3\n", url(port));
     fs::write(desk.path("respool.toml"), toml).unwrap();
     let own = DatabaseConfig { url: Some(Secret::new(url(database.port))), pool: 2, ..Default::default() };
     let config = StoreConfig { state_dir: desk.path("state"), store: own, ..StoreConfig::default() };
-    Some((desk, Store::open(&config).unwrap(), road))
+    (desk, Store::open(&config).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -226,6 +261,33 @@ async fn harm_to_nodes_loses_and_doubles_nothing() {
     let Some((desk, store, road)) = desk_behind_a_road(&fake).await else { return };
     println!("{}", harm(&desk, &store, Some(&road), &["+0s", "+5m", "-5m"], wanted(12)).await);
     assert_each_once(&desk, &fake);
+}
+
+/// The database is restarted, in order or as after a crash, while nodes are at work and events arrive.
+#[tokio::test(flavor = "multi_thread")]
+async fn restarts_of_the_database_lose_and_double_nothing() {
+    let fake = FakeVllm::thinking(noting).await;
+    fake.allow_cut_requests();
+    let Some(mut server) = RestartableServer::start() else { return };
+    let (desk, store) = desk_on(&fake, &server.database, server.database.port);
+    let restarts = std::env::var("RESPOOL_RESTARTS").map_or(2, |restarts| restarts.parse().unwrap());
+    let mut field = Field::start(&desk, &store, &[]);
+    for number in 0..restarts {
+        for _ in 0..4 {
+            field.let_events_arrive().await;
+        }
+        let mode = if number % 2 == 0 { "fast" } else { "immediate" };
+        server = tokio::task::spawn_blocking(move || {
+            server.restart(mode);
+            server
+        })
+        .await
+        .unwrap();
+    }
+    println!("seed {}: {} events, {restarts} restarts of the database", field.seed, field.events);
+    field.finish().await;
+    assert_each_once(&desk, &fake);
+    tokio::task::spawn_blocking(|| drop((store, server))).await.unwrap();
 }
 
 /// Requests are relayed meanwhile, and the node takes up its work when the database is there.

@@ -30,9 +30,12 @@ host all all all trust
 struct Server {
     directory: TempDir,
     port: u16,
+    programs: PathBuf,
+    /// The user and group of its processes, where the tests run as root.
+    user: Option<(u32, u32)>,
     /// The port of the pooler in front, whose socket is in the same directory.
     pooler: Option<u16>,
-    _processes: Vec<Child>,
+    processes: Vec<Child>,
 }
 
 static SERVER: OnceLock<Option<Server>> = OnceLock::new();
@@ -67,7 +70,7 @@ pub fn new_remote_database() -> Option<RemoteDatabase> {
 
 fn make_database<T: Send>(describe: impl FnOnce(&Server, &str) -> T + Send) -> Option<T> {
     let make = || {
-        let server = SERVER.get_or_init(start).as_ref()?;
+        let server = SERVER.get_or_init(start_with_pooler).as_ref()?;
         let name = format!("test_{}", DATABASES.fetch_add(1, Ordering::Relaxed));
         let url = socket_url(server.directory.path(), server.port, "postgres");
         let mut client = Client::connect(&url, NoTls).unwrap();
@@ -82,6 +85,16 @@ fn socket_url(directory: &Path, port: u16, database: &str) -> String {
     format!("host={} port={port} user={USER} dbname={database} sslmode=disable", directory.display())
 }
 
+fn start_with_pooler() -> Option<Server> {
+    let mut server = start()?;
+    if let Some(program) = std::env::var_os("RESPOOL_PGBOUNCER") {
+        let (port, pooler) = start_pooler(&program, server.directory.path(), server.port, server.user);
+        server.processes.extend([end_with_this_process(pooler.id()), pooler]);
+        server.pooler = Some(port);
+    }
+    Some(server)
+}
+
 #[expect(clippy::print_stderr, reason = "the person who runs the tests must see what is skipped")]
 fn start() -> Option<Server> {
     let Some(programs) = find_programs() else {
@@ -90,47 +103,97 @@ fn start() -> Option<Server> {
         return None;
     };
     let directory = tempfile::Builder::new().prefix("respool-pg").tempdir_in("/tmp").unwrap();
-    let data = directory.path().join("data");
-    let root = nix::unistd::geteuid().is_root().then(|| {
+    let user = nix::unistd::geteuid().is_root().then(|| {
         let user = nix::unistd::User::from_name(USER).unwrap().unwrap();
         nix::unistd::chown(directory.path(), Some(user.uid), Some(user.gid)).unwrap();
         (user.uid.as_raw(), user.gid.as_raw())
     });
-    let command = |name: &str| {
-        let mut command = Command::new(programs.join(name));
-        if let Some((user, group)) = root {
-            command.uid(user).gid(group);
-        }
-        command.arg("-D").arg(&data).current_dir("/").stdout(Stdio::null()).stderr(Stdio::null());
-        command
-    };
-    let made = command("initdb").args(["-A", "trust", "-U", USER, "-E", "UTF8", "--locale=C", "-N"]).status();
-    assert!(made.unwrap().success(), "initdb failed");
-    fs::write(data.join("pg_hba.conf"), RULES).unwrap();
-    make_certificates(directory.path(), root);
     // Free a moment ago.
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let socket = directory.path().display().to_string();
-    let mut settings = vec!["max_connections=400".to_owned(), format!("port={port}"), "ssl=on".to_owned()];
-    settings
-        .extend([format!("ssl_cert_file={socket}/server.crt"), format!("ssl_key_file={socket}/server.key")]);
-    let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
-    let process =
-        command("postgres").args(settings).args(["-h", "127.0.0.1", "-k", &socket]).spawn().unwrap();
-    let watcher = end_with_this_process(process.id());
-    let began = Instant::now();
-    let url = socket_url(directory.path(), port, "postgres");
-    while Client::connect(&url, NoTls).is_err() {
-        assert!(began.elapsed() < Duration::from_secs(30), "PostgreSQL does not start");
-        std::thread::yield_now();
+    let mut server = Server { directory, port, programs, user, pooler: None, processes: Vec::new() };
+    let made =
+        server.command("initdb").args(["-A", "trust", "-U", USER, "-E", "UTF8", "--locale=C", "-N"]).status();
+    assert!(made.unwrap().success(), "initdb failed");
+    fs::write(server.directory.path().join("data/pg_hba.conf"), RULES).unwrap();
+    make_certificates(server.directory.path(), user);
+    server.launch();
+    Some(server)
+}
+
+impl Server {
+    fn command(&self, name: &str) -> Command {
+        let mut command = Command::new(self.programs.join(name));
+        if let Some((user, group)) = self.user {
+            command.uid(user).gid(group);
+        }
+        command.arg("-D").arg(self.directory.path().join("data")).current_dir("/");
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command
     }
-    let mut processes = vec![process, watcher];
-    let pooler = std::env::var_os("RESPOOL_PGBOUNCER").map(|program| {
-        let (port, pooler) = start_pooler(&program, directory.path(), port, root);
-        processes.extend([end_with_this_process(pooler.id()), pooler]);
-        port
-    });
-    Some(Server { directory, port, pooler, _processes: processes })
+
+    /// Starts the server, and waits until it can be used.
+    fn launch(&mut self) {
+        let socket = self.directory.path().display().to_string();
+        let fixed = ["max_connections=400", "ssl=on", "shared_preload_libraries=pg_stat_statements"];
+        let mut settings = vec![format!("port={}", self.port)];
+        settings.extend(fixed.map(str::to_owned));
+        settings.extend([
+            format!("ssl_cert_file={socket}/server.crt"),
+            format!("ssl_key_file={socket}/server.key"),
+        ]);
+        let settings = settings.into_iter().flat_map(|setting| ["-c".to_owned(), setting]);
+        let mut command = self.command("postgres");
+        let process = command.args(settings).args(["-h", "127.0.0.1", "-k", &socket]).spawn().unwrap();
+        let watcher = end_with_this_process(process.id());
+        self.processes.extend([process, watcher]);
+        let began = Instant::now();
+        let url = socket_url(self.directory.path(), self.port, "postgres");
+        while Client::connect(&url, NoTls).is_err() {
+            assert!(began.elapsed() < Duration::from_secs(30), "PostgreSQL does not start");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Ends the server, in a mode of `pg_ctl stop`.
+    fn stop(&mut self, mode: &str) {
+        let stopped = self.command("pg_ctl").args(["stop", "-m", mode]).status().unwrap();
+        assert!(stopped.success(), "PostgreSQL does not stop");
+        for mut process in self.processes.drain(..).rev() {
+            // The watcher is the second, and still waits.
+            let _ = process.kill();
+            process.wait().unwrap();
+        }
+    }
+}
+
+/// A server of its own, with one database, that can be restarted.
+pub struct RestartableServer {
+    server: Server,
+    /// The database.
+    pub database: RemoteDatabase,
+}
+
+impl RestartableServer {
+    /// Starts it; `None`, with a loud line, on a machine without `PostgreSQL`.
+    pub fn start() -> Option<Self> {
+        let server = std::thread::scope(|scope| scope.spawn(start).join().unwrap())?;
+        let port = server.port;
+        let issuer = server.directory.path().join("issuer.crt");
+        Some(Self { server, database: RemoteDatabase { name: "postgres".to_owned(), port, issuer } })
+    }
+
+    /// Stops the server, in a mode of `pg_ctl stop`, and starts it again. Blocks, and must not be called on a
+    /// thread of the runtime.
+    pub fn restart(&mut self, mode: &str) {
+        self.server.stop(mode);
+        self.server.launch();
+    }
+}
+
+impl Drop for RestartableServer {
+    fn drop(&mut self) {
+        self.server.stop("immediate");
+    }
 }
 
 /// Starts `PgBouncer` before the server at this port. Returns the port of its own.
