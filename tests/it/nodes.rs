@@ -27,13 +27,16 @@ use crate::support::wait_until;
 
 /// A desk whose processes share a database; `None` on a machine without `PostgreSQL`.
 fn desk_on_postgres(upstream: &str) -> Option<(Desk, Store)> {
-    let url = postgres_server::new_database()?;
+    Some(desk_on_database(upstream, postgres_server::new_database()?))
+}
+
+fn desk_on_database(upstream: &str, url: String) -> (Desk, Store) {
     let (desk, _) = desk(upstream);
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
     fs::write(desk.path("respool.toml"), format!("{toml}\n[store]\nurl = \"{url}\"\npool = 3\n")).unwrap();
     let database = DatabaseConfig { url: Some(Secret::new(url)), pool: 2, ..DatabaseConfig::default() };
     let config = StoreConfig { state_dir: desk.path("state"), store: database, ..StoreConfig::default() };
-    Some((desk, Store::open(&config).unwrap()))
+    (desk, Store::open(&config).unwrap())
 }
 
 pub fn send_signal(process: &Child, signal: Signal) {
@@ -112,7 +115,7 @@ fn serve_node(url: &str, name: &str, toml: &str) -> Served {
     Served::with_file(&toml, &[])
 }
 
-/// The number of statements that were run in a database so far.
+/// The number of statements that were run in a database until now.
 fn count_statements(url: &str) -> i64 {
     let url = url.to_owned();
     let count = move || {
@@ -296,4 +299,52 @@ async fn another_shared_folder_is_refused() {
     assert_eq!(code, 78, "{error}");
     assert!(error.contains("is not the folder that the other processes of the database have"), "{error}");
     drop(first);
+}
+
+fn package_digest(desk: &Desk) -> String {
+    let package = respool::openexperts::load(&desk.path("experts/sales-desk")).unwrap().package.unwrap();
+    respool::expert::digest(&package.files)
+}
+
+/// Each node has a package of its own on its disk: an event is worked on with the version that accepted it,
+/// as long as a node has that.
+#[tokio::test(flavor = "multi_thread")]
+async fn events_keep_their_version_of_a_package() {
+    const MARK: &str = "You work for the new version.";
+    let fake = FakeVllm::thinking(noting).await;
+    let Some(url) = postgres_server::new_database() else { return };
+    let (older, store) = desk_on_database(&fake.url(), url.clone());
+    let (newer, _) = desk_on_database(&fake.url(), url);
+    let orchestrator = fs::read_to_string(newer.path("experts/sales-desk/orchestrator.md")).unwrap();
+    fs::write(newer.path("experts/sales-desk/orchestrator.md"), format!("{orchestrator}\n{MARK}\n")).unwrap();
+    let digests = [package_digest(&older), package_digest(&newer)];
+    assert_ne!(digests[0], digests[1]);
+    let (old_node, mut new_node) = (start(&older, "log"), start(&newer, "log"));
+    let are_known = async || digests.iter().all(|digest| store.is_package_elsewhere(digest));
+    wait_until("both packages are known", are_known).await;
+    let mut wanted = std::collections::BTreeMap::new();
+    for number in 0..8 {
+        let id = format!("e{number}");
+        let mut event = invocation(&id, "inbound-email-triage", json!({"message_id": id}));
+        event.digest.clone_from(&digests[number % 2]);
+        event.lane = None;
+        wanted.insert(id, number % 2 == 1);
+        enqueue(&store, event).await;
+    }
+    for id in wanted.keys() {
+        let row = until(&store, id, is_over).await;
+        assert_eq!(row.state, EntryState::Done, "{row:?}");
+    }
+    for request in fake.requests() {
+        let text = request.json().to_string();
+        let (id, is_new) = wanted.iter().find(|(id, _)| text.contains(&format!("\\\"{id}\\\""))).unwrap();
+        assert_eq!(text.contains(MARK), *is_new, "{id} with the wrong version");
+    }
+    // A version that no node has any more does not hold an event up.
+    new_node.kill().await.unwrap();
+    let mut event = invocation("late", "inbound-email-triage", json!({"message_id": "late"}));
+    event.digest.clone_from(&digests[1]);
+    enqueue(&store, event).await;
+    assert_eq!(until(&store, "late", is_over).await.state, EntryState::Done);
+    drop(old_node);
 }

@@ -2,8 +2,8 @@
 //! and cut off from the database, with clocks that differ by minutes. An MCP server counts: no event is lost,
 //! none is worked on twice, and none is stuck.
 //!
-//! `RESPOOL_KILLS=1000 RESPOOL_SEED=7` harms more often than the few times of every test run, in that order, and
-//! `RESPOOL_RESTARTS=20` restarts the database so often.
+//! `RESPOOL_KILLS=1000 RESPOOL_SEED=7` harms more often than the few times of every test run, in that order;
+//! `RESPOOL_RESTARTS=20` restarts the database 20 times.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -33,7 +33,7 @@ def main():
     lab = Lab(arguments.directory.resolve(), load_core, proxy_core, free_port())
     tests = choose_tests(arguments.tests)
     write_bodies(lab.folder("bodies"))
-    peers = choose_peers(lab, arguments.peers.split(","), Binaries(arguments.bin, arguments.earlier))
+    peers = choose_peers(lab, arguments.peers.split(","), Binaries(arguments.bin, arguments.earlier, arguments.database))
     on_interrupts(leave)
     with contextlib.ExitStack() as stack:
         run = Run(lab, stack, arguments.rounds)
@@ -48,6 +48,7 @@ def parse_arguments():
     parser.add_argument("directory", type=Path, metavar="DIR", help="where setup.sh built the tools")
     parser.add_argument("--bin", help="the respool binary to measure")
     parser.add_argument("--earlier", help="another respool binary, measured beside it as the peer `earlier`")
+    parser.add_argument("--database", help="an empty PostgreSQL database, for the peer `postgres`: the same binary with its store there")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tests", default="", help="names or first words, e.g. small,tools_c1,cold (default: all)")
     parser.add_argument("--peers", default=DEFAULT_PEERS, help=f"out of {','.join(BUILDERS)} (default: %(default)s)")

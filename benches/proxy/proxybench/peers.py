@@ -34,6 +34,8 @@ class Binaries:
 
     product: str = None
     earlier: str = None
+    database: str = None
+    """The URL of an empty PostgreSQL database."""
 
 
 class NotInstalled(Exception):
@@ -81,6 +83,15 @@ def earlier(lab, binaries):
     return serving("earlier", lab, binaries.earlier)
 
 
+def postgres(lab, binaries):
+    """The same build with its store in PostgreSQL."""
+    if not binaries.product or not binaries.database:
+        raise NotInstalled("it needs --bin and --database")
+    peer = serving("postgres", lab, binaries.product)
+    peer.env["RESPOOL__STORE__URL"] = binaries.database
+    return peer
+
+
 def serving(name, lab, program):
     port = free_port()
     argv = [installed(Path(program).resolve()), "serve", "--listen", f"127.0.0.1:{port}",
@@ -115,6 +126,7 @@ def litellm(lab, _binaries):
 BUILDERS = {"direct": direct, "nginx": nginx, "hyper": hyper, "hyper-json": hyper_with("json"),
             "hyper-read": hyper_with("read"), "hyper-log": hyper_with("log"), "hyper-row": hyper_with("row"),
             "hyper-all": hyper_with("json", "read", "log", "row"), "respool": respool, "earlier": earlier,
+            "postgres": postgres,
             "smg": smg, "litellm": litellm}
 
 

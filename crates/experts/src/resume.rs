@@ -57,9 +57,13 @@ impl Experts {
         run: &str,
     ) -> Result<Option<Watch>, ExpertError> {
         let Some(facts) = self.agents.run_facts(run).await else { return Ok(None) };
+        let digest = facts.snapshot.digest.clone();
         let agent = match self.resumed_agent(name, facts) {
             Ok(Some(agent)) => agent,
             Ok(None) => return Ok(None),
+            Err(why) if self.agents.store().is_some_and(|store| store.is_package_elsewhere(&digest)) => {
+                return Err(format!("{why}, but another process has it").into());
+            }
             Err(why) => {
                 self.give_up(name, run, &why.to_string()).await?;
                 return Err(format!("{why}; the run is cancelled").into());

@@ -48,6 +48,15 @@ pub trait Nodes: Send + Sync {
     /// Notes the digest of this process's configuration, for [`Nodes::nodes`].
     fn note_configuration(&self, _digest: String) {}
 
+    /// Notes the digests of the packages that this process works with, for
+    /// [`Nodes::is_package_elsewhere`] of the others.
+    fn note_packages(&self, _digests: Vec<String>) {}
+
+    /// Whether another process that serves had this package the last time that this one looked.
+    fn is_package_elsewhere(&self, _digest: &str) -> bool {
+        false
+    }
+
     /// Takes duties that one process at a time has, or keeps those that this one has, for a while. Returns
     /// those that it has now.
     ///

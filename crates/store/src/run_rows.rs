@@ -109,7 +109,7 @@ pub trait RunRows: Send + Sync {
     /// When the store cannot be read.
     async fn newest(&self, filter: RunFilter, most: usize) -> Result<Vec<RunRow>, StoreError>;
 
-    /// Returns what has failed after `since` (milliseconds since 1970) or waits for a person: at most so many
+    /// Returns what has failed after `since` (milliseconds since 1970) or waits for a person: at most `most`
     /// of each kind.
     ///
     /// # Errors

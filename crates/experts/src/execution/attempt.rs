@@ -74,8 +74,14 @@ impl Worker {
         // dead letter began here, too.
         let is_replay = invocation.id != claimed.lease.entry;
         let is_begun = is_replay || claimed.run.is_some() || claimed.attempt > 1;
-        if !is_begun && self.hand_to_main_session(claimed, &invocation).await? {
-            return Ok(());
+        if !is_begun {
+            let is_own = invocation.digest == expert.digest;
+            if !is_own && self.store.is_package_elsewhere(&invocation.digest) {
+                return self.leave_to_its_package(claimed).await;
+            }
+            if self.hand_to_main_session(claimed, &invocation).await? {
+                return Ok(());
+            }
         }
         // An entry that has not begun has no history.
         let history = async {
@@ -94,6 +100,9 @@ impl Worker {
             None => expert,
             Some(digest) => match self.experts.with_snapshot(&expert, digest) {
                 Ok(expert) => expert,
+                Err(_) if self.store.is_package_elsewhere(digest) => {
+                    return self.leave_to_its_package(claimed).await;
+                }
                 Err(error) => return self.abandon_entry(claimed, &invocation, &error.to_string()).await,
             },
         };
@@ -108,6 +117,12 @@ impl Worker {
             Some(outcome) => self.conclude_attempt(&attempt, &outcome).await,
             None => Ok(()),
         }
+    }
+
+    /// Gives an entry back for a process that has the package which it needs.
+    async fn leave_to_its_package(&self, claimed: &Claimed) -> Result<(), StoreError> {
+        let note = "another process has the version of the package that it needs";
+        self.store.give_back_entry(&claimed.lease, LOOK_AGAIN, note).await.map(drop)
     }
 
     /// Reads all earlier runs of the invocation, and the run that this attempt continues, if there is one.

@@ -134,6 +134,7 @@ impl Worker {
         let mut deadlines = Deadlines::default();
         loop {
             self.experts.follow_catalog();
+            self.store.note_packages(self.experts.iter().map(|expert| expert.digest.clone()).collect());
             self.experts.look_at_servers();
             for done in [self.wake_decided().await, self.report_late(&mut deadlines).await] {
                 let _ = done.inspect_err(|error| self.log_failure(error));

@@ -53,6 +53,19 @@ async fn nodes_are_listed() {
 }
 
 #[tokio::test]
+async fn packages_of_others_are_known() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (open_server(&bed, "a"), open_server(&bed, "b"));
+    second.note_packages(vec!["old".into(), "new".into()]);
+    testing::waiting::wait_until("it is known", async || first.is_package_elsewhere("new")).await;
+    assert!(!first.is_package_elsewhere("other") && !second.is_package_elsewhere("new"));
+    second.note_packages(vec!["new".into()]);
+    testing::waiting::wait_until("it is gone", async || !first.is_package_elsewhere("old")).await;
+    drop(second);
+    testing::waiting::wait_until("its process is gone", async || !first.is_package_elsewhere("new")).await;
+}
+
+#[tokio::test]
 async fn one_node_has_a_duty() {
     let Some(bed) = Bed::new_postgres() else { return };
     let (first, second) = (bed.open(), bed.open());
@@ -89,7 +102,7 @@ async fn settle() {
     tokio::time::sleep(Duration::from_millis(2_300)).await;
 }
 
-/// What others change is found: within a second of their notification, and within three without any.
+/// The changes of others are found: within a second of a notification, and within three without one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changes_of_others_are_found_in_time() {
     let Some(bed) = Bed::new_postgres() else { return };

@@ -153,11 +153,9 @@ async fn time_claims_beside_a_backlog(bed: &Bed, without: &Bed) {
             times.extend(drain(Arc::clone(store), 110).await);
         }
     }
-    let [without, beside] = times.map(|mut times| percentile(&mut times, 95));
-    println!(
-        "  a claim: 95 % within {without:?}, with 10,000 entries in one lane within {beside:?}, {:.2} ×",
-        beside.as_secs_f64() / without.as_secs_f64()
-    );
+    let [free, full] = times.map(|mut times| percentile(&mut times, 95));
+    let ratio = full.as_secs_f64() / free.as_secs_f64();
+    println!("  a claim: 95 % within {free:?}, with 10,000 entries in one lane within {full:?}: {ratio:.2}");
 }
 
 /// Rows of usage as twenty processes with 100 requests a second send them, but as fast as they are taken.

@@ -21,7 +21,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// How often work is tried that another transaction stood in the way of, or whose connection was lost before
 /// anything could be committed.
 const TRIES: u32 = 5;
-/// A connection that was not used for so long may have been lost without a sign.
+/// A connection that was not used for longer may have been lost without a sign.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
 /// A statement, or a process that is stopped in a transaction, holds its locks no longer than this. Said in
 /// each transaction, because a pooler between here and the database keeps nothing of a session.

@@ -45,7 +45,7 @@ impl Node {
     /// configuration, and what was found.
     fn poll(
         &self,
-        configuration: &str,
+        (configuration, packages): (&str, &[String]),
         wanted: Wanted,
         run: impl FnOnce(Values<'_>) -> Result<Row, Error>,
     ) -> Result<(u64, u64, Found), Error> {
@@ -66,6 +66,7 @@ impl Node {
             &day_value,
             messages,
             &tried_within,
+            &packages,
         ];
         let row = run(values)?;
         let (others, time, alike) = presence(&row)?;
@@ -131,7 +132,7 @@ fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, 
     if let Some(seen) = change.find(sql, values, |row| number(row, 0))? {
         return Ok(Some(seen));
     }
-    node.poll("", Wanted::default(), |values| change.one(POLL, values))?;
+    node.poll(("", &[]), Wanted::default(), |values| change.one(POLL, values))?;
     Ok(None)
 }
 
@@ -222,9 +223,10 @@ fn say_present(
     let Some(client) = client else { return Ok(()) };
     shared.is_changed.store(false, Ordering::Relaxed);
     let configuration = shared.configuration.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let packages = shared.packages.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let traits = (&*configuration, &*packages);
     let (wanted, changes) = shared.polls.begin();
-    let (others, alike, found) =
-        node.poll(&configuration, wanted, |values| client.query_one(POLL, values))?;
+    let (others, alike, found) = node.poll(traits, wanted, |values| client.query_one(POLL, values))?;
     for (count, others) in [(&shared.live, others), (&shared.alike, alike)] {
         let others = u32::try_from(others).unwrap_or(0);
         count.store(others + u32::from(node.serves), Ordering::Relaxed);

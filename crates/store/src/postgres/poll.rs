@@ -1,4 +1,4 @@
-//! What a process asks of the database again and again while nothing happens, in one statement, which also
+//! One statement for all that a process asks of the database again and again while nothing happens. It also
 //! says that the process lives. The answer holds until this process changes something or hears that another
 //! one has; then the questions are asked one by one until the next poll. Called by `nodes`, and by what reads
 //! the queue, runs and spending.
@@ -21,11 +21,11 @@ const HOLDS_FOR: Duration = Duration::from_millis(2_500);
 /// Says that a process lives. Returns the number of the others that serve and live, the time, the number of
 /// those among them that have its configuration, and what [`Found`] has.
 pub(super) const POLL: &str = "WITH said AS (
-        INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
-        VALUES ($1, $2, $3, $4, $5, respool.now_ms(), respool.now_ms())
-        ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = $5),
-    living AS (SELECT owner, serves, configuration FROM respool.nodes WHERE seen > respool.now_ms() - $6),
-    others AS (SELECT configuration FROM living WHERE serves AND owner <> $1),
+        INSERT INTO respool.nodes (owner, name, version, serves, configuration, packages, began, seen)
+        VALUES ($1, $2, $3, $4, $5, $11, respool.now_ms(), respool.now_ms())
+        ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = $5, packages = $11),
+    living AS (SELECT * FROM respool.nodes WHERE seen > respool.now_ms() - $6),
+    others AS (SELECT * FROM living WHERE serves AND owner <> $1),
     heads AS (SELECT min(head.due) AS due FROM unnest($7::text[]) AS wanted (name), LATERAL (
         SELECT due FROM respool.queue WHERE queue = wanted.name AND state = 'waiting' AND NOT blocked
         ORDER BY due LIMIT 1) AS head),
@@ -43,9 +43,10 @@ pub(super) const POLL: &str = "WITH said AS (
             AND NOT EXISTS (SELECT 1 FROM living WHERE living.owner = runs.owner)),
         EXISTS (SELECT 1 FROM respool.outbox WHERE $9 AND delivered IS NULL AND due <= respool.now_ms() + 2000
             AND (attempts > 0 OR created > respool.now_ms() - $10 OR kind = 'approval')),
-        ARRAY (SELECT scope FROM spent ORDER BY scope), ARRAY (SELECT cost FROM spent ORDER BY scope)";
+        ARRAY (SELECT scope FROM spent ORDER BY scope), ARRAY (SELECT cost FROM spent ORDER BY scope),
+        ARRAY (SELECT DISTINCT unnest(packages) FROM others)";
 
-/// What a poll looks for, because it was asked for of late.
+/// The objects of a poll: they were asked for of late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wanted {
     /// The queues that this process works on.
@@ -54,7 +55,7 @@ pub(super) struct Wanted {
     pub(super) messages: bool,
 }
 
-/// What a poll found.
+/// The result of a poll.
 #[derive(Debug)]
 pub(super) struct Found {
     wanted: Wanted,
@@ -69,8 +70,10 @@ pub(super) struct Found {
     /// There are runs of processes that are gone.
     pub(super) has_orphans: bool,
     has_messages: bool,
-    /// What others have spent on this day.
+    /// The spending of the others on this day.
     spent: (u64, Vec<ScopeCost>),
+    /// The packages of the others that serve.
+    packages: Vec<String>,
 }
 
 impl Found {
@@ -88,6 +91,7 @@ impl Found {
             has_orphans: row.try_get(8)?,
             has_messages: row.try_get(9)?,
             spent: (day, scopes.into_iter().zip(costs).collect()),
+            packages: row.try_get(12)?,
         })
     }
 
@@ -117,12 +121,12 @@ impl Found {
 /// The last poll of this process.
 #[derive(Debug, Default)]
 pub(super) struct Polls {
-    /// What was found, and after how many changes.
+    /// The count of changes before it, and its result.
     last: Mutex<Option<(u64, Arc<Found>)>>,
     /// How often this process has changed something, or heard that another one has.
     changes: AtomicU64,
     wanted: Mutex<Wanted>,
-    /// What this process said last that it has spent on a day.
+    /// The spending on a day that this process said last.
     said: Mutex<(u64, BTreeMap<String, i64>)>,
 }
 
@@ -132,7 +136,7 @@ impl Polls {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What the next poll has to look for, and the count of changes before it.
+    /// Returns the objects of the next poll, and the count of changes before it.
     pub(super) fn begin(&self) -> (Wanted, u64) {
         (lock(&self.wanted).clone(), self.changes.load(Ordering::Acquire))
     }
@@ -154,7 +158,13 @@ impl Polls {
         holds.then(|| Arc::clone(found))
     }
 
-    /// Returns what others had spent on a day a moment ago, if this process has spent nothing since it said so.
+    /// Whether another process that serves had this package a moment ago.
+    pub(super) fn is_package_elsewhere(&self, digest: &str) -> bool {
+        lock(&self.last).as_ref().is_some_and(|(_, found)| found.packages.iter().any(|one| one == digest))
+    }
+
+    /// Returns the spending of the others on a day, as it was a moment ago. `None` if this process has spent
+    /// something since it said so.
     pub(super) fn spent_by_others(&self, day: u64, own: &[ScopeCost]) -> Option<Vec<ScopeCost>> {
         let is_said = {
             let said = lock(&self.said);
@@ -176,8 +186,8 @@ fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
     value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the counts and the time at the beginning of the row of a poll: the others that serve, the time, and
-/// those that have this configuration.
+/// Returns the beginning of the row of a poll: the number of others that serve, the time, and how many of
+/// them have this configuration.
 pub(super) fn presence(row: &Row) -> Result<(u64, u64, u64), Error> {
     Ok((number(row, 0)?, number(row, 1)?, number(row, 2)?))
 }

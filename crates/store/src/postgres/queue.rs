@@ -355,8 +355,8 @@ fn lock_lane_of(change: &mut Change<'_>, entry: &str) -> Result<(), Error> {
     change.lock(lane.into_iter().collect())
 }
 
-/// Lets the next entry of a lane run, once the one before it has ended. False if there is none. The caller
-/// holds the lane.
+/// Lets the next entry of a lane run, once the one before it has ended. Returns whether there is one.
+/// The caller holds the lane.
 fn free_lane(change: &mut Change<'_>, entry: &str) -> Result<bool, Error> {
     let sql = "UPDATE respool.queue SET blocked = false WHERE seq = (
              SELECT min(later.seq) FROM respool.queue AS ended JOIN respool.queue AS later

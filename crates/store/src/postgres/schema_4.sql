@@ -1,3 +1,6 @@
+-- The digests of the packages that a node works with.
+ALTER TABLE respool.nodes ADD COLUMN packages text[] NOT NULL DEFAULT '{}';
+
 -- What is asked most often is one statement, which commits by itself: a round trip costs as much as a commit. Plans do not depend on the
 -- parameters or on statistics, which may be those of an empty table: the indices are right in any case.
 

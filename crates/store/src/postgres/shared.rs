@@ -21,6 +21,8 @@ pub(super) struct Shared {
     /// The digest of this process's configuration, and whether it changed since it was said.
     pub(super) configuration: Mutex<String>,
     pub(super) is_changed: AtomicBool,
+    /// The digests of the packages that this process works with.
+    pub(super) packages: Mutex<Vec<String>>,
     pub(super) polls: Polls,
 }
 
@@ -34,6 +36,14 @@ impl Shared {
     pub(super) fn set_configuration(&self, digest: String) {
         *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) = digest;
         self.is_changed.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn set_packages(&self, digests: Vec<String>) {
+        let mut packages = self.packages.lock().unwrap_or_else(PoisonError::into_inner);
+        if *packages != digests {
+            *packages = digests;
+            self.is_changed.store(true, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn set_problem(&self, error: Option<StoreError>) {

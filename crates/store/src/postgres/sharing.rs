@@ -33,6 +33,14 @@ impl Nodes for PostgresStore {
         self.presence.shared.set_configuration(digest);
     }
 
+    fn note_packages(&self, digests: Vec<String>) {
+        self.presence.shared.set_packages(digests);
+    }
+
+    fn is_package_elsewhere(&self, digest: &str) -> bool {
+        self.polls().is_package_elsewhere(digest)
+    }
+
     async fn hold_duties(&self, duties: Vec<String>, length: Duration) -> Result<Vec<String>, StoreError> {
         if duties.is_empty() {
             return Ok(duties);
