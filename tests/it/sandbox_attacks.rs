@@ -982,6 +982,40 @@ fn no_process_outlives_its_command() {
     }
 }
 
+/// Regression: `prlimit --pid 1 --nofile=3:3` blinded what ends the command's processes.
+#[test]
+fn limits_of_other_processes_are_out_of_reach() {
+    let script = "
+import os, resource
+def denied(change):
+    try: change()
+    except PermissionError: return 1
+    return 0
+parent = os.getppid()
+files = resource.RLIMIT_NOFILE
+others = [
+    lambda: resource.prlimit(parent, files, (3, 3)),
+    lambda: os.setpriority(os.PRIO_PROCESS, parent, 19),
+    lambda: os.setpriority(os.PRIO_USER, 0, 19),
+    lambda: os.sched_setscheduler(parent, os.SCHED_IDLE, os.sched_param(0)),
+    lambda: os.sched_setaffinity(parent, {0}),
+]
+own = [
+    lambda: resource.prlimit(parent, files),
+    lambda: resource.setrlimit(files, (64, 64)),
+    lambda: os.setpriority(os.PRIO_PROCESS, 0, 19),
+    lambda: os.sched_setaffinity(0, {0}),
+]
+print([denied(change) for change in others], [denied(change) for change in own])
+";
+    for level in ["full", "landlock", "filter"] {
+        let site = Site::new();
+        fs::write(site.work("limits.py"), script).unwrap();
+        let done = site.run_at(level, "", &[], &["exec /usr/bin/python3 limits.py"]);
+        assert_eq!(done.outputs[0], "[1, 1, 1, 1, 1] [0, 0, 0, 0]\n", "{level}");
+    }
+}
+
 #[test]
 fn no_terminal_of_the_person_is_in_reach() {
     for level in ["full", "landlock"] {

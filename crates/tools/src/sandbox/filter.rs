@@ -75,6 +75,9 @@ const TYPING: [u64; 2] = [0x5412, 0x541C];
 const SETTING_OWNERS: [u64; 3] = [8, 10, 15];
 /// `FIOSETOWN` and `SIOCSPGRP`.
 const SETTING_OWNERS_BY_IOCTL: [u64; 2] = [0x8901, 0x8902];
+/// One process, in place of a group or a user.
+const PRIO_PROCESS: u64 = 0;
+const IOPRIO_WHO_PROCESS: u64 = 1;
 /// The part of a socket's type that is its kind; the rest are flags.
 const SOCKET_KIND: u32 = 0xF;
 /// On x86-64 every call has a second number, of the x32 interface.
@@ -128,6 +131,7 @@ fn rules(spec: &Spec) -> Result<Rules, seccompiler::BackendError> {
     if !spec.has_namespaces() {
         signals(spec, &mut rules)?;
     }
+    limits(spec, &mut rules)?;
     Ok(rules)
 }
 
@@ -164,6 +168,25 @@ fn socket_pairs() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
     };
     let family = Condition::new(0, Len::Dword, Op::Ne, u64::from(c::AF_UNIX.unsigned_abs()))?;
     kinds.map(of_kind).chain([SeccompRule::new(vec![family])]).collect()
+}
+
+/// No limits and priorities for other processes: the kernel permits them for all of the same user, and what
+/// ends the command's processes could lose its files or its turn.
+fn limits(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
+    let other = |argument: u8| Condition::new(argument, Len::Dword, Op::Ne, 0);
+    // Without new limits it only reads.
+    let sets = Condition::new(2, Len::Qword, Op::Ne, 0)?;
+    rules.insert(c::SYS_prlimit64, vec![SeccompRule::new(vec![other(0)?, sets])?]);
+    for number in [c::SYS_sched_setscheduler, c::SYS_sched_setparam, c::SYS_sched_setattr] {
+        rules.insert(number, vec![SeccompRule::new(vec![other(0)?])?]);
+    }
+    for (number, process) in [(c::SYS_setpriority, PRIO_PROCESS), (c::SYS_ioprio_set, IOPRIO_WHO_PROCESS)] {
+        let groups = Condition::new(0, Len::Dword, Op::Ne, process)?;
+        rules.insert(number, vec![SeccompRule::new(vec![groups])?, SeccompRule::new(vec![other(1)?])?]);
+    }
+    let spared = spec.spared.iter().map(|pid| equal(0, u64::from(pid.cast_unsigned())));
+    rules.insert(c::SYS_sched_setaffinity, spared.collect::<Result<_, _>>()?);
+    Ok(())
 }
 
 /// Without a process namespace: no signals to respool and to what keeps the command's processes together, nor
