@@ -180,6 +180,7 @@ mod tests {
             agent: "coder".into(),
             key: Some("team-a".into()),
             is_private: false,
+            epoch: 1,
         };
         AuditEntry::new(Step::Begun, &caller, call, "exec").with_arguments(&arguments, false)
     }
