@@ -104,6 +104,7 @@ class Process:
                     return self
             except OSError:
                 if self.process.poll() is not None or time.time() - began > WITHIN:
+                    self.process.terminate()
                     self.log.seek(0)
                     sys.exit(f"run.py: {self.name} did not start:\n{self.log.read()[-3000:].decode(errors='replace')}")
                 time.sleep(0.2)

@@ -203,7 +203,7 @@ pub const TABLE: &[Row] = &[
         signs: &[
             r"(?i)\btype\b[^\n]{0,30}must be a string",
             r"(?i)(?:unhashable|unsupported)[^\n]{0,20}(?:type: )?'?list'?",
-            r"(?i)proto field is not repeating|recursion limit exceeded",
+            r"(?i)proto field is not repeating|(?:recursion limit|maximum recursion depth) exceeded",
             r"(?i)cannot unmarshal array into Go struct field [\w.]*\.type of type string",
         ],
         said: &[
@@ -213,6 +213,7 @@ pub const TABLE: &[Row] = &[
             ),
             ("SGLang template", "can only concatenate str; unhashable type: 'list'"),
             ("Gemini", GEMINI_TYPE_LIST),
+            ("vLLM", "maximum recursion depth exceeded"),
             (VLLM_RUST, "invalid operation: recursion limit exceeded (in chat:22)"),
         ],
         example: (
