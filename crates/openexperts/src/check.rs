@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::component::{FunctionSession, Process, note_repeated};
 use super::diagnostic::{At, Code, FileReport, Report, Spanned, suggest_nearest};
+use super::effect::check_effects;
 use super::fields::Listing;
 use super::label::{call_name, function_name};
 use super::manifest::{Concurrency, Trigger, TriggerKind};
@@ -24,6 +25,7 @@ pub(crate) fn check_package(package: &Package, report: &mut Report) {
     check_overrides(package, &known, &mut report.file(MANIFEST));
     check_suggested_tiers(package, report);
     check_resume(package, report);
+    check_effects(package, report);
     for function in &package.functions.items {
         let mut file = report.file(&function.path);
         known.check_tools(&function.tools, &mut file);
@@ -247,8 +249,7 @@ fn check_lane(trigger: &Trigger, package: &Package, report: &mut FileReport<'_>)
 /// Reports paths that lead to nothing in the payload of a clock.
 fn check_clock_paths(trigger: &Trigger, report: &mut FileReport<'_>) {
     let mapped = trigger.mapping.iter().map(|(input, path)| (input.at, path));
-    let key = trigger.dedupe_key.path.iter().map(|path| (path.at, &path.value));
-    for (at, path) in mapped.chain(key).filter(|(_, path)| !CLOCK_FIELDS.contains(&path.as_str())) {
+    for (at, path) in mapped.filter(|(_, path)| !CLOCK_FIELDS.contains(&path.as_str())) {
         let message = format!("the payload of a cron trigger has no \"{path}\"");
         report.add(Code::UnresolvableKey, at, message, format!("it has: {}", CLOCK_FIELDS.join(", ")));
     }

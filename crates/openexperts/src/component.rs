@@ -419,12 +419,12 @@ fn read_value(
     let kind = fields.required_text("type", "string");
     note_unknown_type(&kind, fields.report);
     let description = fields.text("description").map(|text| text.value);
-    let options = if has_options { read_options(&mut fields) } else { Vec::new() };
+    let options = if has_options { read_options(&mut fields, &kind.value) } else { Vec::new() };
     fields.finish();
     Parameter { name: name.value, kind: kind.value, description, options }
 }
 
-fn read_options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
+fn read_options(fields: &mut Fields<'_, '_, '_>, kind: &str) -> Vec<String> {
     let Some(node) = fields.value("enum") else { return Vec::new() };
     let Value::List(items) = &node.value else {
         fields.wrong_type("enum", node, "a list");
@@ -435,10 +435,32 @@ fn read_options(fields: &mut Fields<'_, '_, '_>) -> Vec<String> {
         match &item.value {
             Value::Text(text) | Value::Number(text) => options.push(text.clone()),
             Value::Bool(value) => options.push(value.to_string()),
-            _ => fields.wrong_type("an entry of enum", item, "a text or a number"),
+            _ => {
+                fields.wrong_type("an entry of enum", item, "a text or a number");
+                continue;
+            }
         }
+        note_foreign_option(item, kind, fields.report);
     }
     options
+}
+
+/// Reports a permitted value that is not of the declared type: no output can have it.
+fn note_foreign_option(item: &Node, kind: &str, report: &mut FileReport<'_>) {
+    let (is_number, is_bool) = (matches!(item.value, Value::Number(_)), matches!(item.value, Value::Bool(_)));
+    let fits = match kind {
+        "string" => !is_bool,
+        "number" | "integer" => is_number,
+        "boolean" => is_bool,
+        "object" | "array" => false,
+        _ => true,
+    };
+    if !fits {
+        let message = format!("an entry of `enum` is {}, but the type is {kind}", item.value.kind());
+        let help =
+            if kind == "string" { "write it in quotes" } else { "correct the type, or remove the entry" };
+        report.warn(Code::WrongEnum, item.at, message, help);
+    }
 }
 
 /// Returns a list of paths; one that leaves the package is reported and left out.

@@ -371,6 +371,16 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         }
     }
 
+    /// Reports a field that is written but has no effect where it stands.
+    pub fn note_idle(&mut self, name: &str, why: &str, help: &str) {
+        if self.value_of(name).is_some()
+            && let Some(at) = self.key(name)
+        {
+            let message = format!("`{name}` has no effect: {why}");
+            self.report.add(Code::IgnoredField, at, message, help);
+        }
+    }
+
     /// Ignores the remaining keys.
     pub fn ignore_others(self) {}
 

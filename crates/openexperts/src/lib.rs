@@ -13,6 +13,7 @@ mod component;
 mod cron;
 mod diagnostic;
 mod duration;
+mod effect;
 mod fields;
 mod files;
 pub mod foreign;

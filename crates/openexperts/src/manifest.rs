@@ -272,7 +272,7 @@ fn required_tools(fields: &mut Fields<'_, '_, '_>) -> Listing<Spanned<String>> {
     let checked = tools.items.into_iter().map(|tool| checked_name(tool, NameKind::Tool, report));
     tools.items = checked.filter(|tool| !tool.value.is_empty()).collect();
     tools.is_complete &= tools.items.len() == count;
-    requires.ignore_others();
+    requires.finish();
     tools
 }
 
@@ -340,17 +340,11 @@ impl Trigger {
         let is_cron = kind == TriggerKind::Cron;
         let idle: &[&str] = if is_cron { &["preset", "requires_tool"] } else { &["expr", "tz"] };
         for name in idle {
-            if fields.value_of(name).is_some()
-                && let Some(at) = fields.key(name)
-            {
-                let message = format!("`{name}` has no effect on a trigger of type {kind}");
-                fields.report.add(
-                    Code::IgnoredField,
-                    at,
-                    message,
-                    format!("remove {name}, or change the type"),
-                );
-            }
+            let why = format!("the type of the trigger is {kind}");
+            fields.note_idle(name, &why, &format!("remove {name}, or change the type"));
+        }
+        if is_cron {
+            fields.note_idle("dedupe_key", "a cron trigger fires once for each time", "remove dedupe_key");
         }
         if is_cron {
             self.check_clock(fields);

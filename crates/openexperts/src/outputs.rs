@@ -35,6 +35,16 @@ pub fn check_outputs(declared: &[Parameter], outputs: Option<&Value>) -> Checked
     checked
 }
 
+/// Lists the inputs that are not of their declared type, for people. One that is absent or null has no type.
+pub fn check_inputs(declared: &[Parameter], inputs: &Value) -> Vec<String> {
+    let given = declared.iter().map(|parameter| (parameter, &inputs[&parameter.name]));
+    let faults = given.filter(|(_, value)| !value.is_null()).filter_map(|(parameter, value)| {
+        let fault = find_fault(parameter, value)?;
+        Some(format!("{fault}, but it is {value}"))
+    });
+    faults.collect()
+}
+
 fn find_fault(parameter: &Parameter, value: &Value) -> Option<String> {
     let (name, kind) = (&parameter.name, parameter.kind.as_str());
     let fits = match kind {
@@ -94,6 +104,28 @@ fn property_schema(parameter: &Parameter) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn inputs_have_their_types() {
+        let input = |name: &str, kind: &str| Parameter {
+            name: name.into(),
+            kind: kind.into(),
+            ..Parameter::default()
+        };
+        let declared = [input("title", "string"), input("copies", "integer"), input("note", "text")];
+        let faults = |inputs: Value| check_inputs(&declared, &inputs);
+        assert_eq!(
+            faults(json!({"title": "Momo", "copies": 2, "note": 3})),
+            [""; 0],
+            "an unknown type takes all"
+        );
+        assert_eq!(faults(json!({"copies": null})), [""; 0]);
+        let expected = [
+            "`title` must be of type string, but it is 1",
+            "`copies` must be of type integer, but it is 1.5",
+        ];
+        assert_eq!(faults(json!({"title": 1, "copies": 1.5})), expected);
+    }
 
     fn declared() -> Vec<Parameter> {
         let one = |name: &str, kind: &str, options: &[&str]| Parameter {

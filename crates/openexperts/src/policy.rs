@@ -95,6 +95,14 @@ impl Policy {
             policy.timeout = approval.duration("timeout", false).map(|length| length.value);
             policy.on_timeout =
                 approval.word("on_timeout", OnTimeout::NAMES).map_or(OnTimeout::Reject, |word| word.value);
+            if approval.value_of("timeout").is_none() {
+                let help = "write `timeout`, or remove on_timeout";
+                approval.note_idle(
+                    "on_timeout",
+                    "there is no `timeout`, so a person is waited for without end",
+                    help,
+                );
+            }
             approval.finish_strictly();
         }
         if let Some(mut escalation) = fields.map("escalation") {
@@ -168,6 +176,11 @@ impl Learning {
                 .count("max_entries_per_file")
                 .map_or(default.max_entries, |count| count.value),
         };
+        if !read.enabled && !fields.is_repeated("enabled") {
+            for name in ["approval", "max_entries_per_file"] {
+                fields.note_idle(name, "the expert does not learn", "write enabled: true, or remove it");
+            }
+        }
         fields.finish();
         read
     }

@@ -74,6 +74,8 @@ pub struct ExecutionFields {
     pub on_failure: Option<Spanned<OnFailure>>,
     /// Whether a later attempt gets the log of what is done.
     pub resume: Option<Spanned<bool>>,
+    /// Whether `max_attempts` is written but could not be read.
+    pub is_attempts_faulty: bool,
     /// Whether `idempotent` is written but could not be read.
     pub is_idempotent_faulty: bool,
     /// Whether `resume_from_execution_log` is written but could not be read.
@@ -99,6 +101,7 @@ impl ExecutionFields {
             read.max_attempts = retry.count("max_attempts");
             read.backoff = retry.word("backoff", Backoff::NAMES);
             read.delay = retry.duration("delay", true);
+            read.is_attempts_faulty = read.max_attempts.is_none() && retry.value_of("max_attempts").is_some();
             retry.finish();
         }
         let is_faulty = |fields: &Fields<'_, '_, '_>, name: &str, is_read: bool| {
@@ -221,6 +224,9 @@ impl DeliveryFields {
             sla_breach: fields.word("sla_breach", SlaBreach::NAMES),
             sla: if is_process { fields.duration("sla", false) } else { None },
         };
+        if is_process && fields.value_of("sla").is_none() {
+            fields.note_idle("sla_breach", "the process has no `sla`", "write `sla`, or remove sla_breach");
+        }
         fields.channel();
         fields.finish();
         read
