@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use super::message::{Entry, Message, State};
 use super::open_alert::OpenAlert;
 use super::rule::{Finding, Rule};
@@ -29,6 +31,16 @@ struct Open {
     sent: Option<u64>,
     what: String,
     is_worse: bool,
+}
+
+/// An alert that was sent, as it is kept until its end is sent, also after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) rule: String,
+    pub(super) subject: String,
+    pub(super) what: String,
+    pub(super) since: u64,
+    pub(super) sent: u64,
 }
 
 /// The alerts of one server.
@@ -64,6 +76,20 @@ impl Board {
         let mut entries = self.take_resolved(now);
         entries.extend(self.due_entries(now, pace, silences));
         (!entries.is_empty()).then_some(Message { at: now, entries })
+    }
+
+    /// Takes in alerts that an earlier process sent. They hold until their finding is absent for a while, and
+    /// are not sent again as new ones.
+    pub(super) fn take_kept(&mut self, now: u64, kept: Vec<Kept>) {
+        for Kept { rule, subject, what, since, sent } in kept {
+            // A rule of another version cannot be watched any more.
+            let Some(rule) = Rule::from_name(&rule) else { continue };
+            let new = Open { since, seen: now, sent: Some(sent), what, is_worse: false };
+            let open = self.0.entry((rule, subject)).or_insert(new);
+            if open.sent.is_none() {
+                (open.since, open.sent) = (since, Some(sent));
+            }
+        }
     }
 
     /// Takes the alerts that are over from the board. One that was never sent has no message.
@@ -165,6 +191,25 @@ mod tests {
         assert_eq!(sent(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
         assert_eq!(sent(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
         assert_eq!(sent(&mut board, later + 90_000, &[], pace()), [""; 0]);
+    }
+
+    /// Regression: an alert that was sent before a restart never ended.
+    #[test]
+    fn an_alert_of_an_earlier_process_ends() {
+        let kept = |rule: &str| Kept {
+            rule: rule.into(),
+            subject: "box".into(),
+            what: "box!".into(),
+            since: 5,
+            sent: 500,
+        };
+        let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
+        sent(&mut board, 900, &down, pace());
+        board.take_kept(1_000, vec![kept("upstream_down"), kept("of_another_version")]);
+        assert_eq!(sent(&mut board, 9_000, &down, pace()), [""; 0], "it was sent before");
+        assert_eq!(board.open(9_000, &Silences::default())[0].since, 5);
+        assert_eq!(sent(&mut board, 38_999, &[], pace()), [""; 0]);
+        assert_eq!(sent(&mut board, 39_000, &[], pace()), ["resolved box"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The rules: which conditions are alerts, what they mean and what to do. Pure; the defaults need no tuning.
 
-use usage::{Counts, Minutes, Warning};
+use usage::{Counts, DayBudget, Minutes};
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
@@ -110,10 +110,13 @@ rules! {
         "The page shows its steps and the reason, under Runs.";
     TaskFailed = "task_failed", Warning,
         "An expert's task has failed: all its attempts are used up.",
-        "`respool expert outbox list --kind escalation` has its message: why it failed, and what was done before. Do the rest by hand: the same event is a duplicate, and `respool expert fire` does all of it again.";
+"Its message on the page, under Approvals, says why it failed and what was done before: a new try does not do that again.";
+    ExpertNotReady = "expert_not_ready", Warning,
+        "An expert cannot work: a tool is not bound, or its server or program cannot be started. Its events wait.",
+        "`respool expert validate NAME` tries each of its tools, and says what to correct. The events go on by themselves then.";
     DeadLetter = "dead_letter", Warning,
         "An expert's task failed for good: all its attempts are used up.",
-        "Look at it on the page under Approvals, then try it again or drop it.";
+        "Look at it on the page under Approvals, then try it again or drop it; a new try does not repeat what was done before.";
     ApprovalWaiting = "approval_waiting", Warning,
         "An agent is waiting for you to approve a call.",
         "Approve or reject it on the page, or with `respool expert approvals`.";
@@ -126,6 +129,9 @@ rules! {
     StateRemoved = "state_removed", Critical,
         "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
         "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
+    LogLinesLost = "log_lines_lost", Warning,
+        "Log lines were lost: the log could not be written, or not fast enough. Requests are still answered.",
+        "Make room on the disk of `[log] file`, or let something read the standard output.";
     ReloadFailed = "reload_failed", Warning,
         "The changed configuration, or file of client keys, is wrong. The old one stays in use.",
         "Correct the file; `respool check` says what is wrong and where.";
@@ -162,7 +168,7 @@ pub(super) struct Signals {
     pub(super) upstreams: Vec<UpstreamSignal>,
     /// The requests of the last hours.
     pub(super) minutes: Minutes,
-    pub(super) budgets: Vec<Warning>,
+    pub(super) budgets: Vec<DayBudget>,
     pub(super) is_state_broken: bool,
     /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
@@ -172,6 +178,10 @@ pub(super) struct Signals {
     pub(super) failed_runs: Vec<(String, String)>,
     /// Tasks that failed of late: the id and the expert.
     pub(super) failed_tasks: Vec<(String, String)>,
+    /// Experts that cannot work, each with the reason.
+    pub(super) not_ready: Vec<(String, String)>,
+    /// How many log lines were lost of late.
+    pub(super) lost_lines: u64,
     /// Tasks that failed and wait for a person: the id and the expert.
     pub(super) dead_letters: Vec<(String, String)>,
     /// The reason why the changed configuration is not used.
@@ -224,6 +234,14 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
         let finding = new_finding(Rule::BudgetReached, warning.scope.describe(), what);
         all.push(Finding { is_worse: is_spent, ..finding });
     }
+    all.extend(work_findings(signals));
+    all.extend(state_findings(signals));
+    all
+}
+
+/// Returns the conditions of runs and of experts' tasks.
+fn work_findings(signals: &Signals) -> Vec<Finding> {
+    let mut all = Vec::new();
     for (id, agent) in &signals.approvals {
         all.push(new_finding(
             Rule::ApprovalWaiting,
@@ -235,12 +253,31 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
         all.push(new_finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
     }
     for (id, expert) in &signals.failed_tasks {
-        let what = format!("A task of the expert `{expert}` has failed (`{id}`).");
+        let what = format!(
+            "A task of the expert `{expert}` has failed: `respool expert retry {id}` tries it again."
+        );
         all.push(new_finding(Rule::TaskFailed, id, what));
     }
+    for (expert, why) in &signals.not_ready {
+        let what = end_sentence(format!("The expert `{expert}` is not ready: {why}"));
+        all.push(new_finding(Rule::ExpertNotReady, expert, what));
+    }
     for (id, expert) in &signals.dead_letters {
-        let what = format!("A task of the expert `{expert}` failed for good (`{id}`).");
+        let what = format!(
+            "A task of the expert `{expert}` failed for good: `respool expert retry {id}` tries it again."
+        );
         all.push(new_finding(Rule::DeadLetter, id, what));
+    }
+    all
+}
+
+/// Returns the conditions of what respool itself reads and writes.
+fn state_findings(signals: &Signals) -> Vec<Finding> {
+    let mut all = Vec::new();
+    if signals.lost_lines > 0 {
+        let lines = if signals.lost_lines == 1 { "line was" } else { "lines were" };
+        let what = format!("{} log {lines} lost.", signals.lost_lines);
+        all.push(new_finding(Rule::LogLinesLost, "", what));
     }
     if signals.is_state_broken {
         all.push(new_finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
@@ -451,6 +488,8 @@ mod tests {
             failed_runs: vec![("run-1".into(), "helper".into())],
             failed_tasks: vec![("entry-2".into(), "sales".into())],
             dead_letters: vec![("entry-1".into(), "sales".into())],
+            not_ready: vec![("sales".into(), "crm: it is not bound".into())],
+            lost_lines: 3,
             is_state_broken: true,
             removed_database: Some("the database /x was removed".into()),
             reload_problem: Some("line 3".into()),
@@ -465,7 +504,9 @@ mod tests {
                 "approval_waiting",
                 "run_failed",
                 "task_failed",
+                "expert_not_ready",
                 "dead_letter",
+                "log_lines_lost",
                 "state_not_writable",
                 "state_removed",
                 "reload_failed",

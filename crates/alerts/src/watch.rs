@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, join_all};
 use tokio_util::sync::CancellationToken;
 
-use super::board::{Board, Pace};
+use super::board::{Board, Kept, Pace};
 use super::config::AlertsConfig;
 use super::message::{Entry, Message, State, entry_headline};
 use super::open_alert::OpenAlert;
@@ -18,7 +18,7 @@ use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use super::sink_error::SinkError;
 use agent::Agents;
-use store::Attention;
+use store::{Attention, SentAlert};
 use telemetry::metrics;
 use usage::Ledger;
 
@@ -32,6 +32,10 @@ const FAILED_FOR: u64 = 10 * 60_000;
 const HELD_FOR: Duration = Duration::from_mins(1);
 /// The longest pause of a circuit and two looks, in milliseconds.
 const LONGEST_PAUSE: u64 = 25_000;
+/// How long lost log lines are an alert, in milliseconds.
+const LINES_LOST_FOR: u64 = 15 * 60_000;
+/// How often alerts are looked for whose sender has ended, in milliseconds.
+const ADOPT_EVERY: u64 = 60_000;
 /// How many approvals and runs are read.
 const MOST: usize = 50;
 
@@ -50,6 +54,40 @@ pub struct Watched {
     pub agents: Arc<Agents>,
     /// Requests and budgets.
     pub usage: Arc<Ledger>,
+    /// Returns the experts that cannot work, each with the reason.
+    pub not_ready: Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+}
+
+/// The log lines that were lost of late.
+#[derive(Debug, Default)]
+struct LostLines {
+    /// How many this process had lost at the last look.
+    total: u64,
+    /// How many of them are not forgotten yet.
+    recent: u64,
+    /// When the last ones were lost.
+    last: u64,
+}
+
+impl LostLines {
+    /// Takes the total of now, and returns how many lines were lost of late.
+    fn update(&mut self, total: u64, now: u64) -> u64 {
+        if total > self.total {
+            self.recent += total - self.total;
+            (self.total, self.last) = (total, now);
+        } else if now.saturating_sub(self.last) > LINES_LOST_FOR {
+            self.recent = 0;
+        }
+        self.recent
+    }
+}
+
+/// The alerts that were sent, as far as the store does not know them.
+#[derive(Debug, Default)]
+struct Unnoted {
+    names: BTreeSet<String>,
+    /// When alerts of ended processes were looked for last.
+    adopted: Option<u64>,
 }
 
 /// The alerts of one server.
@@ -63,13 +101,15 @@ pub struct Alerts {
     written: Mutex<Option<Vec<OpenAlert>>>,
     /// The upstreams of the last probes, and whether they answered.
     probed: Mutex<BTreeMap<String, Option<String>>>,
-    /// When upstreams were last down whose circuit has not closed since.
-    last_down: Mutex<BTreeMap<String, u64>>,
+    /// The upstreams whose circuit has not closed since they failed.
+    recoveries: Mutex<BTreeMap<String, Recovery>>,
     reloaded: Mutex<Reloaded>,
     /// The reason why the changed file of client keys is not used.
     key_file_problem: Mutex<Option<String>>,
     /// The alerts that this process sends, and when it said so.
     held: Mutex<(BTreeSet<String>, Option<Instant>)>,
+    unnoted: Mutex<Unnoted>,
+    lost_lines: Mutex<LostLines>,
 }
 
 /// The result of reading a changed configuration.
@@ -111,10 +151,12 @@ impl Alerts {
             board: Mutex::default(),
             written: Mutex::default(),
             probed: Mutex::default(),
-            last_down: Mutex::default(),
+            recoveries: Mutex::default(),
             reloaded: Mutex::default(),
             key_file_problem: Mutex::default(),
             held: Mutex::default(),
+            unnoted: Mutex::default(),
+            lost_lines: Mutex::default(),
         }
     }
 
@@ -186,6 +228,7 @@ impl Alerts {
         let findings: Vec<_> = find_problems(&signals, now).into_iter().filter(is_wanted).collect();
         let pace = Pace { repeat: clock::to_millis(config.repeat), group: clock::to_millis(config.group) };
         let silences = Silences::read(&self.state_dir);
+        self.adopt_alerts(watched, now).await;
         let (message, open) = {
             let mut board = self.lock_board();
             let message = board.take_findings(now, findings, pace, &silences);
@@ -200,8 +243,64 @@ impl Alerts {
         metrics::set_reload_failed(self.reload_result().problem.is_some());
         self.write_open_alerts(open);
         if let Some(message) = message {
+            // First, because the process may end in between.
+            self.note_sent(watched, &message).await;
             self.send_message(&message);
         }
+    }
+
+    /// Takes in the alerts that were sent by processes that have ended, at first and then every minute.
+    async fn adopt_alerts(&self, watched: &Watched, now: u64) {
+        let Some(store) = watched.agents.store() else { return };
+        let adopted = self.unnoted.lock().unwrap_or_else(PoisonError::into_inner).adopted;
+        if adopted.is_some_and(|at| now.saturating_sub(at) < ADOPT_EVERY) {
+            return;
+        }
+        let Ok(left) = store.left_alerts().await else { return };
+        self.unnoted.lock().unwrap_or_else(PoisonError::into_inner).adopted = Some(now);
+        let kept = left.iter().filter_map(|alert| serde_json::from_str(&alert.body).ok()).collect();
+        self.lock_board().take_kept(now, kept);
+    }
+
+    /// Notes in the store what was sent, so that its end is sent after a restart, too.
+    async fn note_sent(&self, watched: &Watched, message: &Message) {
+        let Some(store) = watched.agents.store() else { return };
+        let sent = message.entries.iter().filter(|entry| entry.state != State::Resolved);
+        let note = |entry: &Entry| {
+            let kept = Kept {
+                rule: entry.rule.as_str().to_owned(),
+                subject: entry.subject.clone(),
+                what: entry.what.clone(),
+                since: entry.since,
+                sent: message.at,
+            };
+            SentAlert { name: alert_name(entry), body: serde_json::to_string(&kept).unwrap_or_default() }
+        };
+        let sent: Vec<SentAlert> = sent.map(note).collect();
+        let names: Vec<String> = sent.iter().map(|alert| alert.name.clone()).collect();
+        if !sent.is_empty() && store.note_sent_alerts(sent).await.is_err() {
+            self.unnoted.lock().unwrap_or_else(PoisonError::into_inner).names.extend(names);
+        }
+    }
+
+    /// Leaves out the ends of alerts that another process sends. If the store cannot be asked, an end is sent
+    /// twice rather than never.
+    async fn leave_out_ended(&self, watched: &Watched, message: &mut Message) {
+        let Some(store) = watched.agents.store() else { return };
+        let ended = message.entries.iter().filter(|entry| entry.state == State::Resolved);
+        let names: Vec<String> = ended.map(alert_name).collect();
+        if names.is_empty() {
+            return;
+        }
+        let Ok(taken) = store.take_sent_alerts(names.clone()).await else { return };
+        let unnoted: BTreeSet<String> = {
+            let mut unnoted = self.unnoted.lock().unwrap_or_else(PoisonError::into_inner);
+            names.into_iter().filter(|name| unnoted.names.remove(name)).collect()
+        };
+        message.entries.retain(|entry| {
+            let name = alert_name(entry);
+            entry.state != State::Resolved || taken.contains(&name) || unnoted.contains(&name)
+        });
     }
 
     /// Leaves out the alerts that another process of the same store sends. If the store cannot be asked, an
@@ -212,8 +311,13 @@ impl Alerts {
         message: Option<Message>,
         open: &[OpenAlert],
     ) -> Option<Message> {
+        let mut message = message;
+        if let Some(message) = &mut message {
+            self.leave_out_ended(watched, message).await;
+        }
         let duty = |rule: &str, subject: &str| format!("alert {rule} {subject}");
         let of_entry = |entry: &Entry| duty(entry.rule.as_str(), &entry.subject);
+        let is_begun = |entry: &&Entry| entry.state != State::Resolved;
         let Some(store) = watched.agents.store() else { return message };
         let mut duties: Vec<_> = open.iter().map(|open| duty(&open.rule, &open.subject)).collect();
         {
@@ -223,11 +327,11 @@ impl Alerts {
                 return None;
             }
         }
-        duties.extend(message.iter().flat_map(|message| &message.entries).map(of_entry));
+        duties.extend(message.iter().flat_map(|message| &message.entries).filter(is_begun).map(of_entry));
         let Ok(held) = store.hold_duties(duties, HELD_FOR).await else { return message };
         let held: BTreeSet<_> = held.into_iter().collect();
         let own = message.map(|Message { at, mut entries }| {
-            entries.retain(|entry| held.contains(&of_entry(entry)));
+            entries.retain(|entry| entry.state == State::Resolved || held.contains(&of_entry(entry)));
             Message { at, entries }
         });
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (held, Some(Instant::now()));
@@ -255,8 +359,8 @@ impl Alerts {
         let mut upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
         {
-            let mut last_down = self.last_down.lock().unwrap_or_else(PoisonError::into_inner);
-            excuse_recovered(&mut last_down, &mut upstreams, clock::now());
+            let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
+            excuse_recovered(&mut recoveries, &mut upstreams, clock::now());
         }
         let attention = match watched.agents.store() {
             Some(store) => store.attention(clock::now().saturating_sub(FAILED_FOR), MOST).await,
@@ -274,6 +378,11 @@ impl Alerts {
             failed_runs,
             failed_tasks,
             dead_letters,
+            not_ready: (watched.not_ready)(),
+            lost_lines: {
+                let mut lost = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);
+                lost.update(metrics::lost_log_lines(), clock::now())
+            },
             reload_problem: self.reload_result().problem,
             key_file_problem: self.key_file_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
@@ -330,21 +439,41 @@ impl Alerts {
     }
 }
 
-/// Leaves out open circuits of servers that were down and are back: without requests nothing closes them. One
-/// counts again when its trial has failed since.
-fn excuse_recovered(last_down: &mut BTreeMap<String, u64>, upstreams: &mut [UpstreamSignal], now: u64) {
+/// Returns the name of an alert in the store.
+fn alert_name(entry: &Entry) -> String {
+    format!("{} {}", entry.rule.as_str(), entry.subject)
+}
+
+/// The facts about an upstream whose circuit is open: without requests nothing closes it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Recovery {
+    /// When it was last down.
+    down: Option<u64>,
+    /// Since when its circuit lets a request through and none has come.
+    admits: Option<u64>,
+}
+
+/// Leaves out open circuits of servers that were down and are back, and those that no request has tried for a
+/// while. One counts again when its trial has failed since.
+fn excuse_recovered(known: &mut BTreeMap<String, Recovery>, upstreams: &mut [UpstreamSignal], now: u64) {
     for upstream in upstreams {
-        let name = &upstream.name;
+        if upstream.problem.is_none() && !upstream.is_open {
+            known.remove(&upstream.name);
+            continue;
+        }
+        let recovery = known.entry(upstream.name.clone()).or_default();
+        recovery.admits = upstream.admits.then(|| recovery.admits.unwrap_or(now));
         if upstream.problem.is_some() {
-            last_down.insert(name.clone(), now);
-        } else if !upstream.is_open {
-            last_down.remove(name);
-        } else if let Some(down) = last_down.get(name) {
-            if upstream.admits || now.saturating_sub(*down) <= LONGEST_PAUSE {
-                upstream.is_open = false;
-            } else {
-                last_down.remove(name);
-            }
+            *recovery = Recovery { down: Some(now), admits: None };
+            continue;
+        }
+        let is_recent = |since: u64| now.saturating_sub(since) <= LONGEST_PAUSE;
+        let was_down = recovery.down.is_some_and(|down| upstream.admits || is_recent(down));
+        let is_untried = recovery.admits.is_some_and(|since| !is_recent(since));
+        if was_down || is_untried {
+            upstream.is_open = false;
+        } else if !upstream.admits {
+            recovery.down = None;
         }
     }
 }
@@ -360,14 +489,21 @@ fn removed_database(watched: &Watched) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn lost_lines_are_forgotten_after_a_while() {
+        let mut lost = LostLines::default();
+        let seen = [(0, 0), (2, 5), (5, 1_000), (5, 900_000), (5, 902_000), (6, 903_000)];
+        assert_eq!(seen.map(|(total, now)| lost.update(total, now)), [0, 2, 5, 5, 0, 1]);
+    }
+
     /// Regression: a server that was back after an outage raised `circuit_open` until requests came.
     #[test]
     fn recovered_servers_raise_no_alert() {
-        let mut last_down = BTreeMap::new();
+        let mut known = BTreeMap::new();
         let mut look = |is_down: bool, is_open, admits, now| {
             let problem = is_down.then(String::new);
             let mut all = [UpstreamSignal { name: "box".into(), problem, is_open, admits }];
-            excuse_recovered(&mut last_down, &mut all, now);
+            excuse_recovered(&mut known, &mut all, now);
             all[0].is_open
         };
         assert!(look(false, true, false, 0), "it fails its requests");
@@ -376,6 +512,9 @@ mod tests {
         assert!(!look(false, true, true, 60_000), "no request has come");
         assert!(look(false, true, false, 65_000), "a trial has failed");
         assert!(look(false, true, true, 70_000));
-        assert!(!look(false, false, true, 75_000));
+        assert!(look(false, true, true, 90_000), "a request may come");
+        assert!(!look(false, true, true, 100_000), "none came: it is not known to fail");
+        assert!(look(false, true, false, 105_000), "another trial has failed");
+        assert!(!look(false, false, true, 110_000));
     }
 }

@@ -40,7 +40,7 @@ pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreC
 pub use error::StoreError;
 pub use key_usage::{KeyUsage, KeyUsages};
 pub use migrate::{Copied, copy_to_database};
-pub use nodes::{NodeRow, Nodes};
+pub use nodes::{NodeRow, Nodes, SentAlert};
 pub use operators::{OperatorKey, Operators};
 pub use outbox::{MessageFilter, MessageRow, NewMessage, Outbox};
 pub use port::StorePort;

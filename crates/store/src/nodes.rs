@@ -24,6 +24,15 @@ pub struct NodeRow {
     pub runs: u64,
 }
 
+/// An alert that was sent and has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentAlert {
+    /// Its name, which no other alert has.
+    pub name: String,
+    /// The text that its owner wrote about it.
+    pub body: String,
+}
+
 /// The processes that share a store. A store in files is that of one process: what it asks for, it gets.
 #[async_trait]
 pub trait Nodes: Send + Sync {
@@ -65,6 +74,25 @@ pub trait Nodes: Send + Sync {
     async fn hold_duties(&self, duties: Vec<String>, _length: Duration) -> Result<Vec<String>, StoreError> {
         Ok(duties)
     }
+
+    /// Notes alerts that this process has sent, each a name with what its end needs.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn note_sent_alerts(&self, alerts: Vec<SentAlert>) -> Result<(), StoreError>;
+
+    /// Forgets alerts that have ended. Returns those that were noted: of several processes, one gets each and
+    /// sends its end.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn take_sent_alerts(&self, names: Vec<String>) -> Result<Vec<String>, StoreError>;
+
+    /// Returns the noted alerts that no living process but this one has sent.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn left_alerts(&self) -> Result<Vec<SentAlert>, StoreError>;
 
     /// Returns the secret of this name that all processes have: the one that was proposed first.
     ///

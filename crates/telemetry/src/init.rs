@@ -17,7 +17,7 @@ use super::config::{Level, LogConfig, LogFormat};
 use super::json::JsonLines;
 use super::on_terminal::TerminalWriter;
 use super::terminal_lines::TerminalLines;
-use super::writer::{self, Batches, LineWriter};
+use super::writer::{self, Batches, LineWriter, Place};
 
 /// Owns the writer threads; dropping it writes the waiting lines.
 #[derive(Debug)]
@@ -47,14 +47,14 @@ pub enum LogError {
 /// When the log file cannot be opened, or a logger is installed already.
 pub fn init(config: &LogConfig) -> Result<Flush, LogError> {
     let (stderr, batches) = if io::stderr().is_terminal() {
-        writer::start_writer(TerminalWriter(io::stderr()))
+        writer::start_writer(TerminalWriter(io::stderr()), Place::Stream)
     } else {
-        writer::start_writer(io::stderr())
+        writer::start_writer(io::stderr(), Place::Stream)
     };
     let mut all = vec![batches];
     let mut layers: Vec<Box<dyn Layer<Registry> + Send + Sync>> = vec![stderr_layer(config, stderr)];
     if let Some(path) = &config.file {
-        let (file, batches) = writer::start_writer(open_log_file(path)?);
+        let (file, batches) = writer::start_writer(open_log_file(path)?, Place::File);
         all.push(batches);
         layers.push(fmt::layer().event_format(JsonLines).with_writer(move || file.clone()).boxed());
     }
@@ -70,7 +70,7 @@ pub fn init(config: &LogConfig) -> Result<Flush, LogError> {
 /// As [`init`].
 pub fn init_file(config: &LogConfig) -> Result<Flush, LogError> {
     let Some(path) = &config.file else { return Ok(Flush { _batches: Vec::new() }) };
-    let (file, batches) = writer::start_writer(open_log_file(path)?);
+    let (file, batches) = writer::start_writer(open_log_file(path)?, Place::File);
     let layer = fmt::layer().event_format(JsonLines).with_writer(move || file.clone());
     let registry = tracing_subscriber::registry().with(layer.with_filter(level_filter(config.level)));
     registry.try_init()?;

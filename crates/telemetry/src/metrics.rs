@@ -1,7 +1,7 @@
 //! Prometheus metrics: names, help texts and the page at `/metrics`.
 
 use std::borrow::Cow;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -72,9 +72,13 @@ pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 pub const ALERTS_OPEN: &str = "respool_alerts_open";
 /// 1 while a changed configuration is wrong and not used.
 pub const RELOAD_FAILED: &str = "respool_configuration_reload_failed";
+/// Log lines that were lost.
+pub const LOG_LINES_LOST: &str = "respool_log_lines_lost_total";
 /// Alerts that could not be delivered, by sink.
 pub const ALERTS_LOST: &str = "respool_alerts_lost_total";
 
+/// How many log lines this process has lost.
+static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
 static COMMON: OnceLock<CommonSeries> = OnceLock::new();
 
@@ -279,6 +283,19 @@ pub fn count_lost_usage_rows(count: u64) {
     counter!(USAGE_LOST).increment(count);
 }
 
+/// Counts log lines that were lost.
+pub(super) fn count_lost_log_lines(lines: u64) {
+    if lines > 0 {
+        LOST_LINES.fetch_add(lines, Ordering::Relaxed);
+        counter!(LOG_LINES_LOST).increment(lines);
+    }
+}
+
+/// Returns how many log lines this process has lost.
+pub fn lost_log_lines() -> u64 {
+    LOST_LINES.load(Ordering::Relaxed)
+}
+
 /// Counts an alert that could not be delivered.
 pub fn count_lost_alert(sink: &str) {
     counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
@@ -328,6 +345,7 @@ pub const LOOP_KINDS: [&str; 5] = ["too_many_results", "repeated", "alternating"
 /// Creates the counters that alert rules use: a rule sees no increase in a counter that begins with 1.
 fn begin_at_zero() {
     counter!(USAGE_LOST).increment(0);
+    counter!(LOG_LINES_LOST).increment(0);
     for kind in LOOP_KINDS {
         counter!(LOOPS_STOPPED, "kind" => kind).increment(0);
     }
@@ -346,6 +364,7 @@ pub fn register_alert_sink(name: &str) {
 
 fn describe_metrics() {
     metrics::describe_counter!(ALERTS_LOST, "Alerts that could not be delivered, by sink");
+    metrics::describe_counter!(LOG_LINES_LOST, "Log lines that were lost");
     metrics::describe_counter!(USAGE_LOST, "Usage rows that could not be stored");
     metrics::describe_counter!(
         ADAPTATIONS,

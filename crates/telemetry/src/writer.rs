@@ -4,12 +4,14 @@
 //! tenth of the processor time. This thread wakes for the first line after a pause, waits a moment for more,
 //! and writes them together. Waiting lines are written when [`Batches`] is dropped. Lines are dropped, and
 //! counted, only when the writer is stuck (a paused terminal, a dead disk) and megabytes wait: a log must not
-//! stop the relay.
+//! stop the relay. Lines that a file does not take are counted, too.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
+
+use super::metrics;
 
 /// The longest time that a line waits for others.
 const GATHER: Duration = Duration::from_millis(20);
@@ -50,16 +52,26 @@ pub(super) struct Batches {
     thread: Option<JoinHandle<()>>,
 }
 
+/// The place that a writer writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// A stream that its reader may close.
+    Stream,
+    /// A file: a line that it does not take is lost.
+    File,
+}
+
 /// Starts a writer to `to`.
-pub(super) fn start_writer(to: impl Write + Send + 'static) -> (LineWriter, Batches) {
+pub(super) fn start_writer(to: impl Write + Send + 'static, place: Place) -> (LineWriter, Batches) {
     let writer = LineWriter { queue: Arc::default() };
     let queue = Arc::clone(&writer.queue);
-    let thread = thread::Builder::new().name("log".into()).spawn(move || write_batches(&queue, to)).ok();
+    let write = move || write_batches(&queue, to, place);
+    let thread = thread::Builder::new().name("log".into()).spawn(write).ok();
     (writer.clone(), Batches { end: writer, thread })
 }
 
-fn write_batches(queue: &Queue, mut to: impl Write) {
-    let mut lines = Vec::new();
+fn write_batches(queue: &Queue, mut to: impl Write, place: Place) {
+    let (mut lines, mut lost) = (Vec::new(), 0);
     loop {
         let waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = queue.changed.wait_while(waiting, |waiting| waiting.lines.is_empty() && !waiting.ended);
@@ -72,14 +84,17 @@ fn write_batches(queue: &Queue, mut to: impl Write) {
         std::mem::swap(&mut waiting.lines, &mut lines);
         let dropped = std::mem::take(&mut waiting.dropped);
         drop(waiting);
-        if dropped > 0 {
-            lines.extend_from_slice(
-                format!("{{\"level\":\"WARN\",\"message\":\"{dropped} log lines were dropped\"}}\n")
-                    .as_bytes(),
-            );
+        let count = lines.split(|byte| *byte == b'\n').count().saturating_sub(1) as u64;
+        lost += dropped;
+        if lost > 0 {
+            let note = format!("{{\"level\":\"WARN\",\"message\":\"{lost} log lines were lost\"}}\n");
+            lines.extend_from_slice(note.as_bytes());
         }
-        // A log that cannot be written must not stop the relay, and there is nowhere to report it.
-        let _ = to.write_all(&lines).and_then(|()| to.flush());
+        // A log that cannot be written must not stop the relay.
+        let is_written = to.write_all(&lines).and_then(|()| to.flush()).is_ok();
+        let lost_now = if is_written || place == Place::Stream { 0 } else { count };
+        lost = if is_written { 0 } else { lost + lost_now };
+        metrics::count_lost_log_lines(dropped + lost_now);
         lines.clear();
         lines.shrink_to(KEPT);
         if ended {
@@ -160,7 +175,7 @@ mod tests {
                 Ok(())
             }
         }
-        let (mut lines, batches) = start_writer(Stuck);
+        let (mut lines, batches) = start_writer(Stuck, Place::Stream);
         for _ in 0..30 {
             lines.write_all(&vec![b'x'; 1 << 20]).unwrap();
         }
@@ -168,10 +183,37 @@ mod tests {
         drop(batches);
     }
 
+    /// Regression: it was not said that a full disk took no more lines.
+    #[test]
+    fn lines_that_a_file_does_not_take_are_counted() {
+        struct Full(Written, bool);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                if std::mem::take(&mut self.1) {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                self.0.write(bytes)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let (written, before) = (Written::default(), metrics::lost_log_lines());
+        let (mut lines, batches) = start_writer(Full(written.clone(), true), Place::File);
+        lines.write_all(b"one\ntwo\n").unwrap();
+        while metrics::lost_log_lines() < before + 2 {
+            thread::yield_now();
+        }
+        lines.write_all(b"three\n").unwrap();
+        drop(batches);
+        let text = String::from_utf8(written.0.lock().unwrap().concat()).unwrap();
+        assert_eq!(text, "three\n{\"level\":\"WARN\",\"message\":\"2 log lines were lost\"}\n");
+    }
+
     #[test]
     fn every_line_is_written_in_few_writes() {
         let written = Written::default();
-        let (mut lines, batches) = start_writer(written.clone());
+        let (mut lines, batches) = start_writer(written.clone(), Place::Stream);
         for number in 0..1000 {
             writeln!(lines, "{number}").unwrap();
         }

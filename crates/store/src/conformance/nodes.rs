@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use super::Bed;
 use super::refusals::run_sql;
-use crate::{Append, ApprovalChange, LateDecision, NewEntry, NewRun, NodeConfig, Queue as _, Status, Store};
+use crate::{
+    Append, ApprovalChange, LateDecision, NewEntry, NewRun, NodeConfig, Queue as _, SentAlert, Status, Store,
+};
 
 fn open_server(bed: &Bed, name: &str) -> Store {
     bed.open_with(|config| config.node = NodeConfig { name: Some(name.to_owned()), is_server: true })
@@ -30,6 +32,34 @@ pub(super) async fn a_duty_is_kept(bed: &Bed) {
     assert_eq!(sorted(hold().await), ["a", "b"]);
     assert_eq!(sorted(hold().await), ["a", "b"], "it keeps them");
     assert!(store.hold_duties(Vec::new(), Duration::ZERO).await.unwrap().is_empty());
+}
+
+fn new_alert(name: &str, body: &str) -> SentAlert {
+    SentAlert { name: name.into(), body: body.into() }
+}
+
+pub(super) async fn a_sent_alert_outlives_its_process(bed: &Bed) {
+    let store = bed.open();
+    store.note_sent_alerts(vec![new_alert("b", "1"), new_alert("a", "2")]).await.unwrap();
+    store.note_sent_alerts(vec![new_alert("b", "3")]).await.unwrap();
+    drop(store);
+    let store = bed.open();
+    assert_eq!(store.left_alerts().await.unwrap(), [new_alert("a", "2"), new_alert("b", "3")]);
+    assert_eq!(store.take_sent_alerts(vec!["b".into(), "c".into()]).await.unwrap(), ["b"]);
+    assert!(store.take_sent_alerts(vec!["b".into()]).await.unwrap().is_empty(), "one process ends it");
+    assert_eq!(store.left_alerts().await.unwrap(), [new_alert("a", "2")]);
+}
+
+#[tokio::test]
+async fn alerts_of_a_living_node_are_its_own() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (open_server(&bed, "a"), open_server(&bed, "b"));
+    first.note_sent_alerts(vec![new_alert("x", "")]).await.unwrap();
+    assert_eq!(first.left_alerts().await.unwrap().len(), 1);
+    assert!(second.left_alerts().await.unwrap().is_empty());
+    drop(first);
+    let is_left = async || second.left_alerts().await.unwrap().len() == 1;
+    testing::waiting::wait_until("its owner has ended", is_left).await;
 }
 
 #[tokio::test]

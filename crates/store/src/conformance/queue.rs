@@ -62,7 +62,8 @@ pub(super) async fn an_entry_holds_its_lane_through_attempts(bed: &Bed) {
     let dead = store.entries(Some("desk"), EntryState::DeadLetter, 10).await.unwrap();
     assert_eq!((dead.len(), dead[0].note.as_deref()), (1, Some("it gave up")));
     assert!(!store.drop_dead_letter("b").await.unwrap(), "only dead letters are dropped");
-    assert!(store.replay("a", "a-2").await.unwrap() && !store.replay("a", "a-3").await.unwrap());
+    let replay = async |id: &str| store.replay("a", id, None).await.unwrap();
+    assert!(replay("a-2").await && !replay("a-3").await);
     let again = store.entry("a-2").await.unwrap().unwrap();
     assert!(
         again.is_blocked && again.payload == "payload of a",
@@ -170,7 +171,12 @@ pub(super) async fn two_processes_share_the_work(bed: &Bed) {
 
 pub(super) async fn dead_letters_outlive_ended_entries(bed: &Bed) {
     let store = bed.open();
-    for (id, end) in [("a", EntryEnd::Done), ("b", EntryEnd::Failed), ("c", EntryEnd::DeadLetter)] {
+    for (id, end) in [
+        ("a", EntryEnd::Done),
+        ("b", EntryEnd::Failed),
+        ("c", EntryEnd::DeadLetter),
+        ("e", EntryEnd::Escalated),
+    ] {
         let dedupe = Some((DedupeKey::new("desk", "mail", id), Duration::ZERO));
         store.enqueue(NewEntry { dedupe, ..entry(id, None) }).await.unwrap();
         let claimed = claim_one(&store).await.unwrap();
@@ -180,7 +186,7 @@ pub(super) async fn dead_letters_outlive_ended_entries(bed: &Bed) {
     let later = clock::now() + 31 * 24 * 3_600_000;
     store.clear(later, later).await.unwrap();
     let mut left = Vec::new();
-    for id in ["a", "b", "c", "d"] {
+    for id in ["a", "b", "c", "d", "e"] {
         left.extend(store.entry(id).await.unwrap().map(|entry| entry.id));
     }
     assert_eq!(left, ["c", "d"]);
@@ -310,13 +316,22 @@ pub(super) async fn runs_of_repeatable_work_are_not_deleted(bed: &Bed) {
     let lease = fails("second", 500).await;
     store.complete(&lease, EntryEnd::DeadLetter, String::new()).await.unwrap();
     assert_eq!(cleared().await, 0, "it may be replayed");
-    assert!(store.replay("a", "a-2").await.unwrap());
+    assert!(store.replay("a", "a-2", None).await.unwrap());
     assert_eq!(cleared().await, 0, "it is replayed");
     assert!(!store.delete("first").await.unwrap(), "its note would be made again");
-    let lease = fails("third", 600).await;
-    assert_eq!(lease.entry, "a-2");
+    for (run, id, end) in [("third", "a-2", EntryEnd::Failed), ("fourth", "a-3", EntryEnd::Escalated)] {
+        let lease = fails(run, 600).await;
+        assert_eq!(lease.entry, id);
+        store.complete(&lease, end, String::new()).await.unwrap();
+        assert!(!store.delete("first").await.unwrap(), "a person may have it done again: {end:?}");
+        let next = if id == "a-2" { "a-3" } else { "a-4" };
+        assert!(store.replay(id, next, Some("with a comment".into())).await.unwrap());
+    }
+    let lease = fails("fifth", 600).await;
+    assert_eq!(store.entry(&lease.entry).await.unwrap().unwrap().payload, "with a comment");
     store.complete(&lease, EntryEnd::Done, String::new()).await.unwrap();
-    assert_eq!(cleared().await, 3, "nothing needs them any more");
+    assert!(!store.replay("a-4", "a-5", None).await.unwrap(), "what is done is not done again");
+    assert_eq!(cleared().await, 5, "nothing needs them any more");
 }
 
 /// A run that works on a claimed entry.

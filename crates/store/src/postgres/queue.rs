@@ -194,11 +194,11 @@ impl QueueEntries for PostgresStore {
         Ok(due.map(|due| Duration::from_millis(u64::try_from(due).unwrap_or(0))))
     }
 
-    async fn replay(&self, entry: &str, new_id: &str) -> Result<bool, StoreError> {
+    async fn replay(&self, entry: &str, new_id: &str, payload: Option<String>) -> Result<bool, StoreError> {
         let (entry, new_id) = (entry.to_owned(), new_id.to_owned());
         let owner = self.owner.clone();
         let replay = move |change: &mut Change<'_>| {
-            let is_queued = replay(change, &entry, &new_id)?;
+            let is_queued = replay(change, &entry, &new_id, payload.as_deref())?;
             notify_at_commit(change, &owner)?;
             Ok(is_queued)
         };
@@ -382,15 +382,17 @@ pub(super) fn give_up_run(change: &mut Change<'_>, run: &str) -> Result<(), Erro
     Ok(())
 }
 
-/// Queues a dead letter again under a new id.
-fn replay(change: &mut Change<'_>, entry: &str, new_id: &str) -> Result<bool, Error> {
-    type DeadLetter = (String, Option<String>, String, Option<String>);
+/// Queues an entry that failed or was escalated again under a new id.
+fn replay(change: &mut Change<'_>, entry: &str, new_id: &str, payload: Option<&str>) -> Result<bool, Error> {
+    type Ended = (String, Option<String>, String, Option<String>);
     lock_lane_of(change, entry)?;
-    let sql = "DELETE FROM respool.queue WHERE id = $1 AND state = 'dead_letter' RETURNING queue, lane, payload, work";
+    let sql = "DELETE FROM respool.queue WHERE id = $1 AND state IN ('dead_letter', 'failed', 'escalated')
+         RETURNING queue, lane, payload, work";
     let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
-    let dead: Option<DeadLetter> = change.find(sql, &[&entry], row)?;
-    let Some((queue, lane, payload, work)) = dead else { return Ok(false) };
-    let is_queued = insert(change, new_id, &queue, lane.as_deref(), Duration::ZERO, &payload)?;
+    let ended: Option<Ended> = change.find(sql, &[&entry], row)?;
+    let Some((queue, lane, own, work)) = ended else { return Ok(false) };
+    let payload = payload.unwrap_or(&own);
+    let is_queued = insert(change, new_id, &queue, lane.as_deref(), Duration::ZERO, payload)?;
     change.execute("UPDATE respool.queue SET work = $2 WHERE id = $1", &[&new_id, &work])?;
     Ok(is_queued)
 }
@@ -398,7 +400,7 @@ fn replay(change: &mut Change<'_>, entry: &str, new_id: &str) -> Result<bool, Er
 /// Forgets some entries that ended before a time, and some dedupe keys whose time is over. Dead letters stay.
 pub(super) fn forget(change: &mut Change<'_>, before: u64) -> Result<usize, Error> {
     let sql = "DELETE FROM respool.queue WHERE seq IN (
-             SELECT seq FROM respool.queue WHERE state IN ('done', 'failed') AND ended < $1 LIMIT $2)";
+             SELECT seq FROM respool.queue WHERE state IN ('done', 'failed', 'escalated') AND ended < $1 LIMIT $2)";
     let entries = change.execute(sql, &[&as_bigint(before), &BATCH])?;
     let sql = "DELETE FROM respool.dedupe WHERE key IN (
              SELECT key FROM respool.dedupe WHERE until <= respool.now_ms() LIMIT $1)";

@@ -17,7 +17,7 @@ const BATCH: i64 = 16;
 /// True for a run of work that may be executed again: what it did is not done again only as long as it is
 /// known.
 const IS_NEEDED: &str = "EXISTS (SELECT 1 FROM respool.queue
-    WHERE work = runs.fingerprint AND state IN ('waiting', 'claimed', 'held', 'dead_letter'))";
+    WHERE work = runs.fingerprint AND state IN ('waiting', 'claimed', 'held', 'dead_letter', 'failed', 'escalated'))";
 const COLUMNS: &str = "id, agent, status, created, updated, octet_length(setup)
     + (SELECT coalesce(sum(octet_length(body)), 0)::bigint FROM respool.events WHERE run = runs.id), parent";
 const BYTES: &str = "SELECT (SELECT coalesce(sum(octet_length(setup)), 0) FROM respool.runs)::bigint

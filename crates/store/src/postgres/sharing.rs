@@ -10,7 +10,7 @@ use super::PostgresStore;
 use super::link::{Change, number, span};
 use super::nodes::GONE_AFTER;
 use crate::error::StoreError;
-use crate::nodes::{NodeRow, Nodes};
+use crate::nodes::{NodeRow, Nodes, SentAlert};
 
 #[async_trait]
 impl Nodes for PostgresStore {
@@ -61,6 +61,31 @@ impl Nodes for PostgresStore {
         self.pool
             .run_statement(move |change| change.list(sql, &[&duties, &owner, &length], |row| row.try_get(0)))
             .await
+    }
+
+    async fn note_sent_alerts(&self, alerts: Vec<SentAlert>) -> Result<(), StoreError> {
+        let owner = self.owner.clone();
+        let (names, bodies): (Vec<String>, Vec<String>) =
+            alerts.into_iter().map(|alert| (alert.name, alert.body)).unzip();
+        let sql = "INSERT INTO respool.sent_alerts (name, owner, body)
+            SELECT name, $3, body FROM unnest($1::text[], $2::text[]) AS sent (name, body) ORDER BY name
+            ON CONFLICT (name) DO UPDATE SET owner = excluded.owner, body = excluded.body";
+        self.pool.run(move |change| change.execute(sql, &[&names, &bodies, &owner]).map(drop)).await
+    }
+
+    async fn take_sent_alerts(&self, names: Vec<String>) -> Result<Vec<String>, StoreError> {
+        let sql = "DELETE FROM respool.sent_alerts WHERE name = ANY ($1) RETURNING name";
+        self.pool.run(move |change| change.list(sql, &[&names], |row| row.try_get(0))).await
+    }
+
+    async fn left_alerts(&self) -> Result<Vec<SentAlert>, StoreError> {
+        let owner = self.owner.clone();
+        let sql = "SELECT name, body FROM respool.sent_alerts AS sent WHERE owner = $1 OR NOT EXISTS (
+                SELECT 1 FROM respool.nodes
+                WHERE nodes.owner = sent.owner AND serves AND seen > respool.now_ms() - $2)
+            ORDER BY name";
+        let alert = |row: &Row| Ok(SentAlert { name: row.try_get(0)?, body: row.try_get(1)? });
+        self.pool.run(move |change| change.list(sql, &[&owner, &span(GONE_AFTER)], alert)).await
     }
 
     async fn shared_secret(&self, name: &str, proposed: [u8; 32]) -> Result<[u8; 32], StoreError> {

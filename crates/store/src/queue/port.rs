@@ -92,6 +92,8 @@ pub struct Claimed {
 pub enum EntryEnd {
     /// It was done.
     Done,
+    /// A person has to decide how it goes on.
+    Escalated,
     /// It failed, and no person has to look after it.
     Failed,
     /// It failed, and is kept until a person replays or drops it.
@@ -242,12 +244,13 @@ pub trait QueueEntries: Send + Sync {
     /// When the store cannot be read.
     async fn next_due(&self, queues: Vec<String>) -> Result<Option<Duration>, StoreError>;
 
-    /// Queues a dead letter again, at the end of its lane, under a new id; false when it is not one. Its
-    /// dedupe key does not count.
+    /// Queues an entry that failed or was escalated again, at the end of its lane, under a new id; false when
+    /// it is not such an entry. Its dedupe key does not count.
+    /// `payload`: what the new one has in place of its own.
     ///
     /// # Errors
     /// When the store cannot be written.
-    async fn replay(&self, entry: &str, new_id: &str) -> Result<bool, StoreError>;
+    async fn replay(&self, entry: &str, new_id: &str, payload: Option<String>) -> Result<bool, StoreError>;
 
     /// Drops a dead letter; false when it is not one.
     ///

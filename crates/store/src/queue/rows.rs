@@ -14,6 +14,8 @@ pub enum EntryState {
     Held,
     /// It was done.
     Done,
+    /// A person has to decide how it goes on.
+    Escalated,
     /// It failed, and no person has to look after it.
     Failed,
     /// It failed, and is kept until a person replays or drops it.
@@ -21,8 +23,17 @@ pub enum EntryState {
 }
 
 impl EntryState {
-    const ALL: [Self; 6] =
-        [Self::Waiting, Self::Claimed, Self::Held, Self::Done, Self::Failed, Self::DeadLetter];
+    const ALL: [Self; 7] = [
+        Self::Waiting,
+        Self::Claimed,
+        Self::Held,
+        Self::Done,
+        Self::Escalated,
+        Self::Failed,
+        Self::DeadLetter,
+    ];
+    /// The states of an entry that a person may queue again.
+    pub const REPLAYABLE: [Self; 3] = [Self::DeadLetter, Self::Failed, Self::Escalated];
 
     /// Returns its name in the store and for people.
     pub fn as_str(self) -> &'static str {
@@ -31,6 +42,7 @@ impl EntryState {
             Self::Claimed => "claimed",
             Self::Held => "held",
             Self::Done => "done",
+            Self::Escalated => "escalated",
             Self::Failed => "failed",
             Self::DeadLetter => "dead_letter",
         }
@@ -45,6 +57,7 @@ impl EntryEnd {
     pub(crate) fn state(self) -> EntryState {
         match self {
             Self::Done => EntryState::Done,
+            Self::Escalated => EntryState::Escalated,
             Self::Failed => EntryState::Failed,
             Self::DeadLetter => EntryState::DeadLetter,
         }

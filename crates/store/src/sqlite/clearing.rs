@@ -15,7 +15,7 @@ const RUNS: u32 = 16;
 const BATCH: u64 = 1 << 20;
 /// True for a run of work that may be executed again: what it did is not done again only as long as it is
 /// known.
-const IS_NEEDED: &str = "EXISTS (SELECT 1 FROM queue WHERE work = runs.fingerprint AND state IN ('waiting', 'claimed', 'held', 'dead_letter'))";
+const IS_NEEDED: &str = "EXISTS (SELECT 1 FROM queue WHERE work = runs.fingerprint AND state IN ('waiting', 'claimed', 'held', 'dead_letter', 'failed', 'escalated'))";
 
 /// Deletes a few runs that no process works on and to which nothing has happened since this time. Runs that
 /// wait for approval stay, and those of work that may be executed again; child runs go with their parents.

@@ -30,7 +30,7 @@ const STATEMENTS: usize = 256;
 /// `auto_vacuum` of a database that can give space back in batches.
 const INCREMENTAL: u32 = 2;
 /// The schema, as the steps from each version to the next.
-pub(super) const STEPS: [&str; 11] = [
+pub(super) const STEPS: [&str; 12] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
@@ -42,6 +42,7 @@ pub(super) const STEPS: [&str; 11] = [
     include_str!("schema_work.sql"),
     include_str!("schema_operators.sql"),
     include_str!("schema_clock.sql"),
+    include_str!("schema_alerts.sql"),
 ];
 
 /// An open database.

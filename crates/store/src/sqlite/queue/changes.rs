@@ -216,20 +216,22 @@ pub(crate) fn give_up_run(change: &Transaction<'_>, run: &str, now: u64) -> rusq
     entry.map_or(Ok(()), |entry| free_lane(change, &entry))
 }
 
-/// Queues a dead letter again under a new id.
+/// Queues an entry that failed or was escalated again under a new id.
 pub(crate) fn replay(
     change: &Transaction<'_>,
     entry: &str,
     new_id: &str,
+    payload: Option<&str>,
     now: u64,
 ) -> rusqlite::Result<bool> {
-    type DeadLetter = (String, Option<String>, String, Option<String>);
-    let sql = "SELECT queue, lane, payload, work FROM queue WHERE id = ?1 AND state = 'dead_letter'";
+    type Ended = (String, Option<String>, String, Option<String>);
+    let sql = "DELETE FROM queue WHERE id = ?1 AND state IN ('dead_letter', 'failed', 'escalated')
+             RETURNING queue, lane, payload, work";
     let row = |row: &Row<'_>| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?));
-    let dead: Option<DeadLetter> = find(change, sql, params![entry], row)?;
-    let Some((queue, lane, payload, work)) = dead else { return Ok(false) };
-    drop_dead_letter(change, entry)?;
-    let is_queued = insert(change, new_id, &queue, lane.as_deref(), [now, now], &payload)?;
+    let ended: Option<Ended> = find(change, sql, params![entry], row)?;
+    let Some((queue, lane, own, work)) = ended else { return Ok(false) };
+    let payload = payload.unwrap_or(&own);
+    let is_queued = insert(change, new_id, &queue, lane.as_deref(), [now, now], payload)?;
     execute(change, "UPDATE queue SET work = ?2 WHERE id = ?1", params![new_id, work])?;
     Ok(is_queued)
 }
@@ -241,7 +243,7 @@ pub(crate) fn drop_dead_letter(change: &Transaction<'_>, entry: &str) -> rusqlit
 /// Forgets some entries that ended before a time, and some dedupe keys whose time is over. Dead letters stay.
 pub(crate) fn forget(change: &Transaction<'_>, before: u64, now: u64) -> rusqlite::Result<usize> {
     let sql = "DELETE FROM queue WHERE seq IN (
-                 SELECT seq FROM queue WHERE state IN ('done', 'failed') AND ended < ?1 LIMIT ?2)";
+                 SELECT seq FROM queue WHERE state IN ('done', 'failed', 'escalated') AND ended < ?1 LIMIT ?2)";
     let entries = execute(change, sql, params![signed(before), BATCH])?;
     let sql = "DELETE FROM dedupe WHERE key IN (SELECT key FROM dedupe WHERE until <= ?1 LIMIT ?2)";
     Ok(entries + execute(change, sql, params![signed(now), BATCH])?)

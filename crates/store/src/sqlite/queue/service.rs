@@ -134,9 +134,9 @@ impl QueueEntries for SqliteStore {
         Ok(due.map(|due| Duration::from_millis(due.saturating_sub(clock::now()))))
     }
 
-    async fn replay(&self, entry: &str, new_id: &str) -> Result<bool, StoreError> {
+    async fn replay(&self, entry: &str, new_id: &str, payload: Option<String>) -> Result<bool, StoreError> {
         let (entry, new_id, now) = (entry.to_owned(), new_id.to_owned(), clock::now());
-        self.write(move |change| changes::replay(change, &entry, &new_id, now)).await
+        self.write(move |change| changes::replay(change, &entry, &new_id, payload.as_deref(), now)).await
     }
 
     async fn drop_dead_letter(&self, entry: &str) -> Result<bool, StoreError> {
