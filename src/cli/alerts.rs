@@ -47,6 +47,13 @@ pub(super) enum AlertsCommand {
     },
 }
 
+impl AlertsCommand {
+    /// Returns true if it only shows what is recorded.
+    pub(super) fn only_reads(&self) -> bool {
+        matches!(self, Self::List(_))
+    }
+}
+
 impl Default for AlertsCommand {
     fn default() -> Self {
         Self::List(ListArgs::default())

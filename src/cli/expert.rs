@@ -122,7 +122,7 @@ pub(super) enum ExpertCommand {
         #[arg(long, requires = "process")]
         dry_run: bool,
     },
-    /// List invocations that are queued, in progress, or waiting for a person.
+    /// List invocations that are queued, in progress, waiting for a person, or failed.
     #[command(after_help = "Example:\n  respool expert queue --expert support-desk")]
     Queue {
         #[command(flatten)]
@@ -135,6 +135,17 @@ pub(super) enum ExpertCommand {
     Cancel {
         /// The invocation, as `queue` shows it
         id: String,
+    },
+    /// Try an invocation again that failed or was escalated. What it did before is not done again.
+    #[command(
+        after_help = "Examples:\n  respool expert retry inv-0123\n  respool expert retry inv-0123 --comment 'The deal is d-7.'"
+    )]
+    Retry {
+        /// The invocation, as `queue` shows it, or a message about it
+        id: String,
+        /// A comment for the agent, such as the answer to its question
+        #[arg(long, value_name = "TEXT")]
+        comment: Option<String>,
     },
     /// List invocations that failed for good; execute them again, or remove them.
     DeadLetters {
@@ -231,6 +242,9 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         }
         ExpertCommand::Queue { of, arguments } => queue::list_queue(&options.load()?, of.name(), &arguments),
         ExpertCommand::Cancel { id } => queue::cancel_invocation(&options.load()?, &id),
+        ExpertCommand::Retry { id, comment } => {
+            queue::retry_invocation(&options.load()?, &id, comment.as_deref())
+        }
         ExpertCommand::DeadLetters { command } => queue::dead_letters(&options.load()?, command),
         ExpertCommand::Outbox { command } => queue::run_outbox(&options.load()?, command),
         ExpertCommand::Drafts { of, arguments } => {

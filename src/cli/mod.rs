@@ -20,6 +20,7 @@ mod expert_names;
 mod experts;
 mod failure;
 mod findings;
+mod keys;
 mod listing;
 mod nodes;
 mod options;
@@ -175,6 +176,14 @@ enum Command {
         #[command(subcommand)]
         command: Option<audit::AuditCommand>,
     },
+    /// Show the limits of each key and the budgets, and what is used of them today.
+    #[command(after_help = "Example:\n  respool keys --json")]
+    Keys {
+        #[command(flatten)]
+        options: Configured,
+        #[command(flatten)]
+        arguments: keys::KeysArgs,
+    },
     /// Manage expert packages, and approve or reject calls that wait for a decision.
     #[command(after_help = "Example:\n  respool expert validate ./support-desk")]
     Expert {
@@ -297,16 +306,19 @@ fn run(command: Command) -> Result<(), Failure> {
             runs::run_runs(&loaded, command.unwrap_or_default())
         }
         Command::Alerts { options, command } => {
-            alerts::run_alerts(&options.load()?, command.unwrap_or_default())
+            let command = command.unwrap_or_default();
+            let loaded = if command.only_reads() { options.load_for_reading() } else { options.load() }?;
+            alerts::run_alerts(&loaded, command)
         }
         Command::Nodes { options, arguments } => nodes::run_nodes(&options.load()?, &arguments),
         Command::Store { options, command } => store::run_store(&options.load()?, command),
         Command::Replay { options, arguments } => replay::run_replay(&options.load()?, &arguments),
         Command::Requests { config, arguments } => {
-            let loaded = Configured { config, ..Configured::default() }.load()?;
+            let loaded = Configured { config, ..Configured::default() }.load_for_reading()?;
             requests::list_requests(&loaded, &arguments)
         }
-        Command::Usage { options, arguments } => usage::run_usage(&options.load()?, &arguments),
+        Command::Usage { options, arguments } => usage::run_usage(&options.load_for_reading()?, &arguments),
+        Command::Keys { options, arguments } => keys::show_keys(&options.load()?, &arguments),
         Command::Audit { options, command } => {
             audit::run_audit(&options.load()?, command.unwrap_or_default())
         }

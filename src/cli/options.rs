@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::say::say_on_stderr;
 use crate::config::{Flags, Loaded, Misspelt, Problems};
 
 /// The configuration of a command that asks no model server, or that names one seldom.
@@ -39,6 +40,19 @@ impl Configured {
     /// Loads the configuration that the options name.
     pub(super) fn load(self) -> Result<Loaded, Problems> {
         Loaded::from_process(&self.into_flags(None))
+    }
+
+    /// Loads the configuration for a command that only reads records. Its problems are named, and the command
+    /// works as far as the rest says where the records are.
+    pub(super) fn load_for_reading(self) -> Result<Loaded, Problems> {
+        let (loaded, problems) = Loaded::records_from_process(&self.into_flags(None))?;
+        if let Some(problems) = problems {
+            let dir = loaded.settings.store.state_dir.display();
+            say_on_stderr(&format!(
+                "respool: warning: the configuration is wrong, and `respool serve` would not start with it. Shown is what {dir} has:\n{problems}"
+            ));
+        }
+        Ok(loaded)
     }
 
     pub(super) fn into_flags(self, listen: Option<String>) -> Flags {

@@ -24,7 +24,7 @@ use crate::config::{Flags, Loaded, Settings};
 use crate::observe;
 use crate::relay::Relay;
 use crate::relay_ports::RelayProbes;
-use crate::server::{self, Listen, Stop, build_routes};
+use crate::server::{self, App, Listen, Stop, build_routes};
 use crate::store::Store;
 use crate::upstream::Fleet;
 use crate::usage::Ledger;
@@ -77,10 +77,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let (agents, access, experts) = (Arc::clone(&app.agents), Arc::clone(&app.access), app.experts.clone());
     let usage = Arc::clone(&app.usage);
     let (relay, relays) = watch::channel(Arc::clone(&app.relay));
-    let upstreams_now = Arc::new(RelayProbes(relays.clone()));
-    let watched =
-        Watched { upstreams: upstreams_now, agents: Arc::clone(&app.agents), usage: Arc::clone(&usage) };
-    tokio::spawn(Arc::clone(&app.alerts).watch(watched, stop.abort.clone()));
+    tokio::spawn(Arc::clone(&app.alerts).watch(watched_parts(&app, relays.clone()), stop.abort.clone()));
     let routes = build_routes(app);
     let reloading = Reloading {
         flags,
@@ -117,6 +114,18 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
+}
+
+/// Returns what the alerts watch.
+fn watched_parts(app: &App, relays: watch::Receiver<Arc<Relay>>) -> Watched {
+    let experts = app.experts.clone();
+    let not_ready = move || experts.as_ref().map(|experts| experts.readiness.not_ready()).unwrap_or_default();
+    Watched {
+        upstreams: Arc::new(RelayProbes(relays)),
+        agents: Arc::clone(&app.agents),
+        usage: Arc::clone(&app.usage),
+        not_ready: Arc::new(not_ready),
+    }
 }
 
 /// Holds the lock of a state directory until it is dropped, and warns if another server has it.

@@ -1,6 +1,7 @@
 //! `respool usage`: shows usage and costs, from rows on disk, while a server may write more. Also builds
 //! a server's ledger.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,12 @@ pub(super) struct UsageArgs {
     /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated
     #[arg(long)]
     costs: bool,
+    /// Order by this, the most first [default: by name]
+    #[arg(long, value_name = "NAME", value_parser = ["requests", "failed", "tokens", "cost"])]
+    sort: Option<String>,
+    /// List at most this many; sums count all
+    #[arg(long, value_name = "COUNT")]
+    limit: Option<usize>,
     /// Print JSON, for programs
     #[arg(long, conflicts_with = "csv")]
     json: bool,
@@ -60,6 +67,7 @@ pub(super) async fn open_ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<
         ledger.mark_broken();
     }
     ledger.load_spending().await;
+    ledger.load_problems().await;
     Ok(Arc::new(ledger))
 }
 
@@ -115,6 +123,9 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
         let store = UsageStore::open(&settings.store.state_dir)?;
         new_runtime()?.block_on(report_from_store(&store, query, &prices, compare))?
     };
+    let mut report = report;
+    let total = report.lines.len();
+    select_lines(&mut report, arguments.sort.as_deref(), arguments.limit);
     if arguments.json {
         say(&format!("{:#}", report.to_json(arguments.costs)));
     } else if arguments.csv {
@@ -125,8 +136,27 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
         );
     } else {
         table_lines(&report, arguments.costs, currency).iter().for_each(|line| say(&flat_text(line)));
+        if report.lines.len() < total {
+            say_on_stderr(&format!("{} of {total} lines; --limit COUNT lists more", report.lines.len()));
+        }
     }
     Ok(())
+}
+
+/// Orders the lines of a report, the most first, and leaves out those beyond a limit.
+fn select_lines(report: &mut Report, sort: Option<&str>, limit: Option<usize>) {
+    let order = |one: &ReportLine, other: &ReportLine| {
+        let (one_totals, other_totals) = (&one.totals, &other.totals);
+        match sort {
+            Some("requests") => other_totals.requests.cmp(&one_totals.requests),
+            Some("failed") => other_totals.failed.cmp(&one_totals.failed),
+            Some("tokens") => other_totals.usage.total_tokens().cmp(&one_totals.usage.total_tokens()),
+            Some("cost") => other.cost.cmp(&one.cost),
+            _ => Ordering::Equal,
+        }
+    };
+    report.lines.sort_by(order);
+    report.lines.truncate(limit.unwrap_or(usize::MAX));
 }
 
 /// Returns the headings and cells of a report.
@@ -277,6 +307,17 @@ mod tests {
         let with_costs = table_lines(&sample(), true, "EUR");
         assert!(with_costs[0].ends_with("completion  cost"));
         assert!(with_costs.iter().any(|line| line.starts_with("It cost 0.00 EUR.")), "{with_costs:?}");
+    }
+
+    #[test]
+    fn lines_are_ordered_and_limited() {
+        let mut report = sample();
+        select_lines(&mut report, Some("requests"), Some(2));
+        let names: Vec<_> = report.lines.iter().map(|line| line.names[0].as_str()).collect();
+        assert_eq!((names, report.total.totals.requests), (vec!["=x", "a,b"], 23));
+        let mut report = sample();
+        select_lines(&mut report, None, None);
+        assert_eq!(report, sample());
     }
 
     #[test]

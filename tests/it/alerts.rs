@@ -47,6 +47,22 @@ pub async fn webhook(first_status: u16) -> (String, mpsc::UnboundedReceiver<Valu
     (url, received)
 }
 
+/// Starts a program that answers every request: with a list of models while it `is_server`.
+async fn answer_requests(port: u16, is_server: Arc<AtomicBool>) {
+    let listener = TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let _ = socket.read(&mut [0; 4096]).await;
+            let body =
+                if is_server.load(Ordering::Relaxed) { r#"{"data":[{"id":"m"}]}"# } else { "<html></html>" };
+            let head =
+                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
+            let _ = socket.write_all((head + body).as_bytes()).await;
+        }
+    });
+}
+
 /// Reports an upstream that is down within 30 s, once, and its return. A sink that fails is tried again.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_servers_raise_alerts_within_30_s() {
@@ -73,19 +89,8 @@ async fn dead_servers_raise_alerts_within_30_s() {
     );
     assert_eq!(next().await, first, "the webhook answered 503, so it is sent again");
     // Another program comes up, then the server.
-    let (listener, has_models) = (TcpListener::bind(("127.0.0.1", port)).await.unwrap(), Arc::default());
-    let is_server: Arc<AtomicBool> = Arc::clone(&has_models);
-    tokio::spawn(async move {
-        loop {
-            let (mut socket, _) = listener.accept().await.unwrap();
-            let _ = socket.read(&mut [0; 4096]).await;
-            let body =
-                if is_server.load(Ordering::Relaxed) { r#"{"data":[{"id":"m"}]}"# } else { "<html></html>" };
-            let head =
-                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-            let _ = socket.write_all((head + body).as_bytes()).await;
-        }
-    });
+    let is_server = Arc::new(AtomicBool::new(false));
+    answer_requests(port, Arc::clone(&is_server)).await;
     let why = "it answers /v1/models with something that is not a list of models";
     let ready = exchange(served.address, &Request::get("/ready")).await;
     assert_eq!((ready.status, &ready.json()["upstreams"][0]["problem"]), (503, &json!(why)));
@@ -99,13 +104,39 @@ async fn dead_servers_raise_alerts_within_30_s() {
         exchange(served.address, &Request::get("/")).await.text().contains(why)
     })
     .await;
-    has_models.store(true, Ordering::Relaxed);
+    is_server.store(true, Ordering::Relaxed);
     let over = next().await;
     assert_eq!(
         (&over["alerts"][0]["state"], over["alerts"].as_array().unwrap().len()),
         (&json!("resolved"), 1),
         "{over}"
     );
+    drop(served);
+}
+
+/// Regression: an alert that was open when respool ended had no end.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_alert_ends_after_a_restart() {
+    let (url, mut told) = webhook(200).await;
+    let port = Port::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let state = tempfile::tempdir().unwrap();
+    let toml = format!(
+        "state_dir = \"{}\"\n[alerts]\ngroup = \"1s\"\n[[alerts.sink]]\ntype = \"webhook\"\nurl = \"{url}\"\n\
+         [agents.helper]\nmodel = \"m\"\n[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:{port}\"\n",
+        state.path().display()
+    );
+    let served = Served::with_file(&toml, &[]);
+    let mut next = async || tokio::time::timeout(Duration::from_mins(1), told.recv()).await.unwrap().unwrap();
+    let begun = next().await;
+    assert_eq!(begun["alerts"][0]["state"], "new");
+    // It is killed, and the server comes back before it is started again.
+    drop(served);
+    answer_requests(port, Arc::new(AtomicBool::new(true))).await;
+    let served = Served::with_file(&toml, &[]);
+    let over = next().await;
+    let alert = &over["alerts"][0];
+    assert_eq!((&alert["state"], &alert["subject"]), (&json!("resolved"), &json!("box")), "{over}");
+    assert_eq!(alert["since"], begun["alerts"][0]["since"]);
     drop(served);
 }
 

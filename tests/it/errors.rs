@@ -384,3 +384,12 @@ async fn request_ids_make_the_round_trip() {
         "a trace has many requests"
     );
 }
+
+/// Regression: a code that a client got was on no page.
+#[test]
+fn every_code_is_explained() {
+    let page = include_str!("../../docs/errors.md");
+    let codes = respool::wire::ErrorCode::ALL.iter().map(|code| code.as_str());
+    let missing: Vec<&str> = codes.filter(|code| !page.contains(&format!("`{code}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}

@@ -194,7 +194,7 @@ async fn later_attempts_repeat_no_call() {
     let store = respool.agents.store().unwrap();
     enqueue(store, invocation("i1", "inbound-email-triage", payload())).await;
     let row = until(store, "i1", is_over).await;
-    assert_eq!((row.state, row.attempt), (EntryState::Done, 2), "{row:?}");
+    assert_eq!((row.state, row.attempt), (EntryState::Escalated, 2), "{row:?}");
     assert_eq!(desk.effects(), ["create_note"]);
     let told = messages(store, "i1").await;
     assert_eq!((told.len(), &told[0]["kind"]), (1, &json!("escalation")), "{told:?}");

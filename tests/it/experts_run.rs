@@ -9,7 +9,10 @@ use std::time::Duration;
 
 use respool::agent::CallOutcome;
 use respool::agent::{Decision, report};
-use respool::expert::{DryRun, Invocation, InvocationLane, Origin, message_json, settled_operations};
+use respool::expert::{
+    DryRun, Invocation, InvocationLane, Origin, RetryError, message_json, open_tasks, retry_task,
+    settled_operations,
+};
 use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Store, StoreConfig};
 use serde_json::{Value, json};
 
@@ -136,6 +139,7 @@ pub fn invocation(id: &str, process: &str, payload: Value) -> Invocation {
         dedupe: None,
         asked: now(),
         warnings: Vec::new(),
+        comment: None,
     }
 }
 
@@ -161,7 +165,7 @@ pub async fn until(store: &Store, id: &str, is_so: impl Fn(&EntryRow) -> bool) -
 }
 
 pub fn is_over(row: &EntryRow) -> bool {
-    matches!(row.state, EntryState::Done | EntryState::Failed | EntryState::DeadLetter)
+    !matches!(row.state, EntryState::Waiting | EntryState::Claimed | EntryState::Held)
 }
 
 pub async fn messages(store: &Store, id: &str) -> Vec<Value> {
@@ -473,7 +477,7 @@ async fn a_replay_hands_nothing_over_again() {
     let expected =
         [("crm.create_note".to_owned(), CallOutcome::Ok), ("email.send".to_owned(), CallOutcome::HandedOver)];
     assert_eq!(settled, expected);
-    assert!(store.replay("i1", "i2").await.unwrap());
+    assert!(store.replay("i1", "i2", None).await.unwrap());
     assert_eq!(until(store, "i2", is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["create_note"]);
     let kinds = async |id: &str| -> Vec<String> {
@@ -482,6 +486,43 @@ async fn a_replay_hands_nothing_over_again() {
     // The second message is only kept: it has the reason, which lists withhold.
     assert_eq!(kinds("i1").await, ["draft", "escalation"]);
     assert_eq!(kinds("i2").await, ["result"]);
+    respool.killed().await;
+}
+
+/// Sending the event again was a duplicate, and firing it again would have done the work twice.
+#[tokio::test]
+async fn an_escalated_task_is_tried_again_by_a_person() {
+    let note = || ("crm__create_note", json!({"text": "once", "deal_id": "d-1"}));
+    let model = move |request: &Value| match results(request).last() {
+        None => calls(&[note()]),
+        Some(_) if task(request).contains("## What the person says\n\nIt is deal d-1.\n") => {
+            assert!(task(request).contains("It was escalated to a person"), "{}", task(request));
+            let outputs = json!({"intent": "other", "next_action": "n"});
+            calls(&[("finish_process", json!({"summary": "s", "outputs": outputs}))])
+        }
+        Some(_) => {
+            let why = json!({"reason": "Which deal?", "context": "c", "recommendation": "Look."});
+            calls(&[("escalate", why)])
+        }
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "inbound-email-triage", mail())).await;
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Escalated);
+    let open = open_tasks(store, Some("sales-desk"), 10).await.unwrap();
+    assert_eq!(open.iter().map(|task| &*task.row.id).collect::<Vec<_>>(), ["i1"]);
+    let told = message_json(open[0].message.as_ref().unwrap());
+    assert_eq!(told["body"]["try_again"], "respool expert retry i1");
+
+    let retried = retry_task(store, "i1:escalated", Some(" It is deal d-1. ")).await.unwrap();
+    assert_eq!(retried.settled.unwrap(), [("crm.create_note".to_owned(), CallOutcome::Ok)]);
+    assert_eq!(until(store, &retried.id, is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["create_note"], "what was done is kept");
+    assert!(open_tasks(store, None, 10).await.unwrap().is_empty());
+    assert!(matches!(retry_task(store, "i1", None).await, Err(RetryError::Unknown(_))));
+    assert!(matches!(retry_task(store, &retried.id, None).await, Err(RetryError::Done(_))));
     respool.killed().await;
 }
 
@@ -513,6 +554,9 @@ async fn the_last_attempt_informs_the_person() {
     assert!(task(&asked).contains("`crm__get_deal` failed"), "it is told what failed: {asked}");
     respool.killed().await;
 }
+
+/// The inputs of the process that moves a deal.
+const MOVE: &str = r#"{"deal_id": "d-1", "stage": "4"}"#;
 
 /// The model moves a deal, which needs consent.
 fn moving(request: &Value) -> Script {
@@ -647,7 +691,7 @@ async fn undelivered_drafts_are_kept() {
     let kinds: Vec<&str> = told.iter().map(|message| message["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["draft", "escalation"]);
     assert_eq!(told[0]["body"]["operation"], "email.send");
-    assert!(told[0]["delivered"].is_u64() && told[1]["delivered"].is_null(), "{told:?}");
+    assert!(told[0]["delivered"].is_string() && told[1]["delivered"].is_null(), "{told:?}");
     respool.killed().await;
 }
 
@@ -768,7 +812,7 @@ async fn replays_ignore_later_gateways() {
     let gateway = "[tools.gateway]\nurl = \"http://127.0.0.1:1\"\ntoken = \"t\"\n";
     let respool = Respool::configured(&format!("{}{gateway}", desk.toml(&fake.url()))).await;
     let store = respool.agents.store().unwrap();
-    assert!(store.replay("i1", "i2").await.unwrap());
+    assert!(store.replay("i1", "i2", None).await.unwrap());
     let row = until(store, "i2", is_over).await;
     assert_ne!(row.note.as_deref(), Some("handed to the main session"));
     assert!(row.run.is_some(), "it is executed here");
@@ -1055,7 +1099,15 @@ async fn the_command_line_runs_experts() {
         "{}",
         text(&out)
     );
-    let dry = respool(&desk, &["run", "sales-desk", "--process", "move-deal", "--dry-run"]);
+    let line = ["run", "sales-desk", "--process", "move-deal", "--dry-run"];
+    for (payload, why) in [
+        ("{}", "missing: `deal_id` (string), `stage` (string)"),
+        (r#"{"deal_id": 7, "stag": "4"}"#, "`deal_id` must be of type string, but it is 7"),
+    ] {
+        let refused = respool(&desk, &[&line[..], &["--payload", payload]].concat());
+        assert!(!refused.status.success() && text(&refused).contains(why), "{}", text(&refused));
+    }
+    let dry = respool(&desk, &[&line[..], &["--payload", MOVE]].concat());
     let report: Value = serde_json::from_slice(&dry.stdout).unwrap_or_else(|_| panic!("{}", text(&dry)));
     assert_eq!(report["end"], "done");
     assert!(
@@ -1064,10 +1116,7 @@ async fn the_command_line_runs_experts() {
             .unwrap()
             .contains("dry run: crm.update_deal_stage (confirm) was not called")
     );
-    let run = respool(
-        &desk,
-        &["run", "sales-desk", "--process", "move-deal", "--payload", "{\"deal_id\":\"d-1\"}"],
-    );
+    let run = respool(&desk, &["run", "sales-desk", "--process", "move-deal", "--payload", MOVE]);
     assert!(text(&run).contains("waits for a person's approval"), "{}", text(&run));
     assert_eq!(desk.effects(), Vec::<String>::new());
     let queue = respool(&desk, &["queue"]);
@@ -1089,7 +1138,8 @@ async fn single_runs_fire_no_clocks() {
         "triggers:\n  - {name: often, type: cron, expr: '* * * * * *', process: move-deal}\n",
     )]);
     for more in [&["--dry-run"][..], &[]] {
-        let ran = respool(&desk, &[&["run", "sales-desk", "--process", "move-deal"], more].concat());
+        let line = ["run", "sales-desk", "--process", "move-deal", "--payload", MOVE];
+        let ran = respool(&desk, &[&line, more].concat());
         assert!(ran.status.success(), "{ran:?}");
     }
     let store =
@@ -1156,7 +1206,7 @@ async fn dry_runs_hide_private_knowledge() {
     let run = DryRun {
         expert: "sales-desk".into(),
         process: "move-deal".into(),
-        payload: json!({}),
+        payload: json!({"deal_id": null, "stage": null}),
         state: desk.path("copy"),
     };
     let report = run.run_dry(respool.experts.as_ref().unwrap()).await.unwrap();
@@ -1272,7 +1322,7 @@ async fn only_operators_see_the_outbox() {
     let (_, one) = send(Request::get("/v1/outbox/i1:result"), "sk-root").await;
     assert_eq!(one["body"]["summary"], "Buying signal from Sarah at Acme.");
     assert_eq!(send(Request::post("/v1/outbox/i1:result/done", ""), "sk-root").await.0, 200);
-    assert!(send(Request::get("/v1/outbox/i1:result"), "sk-root").await.1["delivered"].is_u64());
+    assert!(send(Request::get("/v1/outbox/i1:result"), "sk-root").await.1["delivered"].is_string());
     assert_eq!(send(Request::get("/v1/outbox/other"), "sk-root").await.0, 404);
     let (_, runs) = send(Request::get("/v1/runs"), "sk-root").await;
     assert_eq!(runs["data"][0]["agent"], "expert/sales-desk", "{runs}");

@@ -43,6 +43,7 @@ mod telemetry;
 mod transcript;
 mod watch;
 mod weights;
+mod work;
 
 pub use active::RunOptions;
 pub use activity::{Activity, Observer};
@@ -72,3 +73,4 @@ pub use setup::{
 pub use step::{Action, CallPurpose, ChildStep, ModelStep, Step, Suspension, ToolStep, UnexpectedEvent};
 pub use transcript::{Entry, Exchange, Iteration, ToolRecord, ToolResult};
 pub use watch::{Watch, WatchEvent, WorkReport};
+pub use work::entry_of_work;

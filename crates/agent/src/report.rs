@@ -15,11 +15,11 @@ use store::{ApprovalRow, RunRow, StoredEvent, StoredRun};
 /// The most characters of a title.
 const TITLE: usize = 60;
 
-/// Returns a run in a list. Times are seconds since 1970.
+/// Returns a run in a list. Times are as RFC 3339 writes them, in UTC.
 pub fn summary(row: &RunRow) -> Value {
     json!({
         "id": row.id, "object": "run", "agent": row.agent, "status": row.status.as_str(),
-        "created": row.created / 1_000, "updated": row.updated / 1_000, "bytes": row.bytes, "parent": row.parent,
+        "created": clock::format_time(row.created), "updated": clock::format_time(row.updated), "bytes": row.bytes, "parent": row.parent,
     })
 }
 
@@ -77,7 +77,8 @@ pub fn breakdown(stored: &StoredRun) -> Value {
     body
 }
 
-/// Returns a request for consent as the store has it, with its end. Times are seconds since 1970.
+/// Returns a request for consent as the store has it, with its end. Times are as RFC 3339 writes them, in
+/// UTC.
 pub fn approval_row(row: &ApprovalRow) -> Value {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
     let mut body = approval(&request);
@@ -86,12 +87,12 @@ pub fn approval_row(row: &ApprovalRow) -> Value {
     body["run"] = row.run.as_str().into();
     body["agent"] = row.agent.as_str().into();
     body["state"] = row.state.as_str().into();
-    body["requested"] = (row.requested / 1_000).into();
+    body["requested"] = clock::format_time(row.requested).into();
     let decision = row.decision.as_deref().and_then(|text| serde_json::from_str::<Decision>(text).ok());
     if let Some(decision) = decision {
         body["decision"] = json!({
             "approved": decision.approved, "by": decision.by, "comment": decision.comment,
-            "at": row.decided.map(|millis| millis / 1_000),
+            "at": row.decided.map(clock::format_time),
         });
     }
     body
@@ -118,7 +119,7 @@ pub fn approval(request: &ApprovalRequest) -> Value {
     json!({
         "id": request.id, "calls": calls, "reason": request.reason,
         "requester": request.requester.as_ref().map(Requester::kind_name), "process": request.requester.as_ref().and_then(Requester::process_name),
-        "expires": request.expires.map(|millis| millis / 1_000),
+        "expires": request.expires.map(clock::format_time),
     })
 }
 

@@ -21,7 +21,7 @@ use super::model_access::{ModelAccess, ModelAccesses};
 use super::readiness::{Checked, Readiness};
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
-use openexperts::{Bindings, Package, label::MODEL_PREFIX};
+use openexperts::{Bindings, Package, Process, label::MODEL_PREFIX, outputs};
 
 /// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
@@ -259,7 +259,7 @@ impl Experts {
     /// Returns the invocation of a process that a person asks for.
     ///
     /// # Errors
-    /// When there is no such expert or process, for people.
+    /// When there is no such expert or process, or the payload does not hold its inputs, for people.
     pub fn new_invocation(
         &self,
         name: &str,
@@ -269,11 +269,12 @@ impl Experts {
         let expert = self.get(name).ok_or_else(|| {
             format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
         })?;
-        if expert.package.process(process).is_none() {
+        let Some(found) = expert.package.process(process) else {
             let known = expert.package.processes.items.iter().map(|one| one.name.value.as_str());
             let known = known.collect::<Vec<_>>().join(", ");
             return Err(format!("{name} has no process {process:?}; it has: {known}").into());
-        }
+        };
+        check_payload(found, &payload)?;
         Ok(Invocation {
             id: format!("inv-{:032x}", rand::random::<u128>()),
             expert: name.to_owned(),
@@ -286,6 +287,7 @@ impl Experts {
             dedupe: None,
             asked: clock::now(),
             warnings: Vec::new(),
+            comment: None,
         })
     }
 
@@ -344,6 +346,31 @@ impl Experts {
         };
         let _: Option<()> = shutdown.run_until_cancelled(pruning).await;
     }
+}
+
+/// Checks that a payload that a person wrote holds the inputs of a process. One that has no value is written
+/// as null.
+fn check_payload(process: &Process, payload: &Value) -> Result<(), ExpertError> {
+    let declared = &process.inputs.items;
+    let name = &process.name.value;
+    let missing = declared.iter().filter(|input| payload.get(&input.name).is_none());
+    let missing: Vec<String> = missing.map(|input| format!("`{}` ({})", input.name, input.kind)).collect();
+    let mut faults = outputs::check_inputs(declared, payload);
+    if !missing.is_empty() {
+        let fields = payload.as_object().into_iter().flat_map(|fields| fields.keys());
+        let is_other = |field: &&String| declared.iter().all(|input| input.name != **field);
+        let others: Vec<String> = fields.filter(is_other).map(|field| format!("`{field}`")).collect();
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!("; it has no input {}", others.join(", "))
+        };
+        faults.push(format!("missing: {} (write null where there is no value){others}", missing.join(", ")));
+    }
+    if faults.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the payload does not fit the inputs of the process {name}: {}", faults.join("; ")).into())
 }
 
 fn describe_problems(problems: &[BindingProblem]) -> String {

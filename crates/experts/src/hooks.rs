@@ -12,7 +12,7 @@ use super::error::ExpertError;
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::trigger::{Event, PayloadError, Proof, Refusal, events_of, invocation, is_proven, why_off};
-use openexperts::{ChannelBinding, Schedule, Trigger, TriggerKind};
+use openexperts::{ChannelBinding, Schedule, Trigger, TriggerKind, outputs};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
 
@@ -257,6 +257,19 @@ pub async fn fire_trigger(
             Invocation { dedupe: None, ..invocation(manifest, &snapshot.digest, found, event) }
         })
         .collect();
+    if let Some(process) = snapshot.package.process(&found.process.value) {
+        let declared = &process.inputs.items;
+        for invocation in &invocations {
+            let faults = outputs::check_inputs(declared, &invocation.inputs(declared).0);
+            if !faults.is_empty() {
+                let (process, faults) = (&process.name.value, faults.join("; "));
+                return Err(format!(
+                    "the payload does not fit the inputs of the process {process}: {faults}"
+                )
+                .into());
+            }
+        }
+    }
     queue_all(queue, invocations.clone(), Duration::ZERO).await?;
     Ok(invocations)
 }

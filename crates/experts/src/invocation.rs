@@ -15,7 +15,7 @@ use store::{DedupeKey, LaneKey, NewEntry};
 /// One execution of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Invocation {
-    /// The id of its entry in the queue. A replay of a dead letter has a new entry, but keeps this id.
+    /// The id of its entry in the queue. A task that is tried again has a new entry, but keeps this id.
     pub id: String,
     /// The expert's name, which is also the name of the queue.
     pub expert: String,
@@ -43,6 +43,9 @@ pub struct Invocation {
     /// Problems found when it was created, such as a key that the payload lacks. For people.
     #[serde(default)]
     pub warnings: Vec<String>,
+    /// The comment, for the agent, of the person who has it tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<String>,
 }
 
 /// The trigger or the person that asked for an invocation.
@@ -179,6 +182,7 @@ mod tests {
             dedupe: Some("m1".into()),
             asked: 1_000,
             warnings: Vec::new(),
+            comment: None,
         }
     }
 

@@ -44,7 +44,10 @@ pub use bound::{BindingCheck, BindingProblem, CheckedBindings, check_binding};
 pub use catalog::{Catalog, Current, Snapshot};
 pub use config::{ExpertConfig, ExpertsConfig};
 pub use error::ExpertError;
-pub use execution::{DryRun, Worker, WorkerScope, settled_operations};
+pub use execution::{
+    DryRun, OpenTask, Retried, RetryError, Worker, WorkerScope, drop_task, open_tasks, retry_task,
+    settled_operations,
+};
 pub use experts::{Expert, Experts};
 pub use hook_secrets::{HookSecrets, SecretPlace};
 pub use hooks::{Accepted, Hook, HookError, Hooks, fire_trigger};

@@ -48,6 +48,12 @@ impl Readiness {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).not_ready.get(name).cloned()
     }
 
+    /// Returns the experts that are not ready, each with the reason.
+    pub fn not_ready(&self) -> Vec<(String, String)> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.not_ready.iter().map(|(name, why)| (name.clone(), why.clone())).collect()
+    }
+
     /// Waits until the readiness of an expert changes; it may also return without a change.
     pub async fn wait_for_change(&self) {
         self.changed.notified().await;

@@ -15,7 +15,7 @@ use super::config::ServerConfig;
 use super::key_digest::{digest_key, short_digest};
 use super::key_file::KeyList;
 use super::key_reading::{KeyFile, KeyFileError};
-use super::keys::{ClientKey, KEY_HEADERS, KeyRing, key_in_headers};
+use super::keys::{ClientKey, KEY_HEADERS, KeyQuota, KeyRing, key_in_headers};
 use super::meter::{Meters, read_clocks};
 use super::metered_request::MeteredRequest;
 use super::origin_check::OriginCheck;
@@ -197,6 +197,11 @@ impl Access {
         let list = file.as_ref().map(KeyFile::list).unwrap_or_default();
         let ring = KeyRing::new(config, list, &self.meters);
         *self.ring.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(ring);
+    }
+
+    /// Returns what each key may use, by name.
+    pub fn quotas(&self) -> Vec<KeyQuota> {
+        self.key_ring().quotas()
     }
 
     /// Returns the names of all keys, in order.

@@ -41,6 +41,33 @@ pub(super) struct ClientKey {
     pub(super) identity: HeaderValue,
 }
 
+/// The amounts that a key may use; `None`: no limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyQuota {
+    /// The key's name in logs.
+    pub name: String,
+    /// Whether it is an operator's.
+    pub is_operator: bool,
+    /// Tokens of prompts and replies in one UTC day.
+    pub tokens_per_day: Option<u64>,
+    /// Requests in any minute.
+    pub requests_per_minute: Option<u32>,
+    /// Requests at a time.
+    pub max_concurrency: Option<u32>,
+}
+
+impl KeyQuota {
+    fn from_key(key: &ClientKey) -> Self {
+        Self {
+            name: key.name.clone(),
+            is_operator: key.is_operator,
+            tokens_per_day: key.limits.tokens_per_day,
+            requests_per_minute: key.limits.requests_per_minute,
+            max_concurrency: key.limits.max_concurrency,
+        }
+    }
+}
+
 impl Account for ClientKey {
     fn key_name(&self) -> &str {
         &self.name
@@ -135,6 +162,13 @@ impl KeyRing {
             .collect();
         keys.sort_unstable_by(|one, other| one.digest.cmp(&other.digest));
         keys
+    }
+
+    /// Returns what each key may use, by name.
+    pub(super) fn quotas(&self) -> Vec<KeyQuota> {
+        let mut quotas: Vec<_> = self.by_digest.values().map(|key| KeyQuota::from_key(key)).collect();
+        quotas.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        quotas
     }
 
     /// Returns the names of all keys, in order.

@@ -49,5 +49,6 @@ pub use app::{AgentApiState, App, AppParts};
 pub use body::BodyBudget;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;
+pub use keys::KeyQuota;
 pub use routes::{Routes, build_routes};
 pub use run::{Stop, run_server};

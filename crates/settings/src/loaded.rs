@@ -27,6 +27,9 @@ impl Settings {
     }
 }
 
+/// The sections of a file that say where records are and what requests cost.
+const RECORDS: [&str; 7] = ["state_dir", "listen", "store", "node", "usage", "prices", "budgets"];
+
 /// Checked settings, and where each value came from.
 #[derive(Clone)]
 pub struct Loaded {
@@ -66,6 +69,22 @@ impl Loaded {
         loaded.misspelt = misspelt::find_misspelt(&environment, &loaded.tree);
         loaded.unread = search::find_unread(&here, named, &environment, loaded.file.as_deref());
         Ok(loaded)
+    }
+
+    /// Reads as [`Self::from_process`] does. Of a file with problems, only the parts are used that say where
+    /// records are and what requests cost; the problems are returned, too.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn records_from_process(flags: &Flags) -> Result<(Self, Option<Problems>), Problems> {
+        let problems = match Self::from_process(flags) {
+            Ok(loaded) => return Ok((loaded, None)),
+            Err(problems) => problems,
+        };
+        let environment = process_environment();
+        let found = search::find_file(flags.config.as_deref(), &environment)?;
+        let file = found.as_ref().map(|(path, text)| FileText { path, text });
+        Ok((resolve_records(file, &environment, flags), Some(problems)))
     }
 
     /// Refuses to go on without a file that may hold the keys of a server's clients.
@@ -170,26 +189,36 @@ pub fn resolve(
     flags: &Flags,
 ) -> Result<Loaded, Problems> {
     let mut problems = Problems::default();
+    let from_file = file.map(|file| file::read_file(file, &mut problems)).unwrap_or_default();
+    let mut loaded = add_layers(from_file, environment, flags, &mut problems);
+    problems.into_result()?;
+    loaded.file = file.map(|file| file.path.to_owned());
+    Ok(loaded)
+}
+
+/// Returns what a file with problems says about where records are and what requests cost, as far as it can be
+/// read.
+fn resolve_records(file: Option<FileText<'_>>, environment: &Environment, flags: &Flags) -> Loaded {
+    let mut problems = Problems::default();
+    let mut from_file = file.map(|file| file::read_file(file, &mut problems)).unwrap_or_default();
+    from_file.retain(|key, _| RECORDS.contains(&key.as_str()));
+    add_layers(from_file, environment, flags, &mut problems)
+}
+
+/// Layers the environment and the flags over a file, and checks all of it.
+fn add_layers(from_file: Table, environment: &Environment, flags: &Flags, problems: &mut Problems) -> Loaded {
     let home = environment.get("HOME").map(PathBuf::from);
     let checker = shape::Checker::new(home);
-    let from_file = file.map(|file| file::read_file(file, &mut problems)).unwrap_or_default();
-    let from_file = checker.clean(from_file, &mut problems);
+    let from_file = checker.clean(from_file, problems);
     let from_environment =
-        environment::environment_layer(checker.schema(), &from_file, environment, &mut problems);
-    let from_environment = checker.clean(from_environment, &mut problems);
+        environment::environment_layer(checker.schema(), &from_file, environment, problems);
+    let from_environment = checker.clean(from_environment, problems);
     let tree = tree::merge_layers(from_file, from_environment);
-    let from_flags = checker.clean(flags.layer(&tree, environment), &mut problems);
+    let from_flags = checker.clean(flags.layer(&tree, environment), problems);
     let mut tree = tree::merge_layers(tree, from_flags);
-    checker.check_required(&tree, &mut problems);
-    let mut settings = Settings::from_tree(&tree, &mut problems).complete(&tree, environment);
-    cross_checks::check_settings(&mut settings, &tree, environment, &mut problems);
-    problems.into_result()?;
+    checker.check_required(&tree, problems);
+    let mut settings = Settings::from_tree(&tree, problems).complete(&tree, environment);
+    cross_checks::check_settings(&mut settings, &tree, environment, problems);
     settings.add_defaults(&mut tree);
-    Ok(Loaded {
-        settings,
-        file: file.map(|file| file.path.to_owned()),
-        unread: None,
-        misspelt: Vec::new(),
-        tree,
-    })
+    Loaded { settings, file: None, unread: None, misspelt: Vec::new(), tree }
 }

@@ -1,12 +1,14 @@
 //! `[tools.*]`: where tools come from, what bounds them and what they may do.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
+use super::programs::Started;
 use super::sandbox::Level;
 use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
@@ -183,6 +185,28 @@ wire::settings! {
         derived {
             /// The directories from which none of its code comes.
             pub held: Vec<PathBuf> = Vec::new();
+        }
+    }
+}
+
+impl McpConfig {
+    /// Returns why the program of the server cannot be started, as far as its file shows.
+    pub fn find_program_problem(&self) -> Option<String> {
+        let command = self.command.clone()?;
+        let line = [std::slice::from_ref(&command), &self.args[..]].concat();
+        let started = match Started::find(&line, &self.held) {
+            Ok(started) => started,
+            Err(why) => return Some(why),
+        };
+        let program = started.line.first().map(Path::new)?;
+        match program.metadata() {
+            Ok(found) if found.is_file() && found.permissions().mode() & 0o111 != 0 => None,
+            Ok(_) => Some(format!(
+                "{command} is not an executable file: run `chmod +x {command}`, or correct `command`"
+            )),
+            Err(error) => {
+                Some(format!("{command} cannot be started: {error}; install it, or correct `command`"))
+            }
         }
     }
 }

@@ -101,9 +101,9 @@ pub struct Exhausted {
     pub wait: u64,
 }
 
-/// A budget that is nearly spent, or spent: both are reported once a day.
+/// A budget and what is spent of it today. One that is nearly spent, or spent, is reported once a day.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
+pub struct DayBudget {
     /// The requests that it covers.
     pub scope: Scope,
     /// How much it is.
@@ -112,7 +112,7 @@ pub struct Warning {
     pub spent: Money,
 }
 
-impl Warning {
+impl DayBudget {
     /// Returns true once requests are refused.
     pub fn is_spent(&self) -> bool {
         self.spent >= self.budget
@@ -142,7 +142,7 @@ impl Spending {
         owner: Owner<'_>,
         cost: Money,
         now: u64,
-    ) -> Vec<Warning> {
+    ) -> Vec<DayBudget> {
         self.begin_day(now);
         let mut warnings = Vec::new();
         for scope in owner.covering_scopes() {
@@ -150,7 +150,7 @@ impl Spending {
             *own = *own + cost;
             let spent = self.spent_by_all(&scope);
             let Some(budget) = daily_budget(config, &scope) else { continue };
-            let warning = Warning { scope: scope.clone(), budget, spent };
+            let warning = DayBudget { scope: scope.clone(), budget, spent };
             let stage = (budget, warning.is_spent());
             if has_reached(spent, budget, config) && self.reported.get(&scope) != Some(&stage) {
                 self.reported.insert(scope, stage);
@@ -224,15 +224,35 @@ impl Spending {
     }
 
     /// Returns the budgets that have reached their warning mark today, with the amounts spent.
-    pub(super) fn reached_budgets(&mut self, config: &BudgetsConfig, now: u64) -> Vec<Warning> {
+    pub(super) fn reached_budgets(&mut self, config: &BudgetsConfig, now: u64) -> Vec<DayBudget> {
         self.begin_day(now);
         let scopes: BTreeSet<&Scope> = self.spent.keys().chain(self.others.keys()).collect();
         let reached = scopes.into_iter().filter_map(|scope| {
             let spent = self.spent_by_all(scope);
             let budget = daily_budget(config, scope)?;
-            has_reached(spent, budget, config).then(|| Warning { scope: scope.clone(), budget, spent })
+            has_reached(spent, budget, config).then(|| DayBudget { scope: scope.clone(), budget, spent })
         });
         reached.collect()
+    }
+
+    /// Returns all budgets that cover a request, with the amounts spent today: those of these keys, of agents
+    /// with a budget of their own, and of all that spent something.
+    pub(super) fn all_budgets(
+        &mut self,
+        config: &BudgetsConfig,
+        keys: &[String],
+        now: u64,
+    ) -> Vec<DayBudget> {
+        self.begin_day(now);
+        let mut scopes: BTreeSet<Scope> = self.spent.keys().chain(self.others.keys()).cloned().collect();
+        scopes.insert(Scope::Everybody);
+        scopes.extend(keys.iter().chain(config.keys.keys()).cloned().map(Scope::Key));
+        scopes.extend(config.agents.keys().cloned().map(Scope::Agent));
+        let with_amounts = scopes.into_iter().filter_map(|scope| {
+            let budget = daily_budget(config, &scope)?;
+            Some(DayBudget { spent: self.spent_by_all(&scope), scope, budget })
+        });
+        with_amounts.collect()
     }
 
     fn begin_day(&mut self, now: u64) {
@@ -275,7 +295,7 @@ mod tests {
         spending.check_budgets(&config, alice, &[], now).unwrap();
         let mut add = |amount| {
             let warnings = spending.add_cost(&config, alice, money(amount), now);
-            warnings.iter().map(Warning::is_spent).collect::<Vec<_>>()
+            warnings.iter().map(DayBudget::is_spent).collect::<Vec<_>>()
         };
         assert_eq!([add(0.3), add(0.1)], [vec![true], vec![]], "a spent budget is reported once more");
         let found = spending.check_budgets(&config, alice, &[], now).unwrap_err();

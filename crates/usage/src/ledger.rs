@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{Exhausted, Owner, Scope, Shortage, Spending, UnderWay, Warning};
+use super::budget::{DayBudget, Exhausted, Owner, Scope, Shortage, Spending, UnderWay};
 use super::config::{BudgetsConfig, UsageConfig};
 use super::key_tokens::KeyTokens;
 use super::minutes::{Minutes, RequestOutcome};
@@ -40,6 +40,8 @@ const SHARE_EVERY: Duration = Duration::from_secs(1);
 const COPIED: usize = 2_000;
 /// The time between two deletions of old rows.
 const CLEAR_EVERY: Duration = Duration::from_mins(10);
+/// How far back problems from before the start are looked for.
+const PROBLEMS_FROM: Duration = Duration::from_hours(7 * 24);
 /// The number of recent problems that are kept in memory.
 const PROBLEMS: usize = 50;
 /// The period of errors that are recent.
@@ -125,6 +127,21 @@ pub struct Problem {
     pub code: String,
     /// The error as it stands in the log.
     pub cause: String,
+}
+
+impl Problem {
+    fn from_row(row: &UsageRow) -> Self {
+        Self {
+            at: row.at,
+            request: row.id.clone(),
+            key: row.key.clone(),
+            model: row.model.clone(),
+            upstream: row.upstream.clone(),
+            refused: row.details.refused.clone(),
+            code: row.error_code.clone(),
+            cause: row.error.clone(),
+        }
+    }
 }
 
 impl Ledger {
@@ -219,6 +236,23 @@ impl Ledger {
             let cost = settings.prices.cost_of(&sum.model, sum.totals.usage).unwrap_or_default();
             let (key, agent) = (&sum.names[0], &sum.names[1]);
             state.spending.add_cost(&settings.budgets, Owner { key, agent }, cost, now);
+        }
+    }
+
+    /// Loads the last problems from before this process started.
+    pub async fn load_problems(&self) {
+        let query = RequestQuery {
+            since: clock::time_ago(PROBLEMS_FROM),
+            only: vec![(Dimension::Outcome, "error".to_owned())],
+            most: PROBLEMS,
+            ..RequestQuery::default()
+        };
+        let rows = self.find_requests(query).await.unwrap_or_default();
+        let mut state = self.lock_state();
+        let newest = state.problems.front().map_or(u64::MAX, |problem| problem.at);
+        let room = PROBLEMS.saturating_sub(state.problems.len());
+        for row in rows.iter().filter(|row| row.at < newest).take(room) {
+            state.problems.push_front(Problem::from_row(row));
         }
     }
 
@@ -434,8 +468,13 @@ impl Ledger {
     }
 
     /// Returns the budgets that have reached their warning mark today.
-    pub fn reached_budgets(&self) -> Vec<Warning> {
+    pub fn reached_budgets(&self) -> Vec<DayBudget> {
         self.lock_state().spending.reached_budgets(&self.current_settings().budgets, clock::now())
+    }
+
+    /// Returns all budgets, those of these keys among them, with what is spent of each today.
+    pub fn budgets(&self, keys: &[String]) -> Vec<DayBudget> {
+        self.lock_state().spending.all_budgets(&self.current_settings().budgets, keys, clock::now())
     }
 
     /// Returns the requests to models of the last hours, by the minute.
@@ -609,16 +648,7 @@ impl UsageSink for Ledger {
             if state.problems.len() == PROBLEMS {
                 state.problems.pop_front();
             }
-            state.problems.push_back(Problem {
-                at: row.at,
-                request: row.id.clone(),
-                key: row.key.clone(),
-                model: row.model.clone(),
-                upstream: row.upstream.clone(),
-                refused: row.details.refused.clone(),
-                code: row.error_code.clone(),
-                cause: row.error.clone(),
-            });
+            state.problems.push_back(Problem::from_row(&row));
         }
         if self.store.is_none() {
             return;
@@ -637,8 +667,8 @@ fn count_lost(lost: u64) {
     }
 }
 
-fn warn_about_budget(warning: &Warning) {
-    let Warning { scope, budget, spent } = warning;
+fn warn_about_budget(warning: &DayBudget) {
+    let DayBudget { scope, budget, spent } = warning;
     let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
     if warning.is_spent() {
         tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is used up: requests are refused until the next UTC day");
@@ -763,6 +793,31 @@ mod tests {
         record(&ledger, row(99));
         let found = ledger.problems();
         assert_eq!((found.len(), found[0].at, found[49].at), (50, 59, 10));
+    }
+
+    /// Regression: after a restart the page said that nothing had failed.
+    #[tokio::test]
+    async fn problems_outlive_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let failed = |id: &str, ago| UsageRow {
+            id: id.into(),
+            outcome: "error".into(),
+            error_code: "upstream_dns".into(),
+            ..row(clock::now() - ago)
+        };
+        let before = ledger(dir.path());
+        for row in
+            [failed("old", 9 * 24 * 3_600_000), failed("a", 2_000), row(clock::now()), failed("b", 1_000)]
+        {
+            record(&before, row);
+        }
+        before.flush().await;
+        drop(before);
+        let after = ledger(dir.path());
+        record(&after, failed("c", 0));
+        after.load_problems().await;
+        let found: Vec<_> = after.problems().iter().map(|problem| problem.request.clone()).collect();
+        assert_eq!(found, ["c", "b", "a"]);
     }
 
     fn runs_store(dir: &std::path::Path) -> Arc<Store> {

@@ -13,7 +13,7 @@ mod money;
 mod prices;
 mod report;
 
-pub use budget::{Exhausted, Owner, Scope, Shortage, Warning};
+pub use budget::{DayBudget, Exhausted, Owner, Scope, Shortage};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
 pub use ledger::{Ledger, LedgerSettings, Problem, RunUsage, report_from_store};
 pub use minutes::{Counts, Minutes, RequestOutcome};

@@ -8,8 +8,10 @@ use serde_json::{Value, json};
 
 use super::output::OutputFormat;
 use super::package::fetch_package;
+use crate::alerts::{Rule, read_open};
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
+use crate::cli::running::is_answering;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Settings;
 use crate::expert::{
@@ -179,7 +181,27 @@ fn why_not_ready(settings: &Settings, checked: &CheckedBindings, entry: &Registr
     let missing = |(tool, binding): (&String, &Binding)| {
         format!("{tool} is bound to {0}, but the configuration has no [tools.mcp.{0}]", binding.server)
     };
-    entry.not_ready.clone().or_else(|| unknown().map(missing))
+    let no_program = |(tool, binding): (&String, &Binding)| {
+        let server = settings.tools.mcp.get(&binding.server).filter(|_| binding.kind == BindingType::Mcp)?;
+        let why = server.find_program_problem()?;
+        Some(format!("{tool}: its MCP server {} cannot be started: {why}", binding.server))
+    };
+    let name = &entry.package.manifest.name.value;
+    entry
+        .not_ready
+        .clone()
+        .or_else(|| unknown().map(missing))
+        .or_else(|| checked.bindings.tools.iter().find_map(no_program))
+        .or_else(|| problem_in_service(settings, name))
+}
+
+/// Returns why the running `respool serve` says that an expert is not ready.
+fn problem_in_service(settings: &Settings, name: &str) -> Option<String> {
+    let open = read_open(&settings.store.state_dir, clock::now())?;
+    let alert = open
+        .into_iter()
+        .find(|alert| alert.rule == Rule::ExpertNotReady.as_str() && alert.subject == name)?;
+    is_answering(&settings.server.listen).then_some(alert.what)
 }
 
 fn one_line(text: &str) -> String {

@@ -13,7 +13,7 @@ use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Loaded;
-use crate::expert::{Invocation, message_json, settled_operations};
+use crate::expert::{Invocation, Retried, message_json, open_tasks, retry_task};
 use crate::openexperts::visible;
 use crate::store::{EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
@@ -88,15 +88,18 @@ fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Fai
     new_runtime()?.block_on(async { work(Store::open(&config.settings.store)?).await })
 }
 
-/// Lists the invocations that wait, are being executed, or wait for a person, each with the one it waits for.
+/// Lists the invocations that are at work, wait for a person, or wait for their turn, each with the one it
+/// waits for. Those that failed or were escalated are among them until a person has looked after them.
 pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
     with_store(config, async |store| {
         let mut rows = Vec::new();
-        for state in [EntryState::Claimed, EntryState::Held, EntryState::Waiting] {
-            for row in store.entries(expert, state, MOST).await? {
-                let before = if row.is_blocked { store.entry_before(&row.id).await? } else { None };
-                rows.push((row, before.map(|before| before.id)));
-            }
+        for state in [EntryState::Claimed, EntryState::Held] {
+            rows.extend(store.entries(expert, state, MOST).await?.into_iter().map(|row| (row, None)));
+        }
+        rows.extend(open_tasks(&store, expert, MOST).await?.into_iter().map(|task| (task.row, None)));
+        for row in store.entries(expert, EntryState::Waiting, MOST).await? {
+            let before = if row.is_blocked { store.entry_before(&row.id).await? } else { None };
+            rows.push((row, before.map(|before| before.id)));
         }
         let experts: BTreeSet<&str> = rows.iter().map(|(row, _)| row.queue.as_str()).collect();
         let problems = experts.into_iter().filter_map(|name| {
@@ -109,26 +112,48 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
             let mut entry = entry_json(row);
             entry["behind"] = before.clone().into();
             entry["not_ready"] = problem_of(row).cloned().into();
+            entry["retry"] = retry_command(row).into();
             entry
         };
         let line = |(row, before): &(EntryRow, Option<String>)| {
             let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
             let problem = problem_of(row).map(|why| format!("  {} is not ready: {why}", row.queue));
-            format!("{}{behind}{}", entry_line(row), problem.unwrap_or_default())
+            let retry = retry_command(row).map(|command| format!("  try it again: {command}"));
+            format!("{}{behind}{}{}", entry_line(row), problem.unwrap_or_default(), retry.unwrap_or_default())
         };
         arguments.print_rows(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
         Ok(())
     })
 }
 
+/// Returns the command that has an invocation tried again that failed or was escalated.
+fn retry_command(row: &EntryRow) -> Option<String> {
+    EntryState::REPLAYABLE.contains(&row.state).then(|| format!("respool expert retry {}", row.id))
+}
+
+/// Queues an invocation again that failed or was escalated, and says what is not done again.
+pub(super) fn retry_invocation(config: &Loaded, id: &str, comment: Option<&str>) -> Result<(), Failure> {
+    with_store(config, async |store| {
+        let Retried { id: new, settled } =
+            retry_task(&store, id, comment).await.map_err(|error| error.to_string())?;
+        say(&format!("{id} is queued again as {new}"));
+        match settled {
+            Ok(settled) => say_piece(&describe_settled(&settled)),
+            Err(error) => say_on_stderr(&format!("warning: {error}")),
+        }
+        say_on_stderr("A running `respool serve` executes what is queued.");
+        Ok(())
+    })
+}
+
 const INVOCATIONS: Noun = Noun("invocation", "invocations");
 
-/// Returns an entry of the queue as JSON, with times in seconds since 1970.
+/// Returns an entry of the queue as JSON, with times as RFC 3339 writes them.
 fn entry_json(row: &EntryRow) -> Value {
     let process = Invocation::read(&row.payload).map(|invocation| invocation.process).ok();
     json!({"id": row.id, "expert": row.queue, "process": process, "state": row.state.as_str(), "attempts": row.attempt,
-        "run": row.run, "reason": row.note, "accepted": row.accepted / 1_000,
-        "ended": row.ended.map(|millis| millis / 1_000)})
+        "run": row.run, "reason": row.note, "accepted": clock::format_time(row.accepted),
+        "ended": row.ended.map(clock::format_time)})
 }
 
 /// Ends an invocation, and its run where it has one.
@@ -180,7 +205,11 @@ fn entry_line(row: &EntryRow) -> String {
 }
 
 pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Result<(), Failure> {
+    if let DeadLettersCommand::Replay { id } = &command {
+        return retry_invocation(config, id, None);
+    }
     with_store(config, async |store| match command {
+        DeadLettersCommand::Replay { .. } => Ok(()),
         DeadLettersCommand::List { expert, arguments } => {
             let rows = store.entries(expert.as_deref(), EntryState::DeadLetter, MOST).await?;
             let noun = Noun("dead letter", "dead letters");
@@ -194,24 +223,6 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
             let mut shown = entry_json(&row);
             shown["invocation"] = invocation;
             say(&format!("{shown:#}"));
-            Ok(())
-        }
-        DeadLettersCommand::Replay { id } => {
-            let row = store.entry(&id).await?.ok_or_else(|| no_letter(&id))?;
-            let settled = match Invocation::read(&row.payload) {
-                Ok(invocation) => settled_operations(&store, &invocation).await,
-                Err(_) => Ok(Vec::new()),
-            };
-            let new = format!("inv-{:032x}", rand::random::<u128>());
-            if !store.replay(&id, &new).await? {
-                return Err(no_letter(&id));
-            }
-            say(&format!("{id} is queued again as {new}"));
-            match settled {
-                Ok(settled) => say_piece(&describe_settled(&settled)),
-                // The worker reads the same runs, and says more when it ends the invocation.
-                Err(error) => say_on_stderr(&format!("warning: {error}")),
-            }
             Ok(())
         }
         DeadLettersCommand::Remove { id } => {
@@ -236,7 +247,7 @@ fn describe_settled(settled: &[(String, CallOutcome)]) -> String {
     };
     let mut lines: String = settled.iter().map(line).collect();
     if !settled.is_empty() {
-        lines.push_str("  To call it again with the same inputs, send a new event.\n");
+        lines.push_str("  To call it again with the same inputs, fire the trigger again.\n");
     }
     lines
 }
@@ -358,7 +369,7 @@ mod tests {
         ]);
         assert!(text.contains("crm.create_note is not called again: it is not known whether it took effect"));
         assert!(text.contains("crm.tag is not called again: it succeeded before"), "{text}");
-        assert!(text.ends_with("send a new event.\n"), "{text}");
+        assert!(text.ends_with("fire the trigger again.\n"), "{text}");
     }
 
     #[test]

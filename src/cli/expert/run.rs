@@ -191,7 +191,11 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
         }
         let is_over = matches!(
             entry.state,
-            EntryState::Done | EntryState::Failed | EntryState::DeadLetter | EntryState::Held
+            EntryState::Done
+                | EntryState::Escalated
+                | EntryState::Failed
+                | EntryState::DeadLetter
+                | EntryState::Held
         );
         if !is_over {
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -203,6 +207,12 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
         messages.iter().for_each(|row| say(&format!("{:#}", message_json(row))));
         return match entry.state {
             EntryState::Done => Ok(()),
+            EntryState::Escalated => {
+                say(&format!(
+                    "It needs your decision: `respool expert retry {id} --comment TEXT` continues it."
+                ));
+                Ok(())
+            }
             EntryState::Held => {
                 say(
                     "It waits for a person's approval: `respool expert approvals list`. `respool serve` continues it.",
@@ -210,7 +220,7 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
                 Ok(())
             }
             _ => Err(Failure::Failed(format!(
-                "the process failed: {}",
+                "the process failed: {}; `respool expert retry {id}` tries it again, without what was done before",
                 visible(entry.note.as_deref().unwrap_or_default())
             ))),
         };

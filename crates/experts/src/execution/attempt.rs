@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::task::{self, ContextFile, History, Task};
+use super::task::{self, ContextFile, History, PreviousEnd, Task};
 use super::verdict::{self, Verdict};
 use super::worker::Worker;
 use crate::assembly::{RUN_TIMEOUT, RunPlan};
@@ -181,13 +181,13 @@ impl Worker {
         let calls: Vec<MadeCall> = earlier.iter().flat_map(|facts| facts.calls.clone()).collect();
         let settled = verdict::settled_calls(&calls);
         let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.run_plan(settled));
-        let failure = earlier
+        let before = earlier
             .last()
             .and_then(|facts| facts.outcome.as_ref())
-            .map(|outcome| failure_reason(outcome, attempt));
+            .map(|outcome| previous_end(outcome, attempt));
+        let comment = attempt.invocation.comment.as_deref();
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
-        let history =
-            History { log, failure: failure.as_deref(), session: self.session_so_far(attempt).await? };
+        let history = History { log, before, comment, session: self.session_so_far(attempt).await? };
         let text = attempt.task_text(&files, history);
         self.experts.keep_package(&attempt.expert);
         self.experts.agents.start_run(&agent, AgentRequest::from_work(&text, &stands_for), options).await
@@ -245,11 +245,14 @@ impl Worker {
     }
 }
 
-/// Returns why an attempt failed, for the next one.
-fn failure_reason(outcome: &Outcome, attempt: &Attempt<'_>) -> String {
+/// Returns how an attempt ended, for the next one.
+fn previous_end(outcome: &Outcome, attempt: &Attempt<'_>) -> PreviousEnd {
     match verdict::judge_end(outcome, &attempt.process.outputs.items) {
-        Verdict::Failed { reason, .. } => reason,
-        _ => String::new(),
+        Verdict::Failed { reason, .. } => PreviousEnd::Failed(reason),
+        Verdict::Escalated(what) => {
+            PreviousEnd::Escalated(what["reason"].as_str().unwrap_or_default().to_owned())
+        }
+        Verdict::Done(_) | Verdict::Cancelled => PreviousEnd::Failed(String::new()),
     }
 }
 

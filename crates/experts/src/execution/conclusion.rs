@@ -86,8 +86,9 @@ impl Worker {
                 }
                 add_event(&mut what, attempt.invocation);
                 add_unknown(&mut what, unknown);
+                attempt.add_retry(&mut what);
                 self.post_message(attempt.new_message(MessageKind::Escalation, "escalated", what)).await?;
-                self.end_entry(attempt.claimed, EntryEnd::Done, "escalated to a person".to_owned()).await
+                self.end_entry(attempt.claimed, EntryEnd::Escalated, "escalated to a person".to_owned()).await
             }
             Verdict::Cancelled => {
                 self.end_entry(attempt.claimed, EntryEnd::Failed, EntryRow::CANCELLED.to_owned()).await
@@ -161,6 +162,7 @@ impl Worker {
                     if !done.is_empty() {
                         what["done"] = done.into();
                     }
+                    attempt.add_retry(&mut what);
                     let message = attempt.new_message(MessageKind::Escalation, "failed", what);
                     if is_private {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
@@ -253,7 +255,7 @@ impl Worker {
             run: claimed.run.clone(),
             kind: MessageKind::Escalation,
             body: json!({"reason": format!("The attempt cannot go on: {why}."), "context": invocation.payload,
-                "recommendation": format!("Start it again with the installed version: respool expert dead-letters replay {entry}")}),
+                "recommendation": format!("Start it again with the installed version: respool expert retry {entry}")}),
         };
         self.post_message(message).await?;
         self.end_entry(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
@@ -300,6 +302,15 @@ impl Attempt<'_> {
             run: None,
             kind,
             body,
+        }
+    }
+
+    /// Says in a message how a person has the task tried again, and whether it may quote private knowledge.
+    fn add_retry(&self, body: &mut Value) {
+        if let Some(body) = body.as_object_mut() {
+            let command = format!("respool expert retry {}", self.claimed.lease.entry);
+            body.insert("try_again".to_owned(), command.into());
+            body.insert("is_private".to_owned(), self.is_private().into());
         }
     }
 

@@ -12,6 +12,7 @@ mod cleanup;
 mod conclusion;
 mod dry_run;
 mod lateness;
+mod retry;
 mod scratchpad;
 mod settled;
 mod task;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 pub use dry_run::DryRun;
 use lateness::Deadlines;
+pub use retry::{OpenTask, Retried, RetryError, drop_task, open_tasks, retry_task};
 pub use settled::settled_operations;
 pub use worker::{Worker, WorkerScope};
 

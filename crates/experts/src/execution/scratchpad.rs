@@ -121,10 +121,10 @@ impl Worker {
         Ok(Some(own))
     }
 
-    /// Returns true if the work of an owner may still go on. A dead letter may be replayed.
+    /// Returns true if the work of an owner may still go on, also because a person has it tried again.
     async fn is_open(&self, owner: &Owner) -> Result<bool, StoreError> {
         let entry = self.store.entry(&owner.entry).await?;
-        Ok(entry.is_some_and(|entry| !matches!(entry.state, EntryState::Done | EntryState::Failed)))
+        Ok(entry.is_some_and(|entry| entry.state != EntryState::Done && !entry.is_ended_by_person()))
     }
 }
 

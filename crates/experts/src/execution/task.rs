@@ -46,11 +46,20 @@ pub(super) struct ContextFile {
     pub(super) is_of_package: bool,
 }
 
+/// How an attempt ended without a result, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum PreviousEnd {
+    Failed(String),
+    Escalated(String),
+}
+
 /// The text that the model gets about earlier attempts and its session.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History<'a> {
-    /// How the previous attempt failed; `None` for a first attempt.
-    pub(super) failure: Option<&'a str>,
+    /// How the previous attempt ended; `None` for a first attempt.
+    pub(super) before: Option<PreviousEnd>,
+    /// The comment of the person who has the task tried again.
+    pub(super) comment: Option<&'a str>,
     /// The calls of earlier attempts; empty if the process does not resume.
     pub(super) log: &'a [MadeCall],
     /// Results of other invocations in the same session, newest first.
@@ -99,9 +108,18 @@ impl Task<'_> {
     }
 
     fn write_earlier(&self, text: &mut String) {
-        if let Some(failure) = self.history.failure {
-            let _ =
-                write!(text, "\n## The attempt before\n\nIt failed. {}\n", fence_text("the reason", failure));
+        if let Some(before) = &self.history.before {
+            let (end, reason) = match before {
+                PreviousEnd::Failed(reason) => ("It failed.", reason),
+                PreviousEnd::Escalated(reason) => {
+                    ("It was escalated to a person, who has the process tried again.", reason)
+                }
+            };
+            let reason = fence_text("the reason", reason);
+            let _ = write!(text, "\n## The attempt before\n\n{end} {reason}\n");
+        }
+        if let Some(comment) = self.history.comment {
+            let _ = write!(text, "\n## What the person says\n\n{}\n", comment.trim());
         }
         if self.history.log.is_empty() {
             return;

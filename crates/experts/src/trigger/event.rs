@@ -70,6 +70,7 @@ pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: E
         asked: event.at,
         payload: event.payload,
         warnings,
+        comment: None,
     }
 }
 

@@ -42,7 +42,7 @@ fn alert_group(viewer: &Viewer, group: &[&OpenAlert], now: u64) -> Markup {
                 (layout::colour_badge(if is_urgent { "bad" } else { "middling" }, &first.rule.replace('_', " ")))
                 span class="what" { (format::with_code(&headline(group))) }
                 span class="dim" {
-                    @if let Some(until) = silence_end(group) { "silenced until " (format::format_short_time(until, now)) ", " }
+                    @if let Some(until) = silence_end(group) { "silenced until " (format::format_short_time(until, now)) " UTC, " }
                     (format::format_age(since, now))
                 }
             }
@@ -63,6 +63,7 @@ fn headline(group: &[&OpenAlert]) -> String {
         (_, Some(Rule::RunFailed)) => format!("{} runs have failed.", group.len()),
         (_, Some(Rule::TaskFailed)) => format!("{} tasks of experts have failed.", group.len()),
         (_, Some(Rule::DeadLetter)) => format!("{} tasks of experts failed for good.", group.len()),
+        (_, Some(Rule::ExpertNotReady)) => format!("{} experts are not ready.", group.len()),
         (_, Some(Rule::ApprovalWaiting)) => format!("{} requests wait for your approval.", group.len()),
         (_, Some(Rule::BudgetReached)) => format!("{} budgets are spent, or nearly.", group.len()),
         _ => format!("{} upstreams.", group.len()),
@@ -75,7 +76,7 @@ fn alert_item(viewer: &Viewer, alert: &OpenAlert, with_text: bool, now: u64) -> 
     html! {
         li {
             @if with_text { (format::with_code(&alert.what)) " " }
-            span class="dim" { "Since " (format::format_short_time(alert.since, now)) ". " }
+            span class="dim" { "Since " (format::format_short_time(alert.since, now)) " UTC. " }
             @if let Some((address, name)) = link { a href=(address) { (name) } " " }
             @if alert.is_silenced { (layout::button_form(viewer, "/ui/alerts", "End the silence", &alert.what, &[fields[0], fields[1], ("until", "now")])) }
             @else { (layout::button_form(viewer, "/ui/alerts", "Silence for 8 h", &alert.what, &fields)) }
@@ -103,7 +104,11 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::SecondAttempts | Rule::PrefixLost | Rule::RepairsRepeated => requests("period=1h"),
         Rule::QueueWaits | Rule::FirstByteSlow => requests("period=1h&order=first_byte"),
         Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
-        Rule::StateNotWritable | Rule::StateRemoved | Rule::ReloadFailed => None,
+        Rule::StateNotWritable
+        | Rule::StateRemoved
+        | Rule::ReloadFailed
+        | Rule::ExpertNotReady
+        | Rule::LogLinesLost => None,
     }
 }
 

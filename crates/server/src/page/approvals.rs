@@ -1,4 +1,5 @@
-//! Calls that wait for consent, with the exact inputs that will run, and dead letters of experts.
+//! Calls that wait for consent, with the exact inputs that will run, and tasks of experts that failed or were
+//! escalated.
 
 use std::time::Duration;
 
@@ -14,17 +15,15 @@ use super::waterfall::Bar;
 use super::{format, layout, runs};
 use crate::app::App;
 use agent::{ApprovalRequest, Decision, RequestedCall, report};
-use experts::event_of_run;
+use experts::{OpenTask, drop_task, event_of_run, message_json, open_tasks, retry_task};
 use serde_json::Value;
-use store::{ApprovalRow, EntryRow, EntryState, MessageRow};
+use store::ApprovalRow;
 use wire::visible::make_visible;
 
 /// The most of each that are listed.
 const MOST: usize = 200;
 /// How many earlier steps are shown with a request.
 const STEPS: usize = 6;
-/// How many failed tasks are shown.
-const FAILED_TASKS: usize = 20;
 
 pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
@@ -39,11 +38,10 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         );
     }
     let approvals = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
-    let letters = match app.agents.store() {
-        Some(store) => store.entries(None, EntryState::DeadLetter, MOST).await.unwrap_or_default(),
+    let failed = match app.agents.store() {
+        Some(store) => open_tasks(store, None, MOST).await.unwrap_or_default(),
         None => Vec::new(),
     };
-    let failed = failed_tasks(&app).await;
     let mut items = Vec::new();
     for (row, asked) in &approvals {
         let event = match app.agents.store() {
@@ -57,10 +55,9 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         h1 { "Approvals" }
         @if approvals.is_empty() { (layout::empty_note("No call is waiting for approval.")) }
         @for item in &items { (item) }
-        section { h2 { "Dead letters" }
-            @if letters.is_empty() { (layout::empty_note("No task of an expert waits to be tried again or dropped.")) }
-            @for letter in &letters { (dead_letter_item(&viewer, letter)) } }
-        @if !failed.is_empty() { section { h2 { "Tasks that failed" } @for (task, message) in &failed { (failed_task_item(task, message.as_ref())) } } }
+        section { h2 { "Tasks that need you" }
+            @if failed.is_empty() { (layout::empty_note("No task of an expert has failed or was escalated.")) }
+            @for task in &failed { (failed_task_item(&viewer, task)) } }
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
@@ -75,13 +72,13 @@ fn how_to_decide(has_operators: bool) -> Markup {
     if has_operators {
         return html! {
             p class="notice" {
-                "To see the calls that wait for approval and the dead letters, and to decide about them, " a href="/ui/login" { "log in with an operator key" } "."
+                "To see the calls that wait for approval and the failed tasks, and to decide about them, " a href="/ui/login" { "log in with an operator key" } "."
             }
         };
     }
     html! {
         p class="notice" {
-            "To see the calls that wait for approval and the dead letters, and to decide about them, you need an operator key. Name an environment variable that holds one in " code { "operator_keys_env" }
+            "To see the calls that wait for approval and the failed tasks, and to decide about them, you need an operator key. Name an environment variable that holds one in " code { "operator_keys_env" }
             " of " code { "respool.toml" } ", restart respool, and log in here with that key."
         }
     }
@@ -159,48 +156,42 @@ fn call_item(call: &RequestedCall, has_others: bool) -> Markup {
     }
 }
 
-/// Returns the last tasks that failed and are not kept for another attempt, each with its message, if it has
-/// one. Tasks whose message is delivered, or marked as done, are left out.
-async fn failed_tasks(app: &App) -> Vec<(EntryRow, Option<MessageRow>)> {
-    let Some(store) = app.agents.store() else { return Vec::new() };
-    let mut failed = Vec::new();
-    for row in store.newest_entries(EntryState::Failed, FAILED_TASKS).await.unwrap_or_default() {
-        let message = store.message(&format!("{}:failed", row.id)).await.ok().flatten();
-        let is_done = message.as_ref().is_some_and(|message| message.delivered.is_some());
-        if !row.is_ended_by_person() && !is_done {
-            failed.push((row, message));
-        }
-    }
-    failed
-}
-
-fn failed_task_item(task: &EntryRow, message: Option<&MessageRow>) -> Markup {
+/// Shows a task that failed or was escalated, with its message and what can be done.
+fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
+    let OpenTask { row, message } = task;
+    let (action, about) = (format!("/ui/letters/{}", row.id), format!("the task {}", row.id));
+    let body = message.as_ref().map(|message| message_json(message)["body"].take());
+    // Text that may quote private knowledge is not on the page.
+    let body = body.filter(|body| body["is_private"] == false).unwrap_or_default();
+    let reason = body["reason"].as_str().or(row.note.as_deref()).unwrap_or_default();
     html! {
         section class="card" {
-            h3 { (task.queue) }
-            p { code { (task.id) } @if let Some(ended) = task.ended { ", " (format::format_age(ended, clock::now())) } }
-            p { (make_visible(task.note.as_deref().unwrap_or_default())) }
-            @if let Some(run) = &task.run { p { a href={ "/ui/runs/" (run) } { "Show the run" } } }
-            @if let Some(message) = message {
-                p class="dim" {
-                    "Its message says what was done before: " code { "respool expert outbox show " (message.message.id) }
-                    "; " code { "respool expert outbox done " (message.message.id) } " removes it here."
-                }
+            h3 { (row.queue) " " span class="badge" { (row.state.as_str().replace('_', " ")) } }
+            p { code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
+                @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
+            p { (make_visible(reason)) }
+            @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (make_visible(advice)) } }
+            @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (operations_in(done)) } }
+            @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (operations_in(unknown)) } }
+            @if body["payload"].is_object() { details { summary { "The event" } pre { (make_visible(&format!("{:#}", body["payload"]))) } } }
+            form method="post" action=(action) {
+                (layout::csrf_field(viewer))
+                label { "Comment for the agent (optional)" textarea name="comment" rows="2" maxlength="2000" {} }
+                button type="submit" name="what" value="again" aria-label={ "Try again " (about) } { "Try again" }
+                " "
+                button class="quiet" type="submit" name="what" value="drop" aria-label={ "Drop " (about) } { "Drop" }
             }
         }
     }
 }
 
-fn dead_letter_item(viewer: &Viewer, letter: &EntryRow) -> Markup {
-    let (action, about) = (format!("/ui/letters/{}", letter.id), format!("the letter {}", letter.id));
-    html! {
-        section class="card" {
-            h3 { (letter.queue) }
-            p { code { (letter.id) } " " (letter.note.as_deref().unwrap_or("")) }
-            (layout::button_form(viewer, &action, "Try again", &about, &[("what", "again")]))
-            (layout::button_form(viewer, &action, "Drop", &about, &[("what", "drop")]))
-        }
-    }
+/// Names operations with their inputs, as a message lists them.
+fn operations_in(operations: &[Value]) -> Markup {
+    let named = operations.iter().map(|one| {
+        let operation = one["operation"].as_str().unwrap_or_default();
+        make_visible(&format!("{operation} {}", one["inputs"]))
+    });
+    html! { @for (index, text) in named.enumerate() { @if index > 0 { ", " } code { (text) } } }
 }
 
 fn decide_error(has_operators: bool) -> Response {
@@ -252,7 +243,7 @@ pub(super) async fn decide_approval(
     )
 }
 
-pub(super) async fn settle_dead_letter(
+pub(super) async fn settle_task(
     State(app): State<App>,
     Path(id): Path<String>,
     request: Request,
@@ -265,14 +256,14 @@ pub(super) async fn settle_dead_letter(
         return decide_error(app.access.has_operators());
     }
     let Some(store) = app.agents.store() else { return redirect_response("/ui/approvals") };
-    let done = match form.get("what") {
-        "again" => store.replay(&id, &format!("{:032x}", rand::random::<u128>())).await,
-        "drop" => store.drop_dead_letter(&id).await,
-        _ => Ok(false),
+    let what = form.get("what");
+    let is_done = match what {
+        "again" => retry_task(store, &id, Some(form.get("comment"))).await.is_ok(),
+        "drop" => drop_task(store, &id).await.unwrap_or(false),
+        _ => false,
     };
-    if done.unwrap_or(false) {
-        let what = form.get("what");
-        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a dead letter was tried again or dropped on the page");
+    if is_done {
+        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a task was tried again or dropped on the page");
     }
     redirect_response("/ui/approvals")
 }

@@ -6,15 +6,15 @@ use maud::{Markup, html};
 
 use usage::Money;
 
-/// Formats a time in UTC, to the second.
+/// Formats a time, to the second.
 pub(super) fn format_time(millis: u64) -> String {
-    clock::format_time(millis).replace('T', " ").trim_end_matches('Z').to_owned()
+    clock::format_time(millis).replace('T', " ").replace('Z', " UTC")
 }
 
 /// Formats a time in UTC in a list: without its day if that is today's.
 pub(super) fn format_short_time(millis: u64, now: u64) -> String {
     let (text, today) = (format_time(millis), format_time(now));
-    if text[..10] == today[..10] { text[11..].to_owned() } else { text[5..16].to_owned() }
+    if text[..10] == today[..10] { text[11..19].to_owned() } else { text[5..16].to_owned() }
 }
 
 /// Formats a duration with two significant digits.
@@ -126,7 +126,7 @@ mod tests {
     #[test]
     fn numbers_for_people() {
         let at = 1_795_223_698_123;
-        assert_eq!(format_time(at), "2026-11-21 01:14:58");
+        assert_eq!(format_time(at), "2026-11-21 01:14:58 UTC");
         assert_eq!(format_short_time(at, at + 1), "01:14:58");
         assert_eq!(format_short_time(at, at + 86_400_000), "11-21 01:14");
         for (millis, expected) in [

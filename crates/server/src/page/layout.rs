@@ -99,6 +99,12 @@ pub(super) fn scrolling_table(caption: &str, heads: &[(&str, &str)], rows: &Mark
     }
 }
 
+/// Writes what a phone has no columns for below the first words of a row.
+pub(super) fn phone_line(texts: &[&str]) -> Markup {
+    let texts: Vec<&str> = texts.iter().copied().filter(|text| !text.is_empty()).collect();
+    html! { @if !texts.is_empty() { span class="phone" { (texts.join(" · ")) } } }
+}
+
 /// Writes the links to the neighbours of a page of a list, which has at most `size` rows.
 pub(super) fn page_links(query: &PageQuery, path: &str, size: usize, shown: usize, has_more: bool) -> Markup {
     let page = query.page();

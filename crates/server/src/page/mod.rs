@@ -13,6 +13,7 @@ mod exchange;
 mod format;
 mod guard;
 mod layout;
+mod limits;
 mod live;
 mod live_parts;
 mod login;
@@ -50,7 +51,7 @@ pub(super) fn page_routes() -> Router<App> {
         .route("/ui/usage", get(usage::show_usage))
         .route("/ui/approvals", get(approvals::show_approvals))
         .route("/ui/approvals/{id}", post(approvals::decide_approval))
-        .route("/ui/letters/{id}", post(approvals::settle_dead_letter))
+        .route("/ui/letters/{id}", post(approvals::settle_task))
         .route("/ui/login", get(login::show_login).post(login::log_in))
         .route("/ui/logout", post(login::log_out))
         .route("/ui/alerts", post(alerts::silence_alert))

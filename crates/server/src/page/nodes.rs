@@ -16,7 +16,7 @@ pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
                 td { (node.version) }
                 td { code { (node.configuration) } }
                 td class="number" { (node.runs) }
-                td { time datetime=(format::format_time(node.began)) { (format::format_age(node.began, now)) } }
+                td { time datetime=(clock::format_time(node.began)) { (format::format_age(node.began, now)) } }
             }
         }
     };

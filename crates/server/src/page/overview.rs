@@ -172,7 +172,7 @@ fn adaptations(app: &App) -> Markup {
 fn problem_list(app: &App, now: u64) -> Markup {
     let problems = app.usage.problems();
     if problems.is_empty() {
-        return layout::empty_note("No request has failed since respool started.");
+        return layout::empty_note("No request has failed in the last days.");
     }
     let groups = group_problems(&problems);
     html! { div class="lines" { @for group in groups.iter().take(PROBLEMS) { (problem_group(app, group, now)) } } }

@@ -74,6 +74,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
         dl class="facts" {
             dt { "Request" } dd { code { (row.id) } }
             @if !row.details.refused.is_empty() { dt { "Refused" } dd { code { (row.details.refused) } @if !row.details.client.is_empty() { " from " (row.details.client) } } }
+            @if !row.upstream.is_empty() { dt { "Upstream" } dd { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &row.upstream)])) { (row.upstream) } } }
             @if !row.key.is_empty() { dt { "Key" } dd { (row.key) } }
             @if !row.agent.is_empty() { dt { "Agent" } dd { (row.agent) } }
             @if !row.run.is_empty() { dt { "Run" } dd { a href={ "/ui/runs/" (row.run) } { "Show the run" } } }

@@ -120,7 +120,7 @@ fn order_name(order: RequestOrder) -> &'static str {
 }
 
 const HEADS: [(&str, &str); 10] = [
-    ("Time", ""),
+    ("Time (UTC)", ""),
     ("Outcome", ""),
     ("Model", ""),
     ("Key", "wide"),
@@ -150,7 +150,10 @@ fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
         tr class="opens" {
             td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
             td class="cut" { (outcome_badge(row)) }
-            td class="cut" { (row.model) (row.details.refused) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) } }
+            td class="cut" {
+                (row.model) (row.details.refused) @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) }
+                (layout::phone_line(&[&row.key, &row.upstream]))
+            }
             td class="cut wide" { (row.key) }
             td class="cut wide" { (row.upstream) }
             td class="cut wide" { (describe_repairs(row)) }

@@ -124,7 +124,7 @@ async fn run_title(app: &App, id: &str) -> Option<String> {
 
 fn run_table(runs: &[ListedRun]) -> Markup {
     let heads = [
-        ("Started", ""),
+        ("Started (UTC)", ""),
         ("Run", ""),
         ("Agent", "wide"),
         ("State", ""),
@@ -150,7 +150,9 @@ fn run_row(run: &ListedRun, money: format::MoneyColumn, now: u64) -> Markup {
     html! {
         tr class="opens" {
             td class="time" { a href={ (PATH) "/" (row.id) } { (format::format_short_time(row.created, now)) } }
-            td class="cut" { @if let Some(title) = &run.title { (title) } @else { (row.agent) " " span class="dim" { (&row.id[..row.id.floor_char_boundary(8)]) } } }
+            td class="cut" { @if let Some(title) = &run.title { (title) } @else { (row.agent) " " span class="dim" { (&row.id[..row.id.floor_char_boundary(8)]) } }
+                (layout::phone_line(&[if run.title.is_some() { &row.agent } else { "" }, &run.keys]))
+            }
             td class="cut wide" { (row.agent) }
             td { (status_badge(row.status)) }
             td class="cut wide" { (run.keys) }

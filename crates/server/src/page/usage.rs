@@ -10,7 +10,7 @@ use super::chart::{Bar, bar_chart};
 use super::guard::require_viewer;
 use super::query::PageQuery;
 use super::response::page_response;
-use super::{format, layout};
+use super::{format, layout, limits};
 use crate::app::App;
 use store::{Dimension, StoreError, UsageQuery};
 use usage::{Comparison, Money, PriceSource, Report, ReportLine};
@@ -98,6 +98,7 @@ async fn usage_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError
         h1 { "Usage" }
         (period_links(query, period))
         (chosen_filters(query, &only))
+        @if only.is_empty() { (limits::limits_section(app)) }
         @if by_step.lines.is_empty() { (layout::empty_note("No requests in this period.")) }
         @else {
             (usage_charts(&by_step, period, &currency))
