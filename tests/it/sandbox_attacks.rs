@@ -1398,6 +1398,9 @@ for number, name in [found for found in socket.if_nameindex() if found[1] != "lo
             info = (0, 8, index + bytes(8)) if family == socket.AF_INET else (41, 50, bytes(16) + index)
             try: datagrams.sendmsg([b"x"], [info], 0, (host, own)); receiver.recv(1); print(host, "datagram stays")
             except OSError as error: print(host, "datagram", type(error).__name__)
+            datagrams.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name.encode())
+            try: datagrams.sendto(b"x", (host, port))
+            except OSError: pass
 "#;
 
 /// Routes that prohibit do not hold for a socket that is bound to an interface, nor for a datagram that
@@ -1408,17 +1411,26 @@ fn no_interface_leads_around_the_closed_roads() {
     fs::write(site.work("around.py"), AROUND_ROUTES).unwrap();
     let listener =
         std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0"));
-    let port = listener.as_ref().unwrap().local_addr().unwrap().port();
+    let address = listener.as_ref().unwrap().local_addr().unwrap();
+    let port = address.port();
+    let datagrams = std::net::UdpSocket::bind(address).unwrap();
+    datagrams.set_nonblocking(true).unwrap();
     let own = fs::read_to_string("/proc/net/if_inet6").unwrap_or_default();
     let own = own.lines().filter(|line| line.starts_with("fe80")).filter_map(|line| {
         let number = u128::from_str_radix(line.split(' ').next()?, 16).ok()?;
         Some(std::net::Ipv6Addr::from(number).to_string())
     });
     let clouds = ["169.254.169.254", "168.63.129.16", "192.0.0.192", "100.100.100.200"].map(str::to_owned);
-    let hosts: Vec<String> = clouds.into_iter().chain(own).collect();
+    let hosts: Vec<String> = clouds.into_iter().chain(own).chain(["::1".to_owned()]).collect();
     let command = format!("/usr/bin/python3 around.py {port} {}", hosts.join(" "));
-    let said = site.run_at("full", "local.network = true", &[], &[&command]).outputs.concat();
-    assert!(!said.contains(" open\n") && !said.contains("TimeoutError"), "{said}");
+    // A bound socket gets no answer from the loopback of the namespace.
+    let loopback = format!("/usr/bin/python3 around.py {port} 127.0.0.1 127.0.0.53");
+    let outputs = site.run_at("full", "local.network = true", &[], &[&command, &loopback]).outputs;
+    let said = &outputs[0];
+    assert!(!outputs.concat().contains(" open\n") && !said.contains("TimeoutError"), "{outputs:#?}");
+    assert!(outputs[1].contains("127.0.0.53 datagram stays\n"), "{outputs:#?}");
+    let came = datagrams.recv(&mut [0]);
+    assert!(came.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock));
     for host in hosts {
         for way in ["device ConnectionRefusedError", "address ConnectionRefusedError", "datagram stays"] {
             assert!(said.contains(&format!("{host} {way}\n")), "{host} {way}: {said}");

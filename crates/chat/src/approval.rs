@@ -47,9 +47,7 @@ impl SessionGrant {
                 None if changes_history(line) => Self::Never,
                 None => Self::Command(line.trim().to_owned(), directory.clone()),
             },
-            Target::File { real, .. } if !is_hidden(real) && !tools::decides_for_programs(real) => {
-                Self::Tool(tool.to_owned())
-            }
+            Target::File { real, is_kept: false, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
             Target::File { .. } | Target::Other => Self::Never,
         }
     }
@@ -238,7 +236,7 @@ mod tests {
     }
 
     fn file(real: &str) -> Target {
-        Target::File { root: "/w".into(), real: real.into(), written: "README.md".into() }
+        Target::File { root: "/w".into(), real: real.into(), written: "README.md".into(), is_kept: false }
     }
 
     fn workspace() -> (tempfile::TempDir, PathBuf) {
@@ -376,11 +374,18 @@ mod tests {
         assert!(allowed.allows_call("edit_file", &file("src/b"), root));
         assert!(!allowed.allows_call("write_file", &file("a"), root));
         assert_eq!(allowed.list(), ["edit_file, except on hidden files"]);
-        for hidden in [".git/hooks/pre-commit", ".envrc", "a/.cargo/config.toml", "lefthook.yml", "AGENTS.md"]
+        let kept = |real: &str| Target::File {
+            root: "/w".into(),
+            real: real.into(),
+            written: real.into(),
+            is_kept: true,
+        };
+        for asked in
+            [file(".git/hooks/pre-commit"), file("a/.cargo/config.toml"), kept("scripts/hooks/pre-commit")]
         {
-            assert_eq!(SessionGrant::from_target("edit_file", &file(hidden), root), SessionGrant::Never);
+            assert_eq!(SessionGrant::from_target("edit_file", &asked, root), SessionGrant::Never);
             allowed.add(SessionGrant::Never);
-            assert!(!allowed.allows_call("edit_file", &file(hidden), root), "{hidden}");
+            assert!(!allowed.allows_call("edit_file", &asked, root), "{asked:?}");
         }
     }
 

@@ -240,6 +240,7 @@ mod tests {
             root: "/w".into(),
             real: real.into(),
             written: written.into(),
+            is_kept: false,
         };
         let command = |directory: &str| Target::Command { line: "make".into(), directory: directory.into() };
         for (target, expected) in [

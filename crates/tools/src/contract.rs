@@ -105,6 +105,8 @@ pub enum Target {
         real: PathBuf,
         /// The path as it was written, without `..`.
         written: PathBuf,
+        /// Other programs act on it, so commands never write it: settings, and what git's configuration names.
+        is_kept: bool,
     },
     /// The target of a foreign tool.
     #[default]

@@ -39,8 +39,7 @@ pub use local::named_subject;
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{
-    Level, decides_for_programs, held_from_programs, launch, level as sandbox_level, reached_services,
-    remove_temporary_directories,
+    Level, held_from_programs, launch, level as sandbox_level, reached_services, remove_temporary_directories,
 };
 pub use server_problem::{Availability, ServerProblem};
 pub use set::ToolSet;

@@ -175,22 +175,22 @@ impl Call {
         }
     }
 
-    fn target(&self, workspace: &Workspace) -> Target {
+    fn target(&self, workspace: &Workspace, is_kept: bool) -> Target {
         match self {
             Self::Exec { command, workdir, .. } => {
                 Target::Command { line: command.clone(), directory: workdir.real.clone() }
             }
             other => {
                 let Place { real, written } = other.place().clone();
-                Target::File { root: workspace.root.clone(), real, written }
+                Target::File { root: workspace.root.clone(), real, written, is_kept }
             }
         }
     }
 
     /// Returns the subject that rules judge. It does not contain a command's directory: rules for files do
     /// not apply to commands.
-    fn subject(&self, names: Vec<String>, workspace: &Workspace) -> Subject {
-        let target = self.target(workspace);
+    fn subject(&self, names: Vec<String>, workspace: &Workspace, is_kept: bool) -> Subject {
+        let target = self.target(workspace, is_kept);
         let mut subject = Subject { names, target, is_known: true, ..Subject::default() };
         match self {
             Self::Exec { command, .. } => subject.commands.push(command.clone()),
@@ -241,7 +241,8 @@ impl Source for Local {
             let names = vec![offer.spec.name.clone(), offer.name.clone()];
             let call = self.read_call(&offer.spec.name, arguments).await?;
             self.refuse_guarded(&call).await?;
-            Ok(call.subject(names, &self.workspace))
+            let is_kept = self.is_kept(&call).await?;
+            Ok(call.subject(names, &self.workspace, is_kept))
         })
     }
 
@@ -439,6 +440,13 @@ impl Local {
             )));
         }
         Ok(())
+    }
+
+    /// Returns true for a call that changes a file on which other programs act.
+    async fn is_kept(&self, call: &Call) -> Result<bool, ToolError> {
+        let (Call::Write { place, .. } | Call::Edit { place, .. }) = call else { return Ok(false) };
+        let path = self.workspace.root.join(&place.real);
+        self.with_sandbox(move |sandbox| Ok(sandbox.keeps(&path))).await
     }
 
     fn command_directory(&self, place: &Place) -> Result<PathBuf, ToolError> {

@@ -51,7 +51,6 @@ pub(super) use git::{GitWork, writes_repository};
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;
-pub use obeyed::decides_for_programs;
 use places::Places;
 use protected::Protected;
 use services::CommandNetwork;
@@ -195,6 +194,12 @@ impl Sandbox {
             || below == Path::new("respool.toml")
             || self.protected().is_of_git(path)
             || self.places.own.iter().any(|own| path.starts_with(own))
+    }
+
+    /// Returns true for a file that commands never write because other programs act on it.
+    pub(super) fn keeps(&self, path: &Path) -> bool {
+        let below = path.strip_prefix(&self.workspace).unwrap_or(path);
+        obeyed::decides_for_programs(below) || self.protected().keeps(path)
     }
 
     /// True for a repository without a work tree, and a directory that becomes one by a file in it.

@@ -316,7 +316,7 @@ mod tests {
     }
 
     fn file(real: &str, written: &str) -> Target {
-        Target::File { root: "/w".into(), real: real.into(), written: written.into() }
+        Target::File { root: "/w".into(), real: real.into(), written: written.into(), is_kept: false }
     }
 
     fn command(line: &str, directory: &str) -> Target {

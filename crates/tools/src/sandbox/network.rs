@@ -27,9 +27,11 @@ const STARTED: &str = "respool-started";
 /// The addresses at which the command finds this machine's resolver, which may be on loopback. They are of
 /// those that the Internet keeps for documentation.
 const RESOLVERS: [&str; 2] = ["203.0.113.53", "2001:db8::53"];
-/// Link-local addresses, and those at which clouds (Alibaba, Azure, Oracle, Amazon, Google, Scaleway) answer
-/// instead.
-const NEVER: [(&str, u8); 8] = [
+/// Loopback, to which any interface leads, link-local addresses, and those at which clouds (Alibaba, Azure,
+/// Oracle, Amazon, Google, Scaleway) answer instead.
+const NEVER: [(&str, u8); 10] = [
+    ("127.0.0.0", 8),
+    ("::1", 128),
     ("169.254.0.0", 16),
     ("fe80::", 10),
     ("100.100.100.200", 32),

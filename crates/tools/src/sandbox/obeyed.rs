@@ -26,7 +26,7 @@ const ENDINGS: &str = "toml yml yaml json jsonc md";
 pub(super) const RENAMED: &str = ".made-by-a-command";
 
 /// Returns true for a name that has a meaning to other programs.
-pub fn decides_for_programs(path: &Path) -> bool {
+pub(super) fn decides_for_programs(path: &Path) -> bool {
     path.components().any(|part| is_obeyed(part.as_os_str()))
 }
 

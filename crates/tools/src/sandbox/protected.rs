@@ -184,6 +184,14 @@ impl Protected {
         kept
     }
 
+    /// Returns true for a path that commands never write, as things are now.
+    pub(super) fn keeps(&self, path: &Path) -> bool {
+        let mut budget = Budget::new();
+        let search = Search::run(&self.roots, &mut budget, None);
+        let kept = self.find_kept(&search, true, &mut budget);
+        budget.is_spent() || kept.frozen.iter().chain(&kept.missing).any(|place| path.starts_with(place))
+    }
+
     /// Fails while there is something that a command made and that could not be renamed.
     ///
     /// # Errors
@@ -324,6 +332,26 @@ mod tests {
         fs::create_dir_all(top.join(".git")).unwrap();
         fs::write(top.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
         fs::write(top.join(".git/config"), config).unwrap();
+    }
+
+    /// Regression: "always" for one file covered the hooks that git's configuration names.
+    #[test]
+    fn files_that_other_programs_act_on_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        make_repository(&root, "[core]\n\thooksPath = scripts/hooks\n");
+        for directory in ["scripts/hooks", ".vscode", "linked", "mirror/objects", "mirror/refs", "src"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+        }
+        fs::write(root.join("mirror/HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::os::unix::fs::symlink("../linked", root.join(".vscode/to")).unwrap();
+        let protected = Protected::find(&root, &[], &[]);
+        for kept in
+            ["scripts/hooks/pre-commit", "linked/tasks.json", "mirror/config", "mirror/hooks/post-receive"]
+        {
+            assert!(protected.keeps(&root.join(kept)), "{kept}");
+        }
+        assert!(!protected.keeps(&root.join("src/main.rs")) && !protected.keeps(&root.join("new")));
     }
 
     /// Two commands at once could exchange a repository between the search and the mounts of one of them.
