@@ -252,7 +252,7 @@ fn the_log_line_is_never_read() {
             let names: Vec<&str> = reading.filter_map(|it| it.split('(').next()).collect();
             assert_eq!(
                 names,
-                ["start", "trace_context", "traceparent", "kept_exchange"],
+                ["start", "trace_context", "content", "traceparent"],
                 "these read a record"
             );
         }
