@@ -250,11 +250,7 @@ fn the_log_line_is_never_read() {
             };
             let reading = signatures.map(|(signature, _)| signature).filter(|signature| returns(signature));
             let names: Vec<&str> = reading.filter_map(|it| it.split('(').next()).collect();
-            assert_eq!(
-                names,
-                ["start", "trace_context", "content", "traceparent"],
-                "these read a record"
-            );
+            assert_eq!(names, ["start", "trace_context", "content", "traceparent"], "these read a record");
         }
     }
 }
