@@ -105,7 +105,7 @@ pub enum Target {
         real: PathBuf,
         /// The path as it was written, without `..`.
         written: PathBuf,
-        /// Other programs act on it, so commands never write it: settings, and what git's configuration names.
+        /// Commands never write it, because other programs act on it: settings, and hooks of git.
         is_kept: bool,
     },
     /// The target of a foreign tool.
