@@ -189,6 +189,11 @@ start --resume
 await "  The total is wrong. Fix it."
 keys 1 Enter
 await "› What did we do?"
+say "/clear"
+say "/resume"
+await "Number (Enter keeps this conversation)"
+keys 1 Enter
+await "› What did we do?" 2
 keys C-d
 await "left with 0"
 start --resume
@@ -360,6 +365,9 @@ keys Enter
 await "@calc.py · 8 lines"
 await "Read it is."
 await "tokens in" 5
+say "/resume"
+await "Number (Enter keeps this conversation)"
+keys Enter
 say "/compact"
 await "summarised: the conversation had about"
 say "Are you there?"

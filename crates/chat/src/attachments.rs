@@ -34,7 +34,11 @@ pub(super) fn attach_files(line: &str, root: &Path) -> (String, Vec<Mention>) {
             }
             // A word such as `@property` is no mention.
             Err(error) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => continue,
-            Err(error) => (format!("@{shown} is sent as it is written: {error}"), true),
+            Err(error) => {
+                let why = error.to_string();
+                let why = why.split(" (os error").next().unwrap_or_default();
+                (format!("@{shown} is sent as it is written: {why}"), true)
+            }
         };
         mentions.push(Mention { note, is_problem });
     }
@@ -165,7 +169,7 @@ mod tests {
         let (added, mentions) = attach_files("@src/nope.rs @image", dir.path());
         assert_eq!((added.as_str(), mentions.len()), ("", 2));
         assert!(mentions.iter().all(|mention| mention.is_problem));
-        assert!(mentions[0].note.starts_with("@src/nope.rs is sent as it is written: No such file"));
+        assert_eq!(mentions[0].note, "@src/nope.rs is sent as it is written: No such file or directory");
         assert!(mentions[1].note.contains("not text"));
     }
 

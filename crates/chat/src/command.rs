@@ -15,6 +15,8 @@ pub(super) enum Command {
     Clear,
     /// Have the model summarise the conversation.
     Compact,
+    /// Continue an earlier conversation.
+    Resume,
     /// Write the conversation to this file.
     Save(Option<String>),
     Undo,
@@ -24,13 +26,14 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 13] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 14] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
     ("/output", "[N]", "the whole output of the last call, or of call N (also Ctrl-O)"),
     ("/tools", "", "what the assistant can do, and what it has to ask for"),
     ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
+    ("/resume", "", "choose an earlier conversation of this directory and continue it"),
     ("/compact", "", "summarise this conversation, so that more fits into the model's window"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
     ("/undo", "", "restore the files that the last turn with changes changed"),
@@ -88,6 +91,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
         "/tools" => Command::Tools,
         "/cost" => Command::Cost,
         "/clear" | "/new" => Command::Clear,
+        "/resume" => Command::Resume,
         "/compact" => Command::Compact,
         "/undo" => Command::Undo,
         "/quit" | "/exit" => Command::Quit,
@@ -99,6 +103,17 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
 /// Returns the commands that begin with this text.
 pub(super) fn matching_commands(text: &str) -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with(text)).collect()
+}
+
+/// Returns what follows the beginning of a command, if it can be only one: the rest of its name, its argument
+/// and its effect.
+pub(super) fn command_hint(text: &str) -> Option<String> {
+    let begun = |(name, ..): &&(&str, &str, &str)| text.len() > 1 && name.starts_with(text);
+    let exact = COMMANDS.iter().find(|(name, ..)| *name == text);
+    let mut others = COMMANDS.iter().filter(begun);
+    let (name, argument, what) = exact.or_else(|| others.next().filter(|_| others.next().is_none()))?;
+    let space = if argument.is_empty() { "" } else { " " };
+    Some(format!("{}{space}{argument}  {what}", &name[text.len()..]))
 }
 
 /// Returns the list of commands and keys.
@@ -140,6 +155,13 @@ mod tests {
             assert!(matches!(read_command(name), Some(Ok(_))), "{name}");
             assert!(help_text().contains(name));
         }
+        assert_eq!(command_hint("/cl").as_deref(), Some("ear  begin a new conversation"));
+        assert!(command_hint("/model").unwrap().starts_with(" [ID]  show the models"));
+        assert!(command_hint("/approve").unwrap().starts_with(" ID  let the calls"));
+        assert_eq!(
+            [command_hint("/"), command_hint("/c"), command_hint("/model x"), command_hint("x")],
+            [const { None }; 4]
+        );
         assert_eq!(matching_commands("/c"), ["/cost", "/clear", "/compact"]);
     }
 }

@@ -11,7 +11,7 @@ use rustyline::completion::Completer;
 use rustyline::config::Builder;
 use rustyline::error::ReadlineError;
 use rustyline::highlight::Highlighter;
-use rustyline::hint::Hinter;
+use rustyline::hint::{Hint, Hinter};
 use rustyline::history::{FileHistory, History as _};
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{
@@ -23,6 +23,8 @@ use super::attachments::complete_mention;
 use super::command;
 use super::paint::Paint;
 use super::pastes::Pastes;
+use super::screen::terminal_columns;
+use wire::visible::cut_line;
 
 pub(super) const PROMPT: &str = "❯ ";
 /// The beginning of a line that chooses a model.
@@ -218,13 +220,37 @@ struct Keys {
 
 impl Helper for Keys {}
 
+/// The effect of the command that is being typed.
+struct CommandHint(String);
+
+impl Hint for CommandHint {
+    fn display(&self) -> &str {
+        &self.0
+    }
+
+    /// Tab completes.
+    fn completion(&self) -> Option<&str> {
+        None
+    }
+}
+
 impl Hinter for Keys {
-    type Hint = String;
+    type Hint = CommandHint;
+
+    fn hint(&self, line: &str, at: usize, _: &Context<'_>) -> Option<CommandHint> {
+        let room = terminal_columns().saturating_sub(PROMPT.len() + line.len());
+        let hint = command::command_hint(line).filter(|_| at == line.len())?;
+        Some(CommandHint(cut_line(&hint, room)))
+    }
 }
 
 impl Highlighter for Keys {
     fn highlight_prompt<'b, 's: 'b, 'p: 'b>(&'s self, prompt: &'p str, _: bool) -> Cow<'b, str> {
         self.paint.cyan(prompt).into()
+    }
+
+    fn highlight_hint<'h>(&self, hint: &'h str) -> Cow<'h, str> {
+        self.paint.dim(hint).into()
     }
 
     fn highlight<'l>(&self, line: &'l str, _: usize) -> Cow<'l, str> {

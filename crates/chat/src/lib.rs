@@ -27,6 +27,8 @@ mod screen;
 mod session;
 mod terminal;
 mod transcript;
+mod turn_end;
+mod watched;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -269,7 +271,7 @@ fn chat_policy(configured: &PolicyConfig) -> PolicyConfig {
 async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> {
     let began = Instant::now();
     let outcome = session.run_turn(prompt).await;
-    let why = match session::why_not(&outcome) {
+    let why = match turn_end::why_not(&outcome) {
         None if session.lacks_consent() => Some(
             "a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]"
                 .to_owned(),

@@ -266,6 +266,8 @@ mod tests {
         let rows: Vec<usize> = shown.lines().map(|row| row.chars().count()).collect();
         assert_eq!(rows, [4, 58, 48, 3], "{shown}");
         assert!(shown.contains("\n  ┊ xxx"), "{shown}");
+        let shown = text(true, &format!("```\n{}\n```\n", "one two ".repeat(8)));
+        assert!(shown.contains("two \n  ┊ one two"), "it breaks between words: {shown}");
     }
 
     #[test]

@@ -158,19 +158,22 @@ fn lay_out(line: &Line<'_>, width: usize, out: &mut Vec<Row>) {
     }
 }
 
-/// Splits the text into pieces of at most `width` columns, at least one.
+/// Splits the text into pieces of at most `width` columns, at least one: behind a space in the second half of
+/// a piece, or else within a word.
 pub(super) fn split_columns(text: &str, width: usize) -> Vec<String> {
-    let (mut parts, mut used) = (vec![String::new()], 0);
+    let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
+    let (mut parts, mut part, mut used) = (Vec::new(), String::new(), 0);
     for c in text.chars() {
         if used + char_width(c) > width {
-            parts.push(String::new());
-            used = 0;
+            let space = part.rfind(' ').map(|at| at + 1).filter(|&end| columns(&part[..end]) > width / 2);
+            let rest = part.split_off(space.unwrap_or(part.len()));
+            used = columns(&rest);
+            parts.push(std::mem::replace(&mut part, rest));
         }
         used += char_width(c);
-        if let Some(last) = parts.last_mut() {
-            last.push(c);
-        }
+        part.push(c);
     }
+    parts.push(part);
     parts
 }
 

@@ -617,7 +617,7 @@ impl Screen {
         let room = self.width.saturating_sub(line.chars().count() + 6);
         let tail = if has_thought { end_of(&self.thought, room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
-        line + &tail
+        wrap_text(&(line + &tail), self.width)
     }
 
     fn wipe_status(&mut self) {
@@ -659,7 +659,7 @@ impl Screen {
 }
 
 /// Returns the columns of the terminal.
-fn terminal_columns() -> usize {
+pub(super) fn terminal_columns() -> usize {
     let (columns, _) = termimad::terminal_size();
     usize::from(columns).max(20)
 }

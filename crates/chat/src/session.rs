@@ -5,15 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use nix::libc::SIGCONT;
 use serde_json::Value;
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::answers::Answers;
-use super::approval::{Allowed, Asking, Person};
+use super::approval::{Allowed, Person};
 use super::approvals::Approvals;
 use super::attachments::{Mention, attach_files};
 use super::command::{self, Command};
@@ -21,15 +20,15 @@ use super::editor::{self, Input, Lines};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, own_command, run_own_command};
-use super::screen::{Answer, Screen, Shown, format_count, format_seconds};
-use super::terminal::{self, Quiet, SavedTerminal};
+use super::screen::{Screen, format_count, format_seconds};
+use super::terminal::{self, SavedTerminal};
 use super::transcript;
-use agent::{Conversation, Limit, Outcome, Spent};
-use tools::{Approver, Consent, Tools as _, remove_temporary_directories};
+use super::turn_end::{cost_summary, format_thousands, next_step, why_not};
+use super::watched::{Watched, observer_of, wait_for_signal};
+use agent::{Conversation, Outcome, Spent};
+use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
 
-/// The interval at which the status line moves.
-const TICK: Duration = Duration::from_millis(100);
 /// How many questions and answers of a resumed conversation are shown.
 const SHOWN_EXCHANGES: usize = 2;
 /// How many earlier conversations are listed.
@@ -100,38 +99,50 @@ impl Session {
     /// Lists the conversations of this directory and resumes the chosen one. Begins a new one if the person
     /// chooses none.
     pub(super) async fn resume_chosen(&mut self) -> Result<(), String> {
+        match self.choose_past("Enter begins a new conversation").await? {
+            Some(id) => self.resume(&id).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Closes the conversation and resumes the one that the person chooses, if any.
+    async fn change_conversation(&mut self) -> Result<(), String> {
+        let Some(id) = self.choose_past("Enter keeps this conversation").await? else { return Ok(()) };
+        self.conversation.close().await;
+        self.own_outputs.clear();
+        self.resume(&id).await
+    }
+
+    async fn resume(&mut self, id: &str) -> Result<(), String> {
+        self.conversation.resume(id).await.map_err(|why| format!("this conversation: {why}"))?;
+        self.show_last_exchanges();
+        Ok(())
+    }
+
+    /// Lists the conversations of this directory and returns the id of the chosen one. `none`: the effect of
+    /// an empty line.
+    async fn choose_past(&mut self, none: &str) -> Result<Option<String>, String> {
         let past = self.conversation.list_past(SHOWN_PAST).await;
         let past = past.map_err(|why| format!("the conversations of this directory: {why}"))?;
         if past.is_empty() {
             self.show_note("there is no earlier conversation in this directory; this is a new one");
-            return Ok(());
+            return Ok(None);
         }
         let now = clock::now();
         for (index, conversation) in past.iter().enumerate() {
             let age = format_age(now.saturating_sub(conversation.updated));
-            self.screen.write_line(&format!(
-                "{:>3}  {age:>10}  {}",
-                index + 1,
-                one_line(&conversation.title, 60)
-            ));
+            let title = one_line(&conversation.title, 60);
+            self.screen.write_line(&format!("{:>3}  {age:>10}  {title}", index + 1));
         }
-        let chosen = loop {
-            self.screen.write_text("Number (Enter begins a new conversation): ");
-            let mut line = String::new();
-            let read = std::io::stdin().read_line(&mut line);
-            read.map_err(|error| format!("no number could be read: {error}"))?;
-            match chosen_index(&line, past.len()) {
-                Ok(Some(chosen)) => break chosen,
-                Ok(None) => return Ok(()),
+        loop {
+            let Input::Text { text, .. } = editor::read_line(&format!("Number ({none}): ")) else {
+                return Err("no conversation was chosen".to_owned());
+            };
+            match chosen_index(&text, past.len()) {
+                Ok(chosen) => return Ok(chosen.map(|chosen| past[chosen].id.clone())),
                 Err(why) => self.show_problem(&why),
             }
-        };
-        self.conversation
-            .resume(&past[chosen].id)
-            .await
-            .map_err(|why| format!("this conversation: {why}"))?;
-        self.show_last_exchanges();
-        Ok(())
+        }
     }
 
     /// Resumes the last conversation of this directory.
@@ -260,7 +271,8 @@ impl Session {
             Ok(ended) => ended,
             Err(error) => return self.show_problem(&format!("the shell cannot be started: {error}")),
         };
-        if !output.is_empty() && !output.ends_with('\n') {
+        // The terminal has shown the key that interrupted it.
+        if code.is_none() || !(output.is_empty() || output.ends_with('\n')) {
             self.screen.write_text("\n");
         }
         let end = match code {
@@ -405,6 +417,11 @@ impl Session {
                 self.show_note("a new conversation begins; --continue can still resume the last one");
             }
             Command::Compact => self.compact().await,
+            Command::Resume => {
+                if let Err(why) = self.change_conversation().await {
+                    self.show_problem(&why);
+                }
+            }
             Command::Save(path) => self.save_transcript(path.as_deref()),
             Command::Undo => self.undo_turn().await,
             Command::Approvals(wanted) => match self.approvals.run_command(wanted).await {
@@ -567,91 +584,6 @@ async fn learn_names(models: Arc<dyn ModelDirectory>, names: editor::Names) {
     *names.lock().unwrap_or_else(PoisonError::into_inner) = all;
 }
 
-/// Work on a conversation that a person watches.
-struct Watched<'a> {
-    view: &'a mut Screen,
-    inbox: mpsc::UnboundedReceiver<Shown>,
-    allowed: &'a Mutex<Allowed>,
-    stop: CancellationToken,
-    is_attended: bool,
-}
-
-impl Watched<'_> {
-    /// Shows the work until it ends, and stops it when the person wants that. Returns its result, and the
-    /// text typed meanwhile.
-    async fn watch<T>(self, work: impl Future<Output = T>) -> (T, String) {
-        let Self { view, mut inbox, allowed, stop, is_attended } = self;
-        let quiet = if is_attended { Quiet::begin().map(Arc::new) } else { None };
-        let mut interrupts = signal(SignalKind::interrupt()).ok();
-        let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
-        let mut tick = tokio::time::interval(TICK);
-        let mut work = Box::pin(work);
-        let result = loop {
-            tokio::select! {
-                biased;
-                () = wait_for_signal(&mut interrupts) => stop.cancel(),
-                () = wait_for_signal(&mut continues) => {
-                    let _ = quiet.as_ref().map(|quiet| quiet.set_again());
-                    view.forget_drawn();
-                }
-                Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
-                result = &mut work => break result,
-                _ = tick.tick() => {
-                    view.set_typed(quiet.as_ref().map(|quiet| quiet.keep_typed()).unwrap_or_default());
-                    if quiet.as_ref().is_some_and(|quiet| quiet.take_escape()) {
-                        stop.cancel();
-                    }
-                    view.tick();
-                }
-            }
-        };
-        while let Ok(shown) = inbox.try_recv() {
-            view.show(shown);
-        }
-        (result, quiet.map(|quiet| quiet.take_typed()).unwrap_or_default())
-    }
-}
-
-/// Returns what sends the activities of a run to the screen.
-fn observer_of(screen: &mpsc::UnboundedSender<Shown>) -> Arc<agent::Observer> {
-    let shown = screen.clone();
-    Arc::new(move |activity: agent::Activity<'_>| drop(shown.send(Shown::from_activity(activity))))
-}
-
-/// Shows something; a question also gets its answer.
-async fn show_activity(
-    screen: &mut Screen,
-    shown: Shown,
-    quiet: Option<&Arc<Quiet>>,
-    allowed: &Mutex<Allowed>,
-    stop: &CancellationToken,
-) {
-    let Shown::Asking(asking) = shown else { return screen.show(shown) };
-    let Some(quiet) = quiet else {
-        let _ = asking.answer.send(Consent::Refused("it needs consent, and no person can be asked".into()));
-        return;
-    };
-    let answer = screen.ask_person(&asking, quiet).await;
-    let Asking { always, answer: reply, .. } = asking;
-    let consent = match answer {
-        Answer::Yes => Consent::Given,
-        Answer::Always => {
-            allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always);
-            Consent::Given
-        }
-        Answer::No => Consent::DECLINED,
-        Answer::Instead(words) => {
-            Consent::Refused(format!("the person who was asked says instead: {words}").into())
-        }
-        Answer::Stop => {
-            stop.cancel();
-            Consent::DECLINED
-        }
-    };
-    // A turn that was stopped in the meantime does not wait for it.
-    let _ = reply.send(consent);
-}
-
 /// Reads the number of a list that a person wrote; `None` for an empty line.
 fn chosen_index(line: &str, count: usize) -> Result<Option<usize>, String> {
     let line = line.trim();
@@ -673,46 +605,6 @@ fn format_age(millis: u64) -> String {
     }
 }
 
-/// Returns the reason why a turn has no complete answer; `None` when it has one.
-pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
-    match (&outcome.failure, &outcome.limit) {
-        _ if outcome.cancelled => Some("stopped".to_owned()),
-        (Some(failure), _) => Some(format!("no answer: {}", failure.text)),
-        (None, Some(limit)) => Some(limit_text(limit)),
-        (None, None) if outcome.cut => {
-            Some("the answer was cut: it reached the most tokens of one reply; ask for the rest".to_owned())
-        }
-        (None, None) if !outcome.has_answer() => Some("the model gave no answer".to_owned()),
-        (None, None) => None,
-    }
-}
-
-/// Describes the limit at which a turn ended.
-fn limit_text(limit: &Limit) -> String {
-    match limit {
-        Limit::Iterations(count) => {
-            format!("stopped after {count} replies of the model; say \"go on\" to continue")
-        }
-        Limit::Time(millis) => format!("stopped after {}", format_seconds(Duration::from_millis(*millis))),
-        Limit::Tokens(tokens) => format!("stopped after {} tokens", format_thousands(*tokens)),
-        Limit::Loop => {
-            "stopped: the model made the same call again and again, with the same result".to_owned()
-        }
-        Limit::Corrections => {
-            "stopped: the model's replies could not be used, also after a correction".to_owned()
-        }
-    }
-}
-
-/// Returns what the person can do after a failure with this code.
-fn next_step(code: &str) -> &'static str {
-    match code {
-        "context_length_exceeded" => "; /clear begins a new conversation, and --continue still has this one",
-        "model_not_found" => "; /model NAME chooses another one",
-        _ => "; your message is not lost: press ↑ to send it again, or try another /model",
-    }
-}
-
 /// Waits until the terminal hangs up or the process receives a signal to end. Then it stops the turn, which
 /// ends its commands, and restores the terminal. The conversation can be resumed.
 pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<SavedTerminal>) {
@@ -730,68 +622,9 @@ pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<Saved
     std::process::exit(143);
 }
 
-/// Returns the known cost of a turn.
-fn cost_summary(spent: &Spent) -> String {
-    let Spent { tokens, calls, uncounted } = spent;
-    let calls_made =
-        if *calls > 1 { format!(" · {}", format_count(*calls, "model call")) } else { String::new() };
-    if calls == uncounted {
-        return calls_made;
-    }
-    let least = if *uncounted > 0 { "at least " } else { "" };
-    let (prompt, completion) = (format_thousands(tokens.prompt), format_thousands(tokens.completion));
-    format!("{calls_made} · {least}{prompt} tokens in, {completion} out")
-}
-
-/// Waits for a signal; for ever if signals cannot be handled.
-async fn wait_for_signal(signal: &mut Option<Signal>) {
-    match signal {
-        Some(signal) => drop(signal.recv().await),
-        None => std::future::pending().await,
-    }
-}
-
-/// Formats a number with separated thousands.
-fn format_thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_turn_without_a_whole_answer_says_why() {
-        let check = |outcome: &Outcome, expected: Option<&str>| {
-            let why = why_not(outcome);
-            assert_eq!(why.is_some(), expected.is_some(), "{why:?}");
-            assert!(why.unwrap_or_default().contains(expected.unwrap_or_default()));
-        };
-        let answered = Outcome { content: "x".into(), ..Outcome::default() };
-        check(&answered, None);
-        check(&Outcome::default(), Some("no answer"));
-        check(&Outcome { cut: true, ..answered.clone() }, Some("cut"));
-        check(&Outcome { cancelled: true, ..answered.clone() }, Some("stopped"));
-        check(&Outcome { limit: Some(Limit::Iterations(5)), ..answered.clone() }, Some("after 5 replies"));
-        check(&Outcome { limit: Some(Limit::Loop), ..answered }, Some("the same call"));
-    }
-
-    #[test]
-    fn unknown_costs_are_not_shown_as_zero() {
-        let tokens = agent::Tokens { prompt: 1_200, completion: 80, ..Default::default() };
-        for (calls, uncounted, expected) in [
-            (0, 0, ""),
-            (1, 0, " · 1,200 tokens in, 80 out"),
-            (1, 1, ""),
-            (2, 2, " · 2 model calls"),
-            (3, 1, " · 3 model calls · at least 1,200 tokens in, 80 out"),
-        ] {
-            assert_eq!(cost_summary(&Spent { tokens, calls, uncounted }), expected);
-        }
-    }
 
     #[test]
     fn a_number_of_the_list_is_chosen() {
@@ -802,12 +635,5 @@ mod tests {
         }
         let ages = [0, 59, 60, 47 * 60, 48 * 60].map(|minutes| format_age(minutes * 60_000));
         assert_eq!(ages, ["just now", "59 min ago", "1 h ago", "47 h ago", "2 days ago"]);
-    }
-
-    #[test]
-    fn numbers_are_grouped() {
-        for (number, expected) in [(0, "0"), (999, "999"), (1_000, "1,000"), (1_234_567, "1,234,567")] {
-            assert_eq!(format_thousands(number), expected);
-        }
     }
 }

@@ -15,6 +15,8 @@ use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// The rows of the terminal that are left for the head and the question.
 const AROUND: usize = 6;
+/// The columns of the longest answer that stays behind the question.
+const LONGEST_ANSWER: usize = "always".len();
 /// With more rows, the question itself names the command.
 const FEW_ROWS: usize = 5;
 
@@ -170,7 +172,7 @@ impl Screen {
         let asked = format!("{verb}{}{count}?", preview::target_label(&asking.target));
         let keys = format!("[y]es  [n]o{always}  [t]ell it instead{view}");
         let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
-        let on_one_line = columns(&asked) + columns(&keys) + 4 <= self.width;
+        let on_one_line = columns(&asked) + columns(&keys) + 4 + LONGEST_ANSWER <= self.width;
         let (asked, gap) = if on_one_line {
             (asked, " ")
         } else {
@@ -336,6 +338,10 @@ mod tests {
             0,
             "  Change a (+1 −1)? [y]es  [n]o  [a]lways edit_file  [t]ell it instead ",
         );
+        let mut narrow = Screen::new(Box::new(std::io::sink()), Paint(false), false, Answers::Screen);
+        narrow.width = 78;
+        let asked = narrow.question_text(&asking("edit_file", file("calc.py", "calc.py"), Some(diff)), 3, 0);
+        assert!(asked.contains("?\n  [y]es"), "the answer has no room: {asked}");
         check(
             &asking("write_file", file(".git/hooks/pre-commit", "README.md"), Some(diff)),
             60,
