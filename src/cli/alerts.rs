@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, parse_span};
-use super::running::is_answering;
+use super::running::{find_listener, is_answering};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
@@ -107,8 +107,8 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
         alert_json,
         alert_line,
     );
-    let listen = &loaded.settings.server.listen;
-    if !is_answering(listen) {
+    let listen = find_listener(&loaded.settings);
+    if !is_answering(&listen) {
         say_on_stderr(&format!("No respool answers at {listen}: these alerts are those of before it ended."));
     }
 }

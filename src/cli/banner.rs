@@ -66,7 +66,7 @@ fn banner_text(loaded: &Loaded, flags: &Flags, address: SocketAddr, upstreams: &
 /// Lists the models of an upstream. The banner is short: `respool check` gives the cause of a problem.
 fn models_of(upstream: &Reachability, flags: &Flags) -> String {
     match &upstream.problem {
-        Some(_) => format!("cannot be used yet; `{}` says why", check_command(flags)),
+        Some(problem) => format!("cannot be used yet: {problem}; `{}` says what to do", check_command(flags)),
         None => upstream.describe_models(),
     }
 }

@@ -49,7 +49,9 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     say("configuration");
     match &loaded.file {
         Some(path) => findings.ok(&format!("{} can be read", path.display())),
-        None => findings.ok("no respool.toml found; defaults, environment and flags are valid"),
+        None => findings.ok(
+            "no respool.toml in ~/.config/respool or /etc/respool; defaults, environment and flags are valid",
+        ),
     }
     if let Some(file) = &loaded.unread {
         findings.warn(
@@ -277,15 +279,23 @@ impl UpstreamAddress {
         format!("check that the server is running and that {} is right", self.setting_name())
     }
 
-    fn when_wrong(&self) -> String {
-        let url = self.url.trim_end_matches('/');
-        if let Some(base) = url.strip_suffix("/v1").filter(|base| base.ends_with("/v1")) {
-            return format!("write /v1 once: make {} {base}", self.setting_name());
+    fn when_wrong(&self, upstream: &Upstream) -> String {
+        // One `/v1` at its end is not part of it.
+        if self.url.trim_end_matches('/').ends_with("/v1") {
+            return format!("write /v1 once: make {} {}", self.setting_name(), self.url);
         }
-        format!("check that {} is the base URL of an OpenAI-compatible server", self.setting_name())
+        let asked = upstream.address().endpoint_url("/v1/models").unwrap_or_default();
+        let setting = self.setting_name();
+        format!("{asked} was asked: check that {setting} is the base URL of an OpenAI-compatible server")
     }
 
     fn when_key_is_wrong(&self) -> String {
+        let place =
+            if self.place.is_flag() { VLLM_KEY } else { "`api_key` or `api_key_env` of this upstream" };
+        format!("correct the key in {place}: it is the one of `vllm serve --api-key`")
+    }
+
+    fn when_key_is_missing(&self) -> String {
         let key = "the key that the model server was started with (`vllm serve --api-key`)";
         if self.place.is_flag() || self.place.is_default() {
             return format!(
@@ -312,8 +322,9 @@ async fn models_of(
                     format!("check the host name in {}", address.setting_name())
                 }
                 NoModelList::Unreachable(_) => address.when_unreachable().await,
+                NoModelList::KeyMissing(..) => address.when_key_is_missing(),
                 NoModelList::KeyRefused(..) => address.when_key_is_wrong(),
-                _ if problem.is_wrong_address() => address.when_wrong(),
+                _ if problem.is_wrong_address() => address.when_wrong(upstream),
                 _ => "look at the server's log".to_owned(),
             };
             findings.fail(&problem.to_string(), &todo);
@@ -321,6 +332,13 @@ async fn models_of(
         }
     };
     findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
+    if upstream.is_respool(PROBE_WITHIN).await {
+        findings.fail(
+            "this is a respool, not a model server",
+            &format!("make {} that of the model server behind it", address.setting_name()),
+        );
+        return None;
+    }
     if models.is_empty() {
         findings.fail("it lists no models", &format!("load a model, or correct {}", address.setting_name()));
         return None;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::serve::LOCK;
+use crate::config::Settings;
 use crate::server::Listen;
 
 /// How long respool has to answer, which probes its upstreams first.
@@ -32,6 +34,13 @@ pub(super) async fn ask_running(listen: &Listen) -> Option<Vec<RunningUpstream>>
     let reply = client.get(format!("http://{}/ready", listen.local_address())).send().await.ok()?;
     let ready: Value = serde_json::from_slice(&reply.bytes().await.ok()?).ok()?;
     ready["upstreams"].as_array()?.iter().map(RunningUpstream::read).collect()
+}
+
+/// Returns the address of the respool that uses this state directory, or else the configured one.
+pub(super) fn find_listener(settings: &Settings) -> Listen {
+    let noted = std::fs::read_to_string(settings.store.state_dir.join(LOCK)).ok();
+    let noted = noted.and_then(|text| text.parse::<Listen>().ok()).filter(is_answering);
+    noted.unwrap_or_else(|| settings.server.listen.clone())
 }
 
 /// Returns true if something listens at this address.

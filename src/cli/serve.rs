@@ -1,7 +1,8 @@
 //! `respool serve`: starts everything in order, and ends it in order.
 
 use std::fs::{File, TryLockError};
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +33,7 @@ use crate::usage::Ledger;
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
 /// The file in the state directory that a server locks.
-const LOCK: &str = "serve.lock";
+pub(super) const LOCK: &str = "serve.lock";
 /// How long the end waits for threads that read or write files.
 const END: Duration = Duration::from_secs(5);
 
@@ -65,9 +66,12 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
     log_advice(settings, &app.access.key_names());
-    let _lock = hold_state_dir(&settings.store.state_dir);
+    let lock = hold_state_dir(&settings.store.state_dir);
     let hangup = handle_hangup()?;
     let listener = bind_address(&settings.server.listen).await?;
+    if let (Some(lock), Ok(address)) = (&lock, listener.local_addr()) {
+        note_address(lock, address);
+    }
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
     stop_on_signals(&stop, &app.usage, settings.server.limits.drain)?;
     stop_with_terminal(&stop)?;
@@ -142,12 +146,19 @@ fn hold_state_dir(dir: &Path) -> Option<File> {
 
 /// Locks a state directory; `None` if another process has locked it.
 fn lock_state_dir(dir: &Path) -> io::Result<Option<File>> {
-    let file = File::create(dir.join(LOCK))?;
+    let file = File::options().create(true).truncate(false).write(true).open(dir.join(LOCK))?;
     match file.try_lock() {
         Ok(()) => Ok(Some(file)),
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Writes the address of the server into its lock, where other commands find it. Without it they look at the
+/// configured one.
+fn note_address(mut lock: &File, address: SocketAddr) {
+    let text = address.to_string();
+    let _ = lock.set_len(0).and_then(|()| lock.write_all(text.as_bytes()));
 }
 
 /// Logs settings that will not do what their owner expects. `keys`: the names of all client keys.

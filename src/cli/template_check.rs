@@ -98,6 +98,14 @@ enum Rendered {
     Unknown,
 }
 
+/// Returns true for words of a template; other failures of a server say nothing about it.
+fn is_about_template(said: &str, body: &Value) -> bool {
+    let words = said.to_ascii_lowercase();
+    words.contains("template")
+        || words.contains("jinja")
+        || find_rule(said, None, &body.to_string(), &RuleSet::new()).is_some()
+}
+
 async fn render(upstream: &Upstream, body: &Value) -> Rendered {
     for path in ["/apply-template", "/tokenize"] {
         let call = Call {
@@ -113,9 +121,9 @@ async fn render(upstream: &Upstream, body: &Value) -> Rendered {
         let status = answer.status();
         if matches!(status.as_u16(), 400 | 422 | 500) {
             let text = answer.read_excerpt().await;
-            return Rendered::Refused(
-                UpstreamError::from_answer(&upstream.name, status.as_u16(), &text).said,
-            );
+            let said = UpstreamError::from_answer(&upstream.name, status.as_u16(), &text).said;
+            let is_refusal = !status.is_server_error() || is_about_template(&said, body);
+            return if is_refusal { Rendered::Refused(said) } else { Rendered::Unknown };
         }
         if status.is_success()
             && let Ok(Ok(text)) = timeout(PROBE_WITHIN, answer.read_whole(4 << 20)).await

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
 use super::reachability::{Reachability, ask_all};
-use super::running::{RunningUpstream, ask_running};
+use super::running::{RunningUpstream, ask_running, find_listener};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
@@ -77,11 +77,11 @@ fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
 
 fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
     let abort = CancellationToken::new();
-    let listen = &loaded.settings.server.listen;
+    let listen = find_listener(&loaded.settings);
     let (found, running) = new_runtime()?.block_on(async {
         let upstreams = ServedUpstreams::open(&loaded.settings, &abort).await;
         let upstreams = upstreams.map_err(|found| loaded.problems(found))?;
-        Ok::<_, Failure>(tokio::join!(ask_all(&upstreams.fleet, ANSWER_WITHIN), ask_running(listen)))
+        Ok::<_, Failure>(tokio::join!(ask_all(&upstreams.fleet, ANSWER_WITHIN), ask_running(&listen)))
     })?;
     let seen = |name: &str| running.iter().flatten().find(|seen| seen.name == name);
     let rules = RuleFile::new(&loaded.settings.store.state_dir);

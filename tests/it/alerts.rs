@@ -91,7 +91,7 @@ async fn dead_servers_raise_alerts_within_30_s() {
     // Another program comes up, then the server.
     let is_server = Arc::new(AtomicBool::new(false));
     answer_requests(port, Arc::clone(&is_server)).await;
-    let why = "it answers /v1/models with something that is not a list of models";
+    let why = "it answers /v1/models with a web page";
     let ready = exchange(served.address, &Request::get("/ready")).await;
     assert_eq!((ready.status, &ready.json()["upstreams"][0]["problem"]), (503, &json!(why)));
     let checked = tokio::task::spawn_blocking({

@@ -306,7 +306,7 @@ async fn failures_set_the_exit_code() {
     check(&key, 1, &["DEEPINFRA_API_KEY"]);
     let refusal = || Script::json(401, &replies::error(401, "Unauthorized", "AuthenticationError"));
     let fake = FakeVllm::start([refusal().on("GET", "/v1/models")]).await;
-    check(&place.chat(&fake.url(), "", &["-p", "x"]).await, 1, &["rejects the key", "api_key"]);
+    check(&place.chat(&fake.url(), "", &["-p", "x"]).await, 1, &["asks for a key", "api_key"]);
     fake.then(Script::json(400, &replies::error(400, "No such thing.", "BadRequestError")));
     let model = place.chat(&fake.url(), "", &["--model", "m", "-p", "x"]).await;
     check(&model, 1, &["no answer: No such thing."]);

@@ -508,3 +508,21 @@ fn without_certificates_plain_addresses_work() {
     assert!(told.contains("http://127.0.0.1:9/mcp cannot be used"), "{told}");
     assert!(!told.contains("panicked") && !told.contains("certificates"), "{told}");
 }
+
+/// Regression: other commands asked at the configured address, and said that it had ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn other_commands_find_the_running_server() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-120b"]);
+    let served = Served::start(&fake.url());
+    let look = move || {
+        let output = program(served.directory.path(), &["upstreams"]).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        let as_upstream = format!("http://{}", served.address);
+        let (code, checked, _) = run(&["check", "--upstream", &as_upstream], None, &[]);
+        (said, code, checked)
+    };
+    let (said, code, checked) = tokio::task::spawn_blocking(look).await.unwrap();
+    assert!(said.contains("the running respool says: works"), "{said}");
+    assert!(code == 1 && checked.contains("this is a respool, not a model server"), "{checked}");
+}

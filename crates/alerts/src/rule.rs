@@ -71,7 +71,7 @@ macro_rules! rules {
 rules! {
     UpstreamDown = "upstream_down", Critical,
         "The model server does not answer, or another program answers at its address. Requests to it fail unless another server has the same model.",
-        "Check whether the server is running and its `url` is right, read its log, and restart it. `respool check` tries all of them.";
+        "Check whether the server is running and its address is right, read its log, and restart it. `respool check`, with the options of `serve`, says what is wrong.";
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";

@@ -70,7 +70,7 @@ impl Upstream {
                     target: "respool::upstream",
                     upstream = self.name,
                     last = why,
-                    "this upstream fails; until it works again, requests go to other upstreams that serve their model, if there are any"
+                    "this upstream fails: until it works again, requests go to others that serve their model, or wait, or fail"
                 );
             }
             CircuitChange::Closed => {

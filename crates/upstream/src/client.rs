@@ -131,6 +131,11 @@ impl Upstream {
         Ok(Self { state, ..new })
     }
 
+    /// Returns true if it has a key of its own.
+    pub(super) fn has_key(&self) -> bool {
+        self.authorization.is_some()
+    }
+
     /// Returns its address.
     pub fn address(&self) -> &Address {
         &self.address

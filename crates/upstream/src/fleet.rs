@@ -177,7 +177,7 @@ async fn ask_for_models(upstream: &Upstream) -> bool {
     // unasked.
     let models = match upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await {
         Ok(models) => models,
-        Err(NoModelList::KeyRefused(..)) => {
+        Err(NoModelList::KeyRefused(..) | NoModelList::KeyMissing(..)) => {
             if upstream.state.note_refused_list() {
                 tracing::warn!(
                     target: "respool::upstream",

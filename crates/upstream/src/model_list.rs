@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::AUTHORIZATION;
 use http::{HeaderMap, StatusCode};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -70,15 +71,21 @@ pub enum NoModelList {
     /// It does not answer in time.
     #[error("it does not answer /v1/models within {} s", .0.as_secs())]
     Silent(Duration),
-    /// It does not accept the key, or asks for one.
+    /// It does not accept the key.
     #[error("it rejects the key (HTTP {})", .0.as_u16())]
     KeyRefused(StatusCode, Bytes),
+    /// It asks for a key, and got none.
+    #[error("it asks for a key (HTTP {})", .0.as_u16())]
+    KeyMissing(StatusCode, Bytes),
     /// It answers with another error.
     #[error("it answers /v1/models with HTTP {}", .0.as_u16())]
     Status(StatusCode, Bytes),
     /// It answers with something else, as a web page does.
-    #[error("it answers /v1/models with something that is not a list of models")]
-    NotAList,
+    #[error("it answers /v1/models with {}", if *.is_page { "a web page" } else { "something that is not a list of models" })]
+    NotAList {
+        /// It is HTML.
+        is_page: bool,
+    },
 }
 
 impl NoModelList {
@@ -86,8 +93,8 @@ impl NoModelList {
     pub fn is_wrong_address(&self) -> bool {
         match self {
             Self::Status(status, _) => status.is_client_error() || status.is_redirection(),
-            Self::NotAList => true,
-            Self::Unreachable(_) | Self::Silent(_) | Self::KeyRefused(..) => false,
+            Self::NotAList { .. } => true,
+            Self::Unreachable(_) | Self::Silent(_) | Self::KeyRefused(..) | Self::KeyMissing(..) => false,
         }
     }
 
@@ -99,10 +106,10 @@ impl NoModelList {
                 let what = "does not answer /v1/models";
                 UpstreamError::new_broken(name, 504, ErrorCode::UpstreamTimeout, what, "")
             }
-            Self::KeyRefused(status, body) | Self::Status(status, body) => {
+            Self::KeyRefused(status, body) | Self::KeyMissing(status, body) | Self::Status(status, body) => {
                 UpstreamError::from_answer(name, status.as_u16(), &String::from_utf8_lossy(&body))
             }
-            Self::NotAList => {
+            Self::NotAList { .. } => {
                 let what = "answered /v1/models with something that is not a list of models: check its `url`";
                 UpstreamError::new_broken(name, 502, ErrorCode::UpstreamInvalidJson, what, "")
             }
@@ -111,6 +118,14 @@ impl NoModelList {
 }
 
 impl Upstream {
+    /// Returns true if the server is another respool.
+    pub async fn is_respool(&self, within: Duration) -> bool {
+        let asked = timeout(within, self.get_json("/health", HeaderMap::new())).await;
+        let health =
+            asked.ok().and_then(Result::ok).and_then(|(_, body)| serde_json::from_slice::<Value>(&body).ok());
+        health.is_some_and(|health| health["name"] == "respool")
+    }
+
     /// Asks the server for its models, and learns from the list.
     ///
     /// # Errors
@@ -120,18 +135,23 @@ impl Upstream {
         headers: HeaderMap,
         within: Duration,
     ) -> Result<Vec<ListedModel>, NoModelList> {
+        let has_key = self.has_key() || headers.contains_key(AUTHORIZATION);
         // Boxed: the future is large, and part of those of requests.
         let asked = timeout(within, Box::pin(self.get_json("/v1/models", headers))).await;
         let answered = asked.map_err(|_| NoModelList::Silent(within))?;
         let (status, body) = answered.map_err(|error| NoModelList::Unreachable(Box::new(error)))?;
         match status {
             status if status.is_success() => {}
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if has_key => {
                 return Err(NoModelList::KeyRefused(status, body));
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                return Err(NoModelList::KeyMissing(status, body));
             }
             status => return Err(NoModelList::Status(status, body)),
         }
-        let models = read_list(&body).ok_or(NoModelList::NotAList)?;
+        let is_page = body.trim_ascii_start().starts_with(b"<");
+        let models = read_list(&body).ok_or(NoModelList::NotAList { is_page })?;
         self.learn_list(&models);
         Ok(models)
     }
@@ -189,7 +209,10 @@ pub(super) mod tests {
     #[test]
     fn wrong_addresses_are_recognised() {
         let status = |status| NoModelList::Status(status, Bytes::new());
-        assert!(NoModelList::NotAList.is_wrong_address() && status(StatusCode::NOT_FOUND).is_wrong_address());
+        assert!(
+            NoModelList::NotAList { is_page: true }.is_wrong_address()
+                && status(StatusCode::NOT_FOUND).is_wrong_address()
+        );
         assert!(!status(StatusCode::SERVICE_UNAVAILABLE).is_wrong_address());
         assert!(!NoModelList::Silent(Duration::from_secs(1)).is_wrong_address());
     }

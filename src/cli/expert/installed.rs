@@ -11,7 +11,7 @@ use super::package::fetch_package;
 use crate::alerts::{Rule, read_open};
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
-use crate::cli::running::is_answering;
+use crate::cli::running::{find_listener, is_answering};
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Settings;
 use crate::expert::{
@@ -201,7 +201,7 @@ fn problem_in_service(settings: &Settings, name: &str) -> Option<String> {
     let alert = open
         .into_iter()
         .find(|alert| alert.rule == Rule::ExpertNotReady.as_str() && alert.subject == name)?;
-    is_answering(&settings.server.listen).then_some(alert.what)
+    is_answering(&find_listener(settings)).then_some(alert.what)
 }
 
 fn one_line(text: &str) -> String {

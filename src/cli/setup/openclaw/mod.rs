@@ -70,6 +70,14 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
             .into());
         }
     }
+    if let Some(url) = upstream
+        && model_server(&base_url(url))?.is_respool(LIST_WITHIN).await
+    {
+        return Err(format!(
+            "--upstream {url} is a respool: name the model server, or set OpenClaw up for this respool with --url {url}"
+        )
+        .into());
+    }
     let listed = respool.list_models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = choose_models(listed, upstream).await?;
@@ -111,7 +119,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     } else if is_running {
         try_turn(&respool, &edited).await?;
     } else {
-        suggest_start(&respool, upstream);
+        suggest_start(&respool, arguments, upstream);
     }
     Ok(())
 }
@@ -178,7 +186,8 @@ async fn ask_server(url: &str) -> Result<Vec<ListedModel>, Failure> {
         Err(problem) => problem,
     };
     let todo = match &problem {
-        NoModelList::KeyRefused(..) => format!("Export its key as {VLLM_KEY}"),
+        NoModelList::KeyMissing(..) => format!("Export its key as {VLLM_KEY}"),
+        NoModelList::KeyRefused(..) => format!("Correct the key in {VLLM_KEY}"),
         _ if problem.is_wrong_address() => "Correct --upstream".to_owned(),
         _ => match plain_address(url).await {
             Some(plain) => format!("It answers without TLS: write --upstream {plain}"),
@@ -284,9 +293,15 @@ fn explain_rest(edited: &Edited) {
     }
 }
 
-fn suggest_start(respool: &Respool, upstream: Option<&str>) {
+fn suggest_start(respool: &Respool, arguments: &SetupArgs, upstream: Option<&str>) {
     let upstream = upstream.map(|url| format!(" --upstream {}", base_url(url))).unwrap_or_default();
-    say(&format!("respool is not running at {} yet. Start it with: respool serve{upstream}", respool.url));
+    let address = respool.url.split_once("://").map_or(&*respool.url, |(_, address)| address);
+    // Without an option it is where the configuration says.
+    let listen = arguments.url.as_ref().map(|_| format!(" --listen {address}")).unwrap_or_default();
+    say(&format!(
+        "respool is not running at {} yet. Start it with: respool serve{listen}{upstream}",
+        respool.url
+    ));
 }
 
 async fn try_turn(respool: &Respool, edited: &Edited) -> Result<(), Failure> {
