@@ -604,9 +604,16 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
     let Some(_) = confined_bed("").await else { return };
     let outer = folder();
     fs::create_dir(outer.path().join("work")).unwrap();
-    let tools = chat(&outer.path().join("work"));
+    // respool's own, which is not there yet.
+    let own = outer.path().join("own.toml");
+    let mut settings = ToolsConfig::default();
+    settings.local.launcher = Some(launcher());
+    settings.local.own_files = vec![own.clone()];
+    let tools =
+        ToolSet::open_for_chat(&settings, &settings.policy.clone(), &outer.path().join("work")).unwrap();
     let file = outer.path().join("beyond");
-    let write = invocation("shell_command", &json!({"command": format!("echo x > {}", file.display())}));
+    let command = format!("echo x > {}; echo x > {}", own.display(), file.display());
+    let write = invocation("shell_command", &json!({"command": command}));
     for answer in [false, true] {
         let person = Person(answer, std::sync::Mutex::default());
         let said = tools.call(&write, Some(&person)).await.unwrap().text;
@@ -616,6 +623,8 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
         assert_eq!(asked.len(), 2, "{asked:?}");
         assert!(asked[1].starts_with("shell_command outside the sandbox: "), "{asked:?}");
         assert_eq!(file.exists(), answer);
+        assert!(!own.exists());
+        assert_eq!(outer.path().join("own.toml.made-by-a-command").exists(), answer);
     }
 }
 

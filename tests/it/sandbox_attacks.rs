@@ -1234,6 +1234,19 @@ fn settings_in_a_made_repository_stop_no_later_command() {
     }
 }
 
+/// A command makes it, or a cloned repository brings it.
+#[test]
+fn a_chain_of_repositories_holds_nothing_up() {
+    let site = Site::new();
+    let chain = "import os\nfor i in range(1000):\n  os.mkdir('a'); os.chdir('a'); os.mkdir('.git')\n  \
+        open('.git/HEAD', 'w').write('ref: refs/heads/main')";
+    fs::write(site.work("chain.py"), chain).unwrap();
+    let begun = std::time::Instant::now();
+    let outputs = site.run(&[], &["python3 chain.py", "touch x; touch a/.git/x; true"]);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(40), "{:?}", begun.elapsed());
+    assert!(!site.work("a/.git/x").exists(), "{outputs:#?}");
+}
+
 /// The configuration counts that is in force when a command begins, not when respool started.
 #[test]
 fn later_hooks_are_read_only() {

@@ -411,7 +411,7 @@ impl Local {
         let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory, &words)).await?;
         let work = Arc::new(work);
         let mut ran = exec::run_order(order, Reach::Repository(Arc::clone(&work))).await?;
-        if let Some(note) = self.with_sandbox(move |_| Sandbox::end_git(&work)).await? {
+        if let Some(note) = self.with_sandbox(move |_| work.end()).await? {
             ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
         }
         Ok(ran)

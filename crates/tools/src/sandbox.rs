@@ -255,24 +255,6 @@ impl Sandbox {
         GitWork::begin(&repository, words, turn)
     }
 
-    /// Takes over what git wrote, and returns a note on what was not.
-    ///
-    /// # Errors
-    /// When git's index leads elsewhere, or a file cannot be written.
-    pub(super) fn end_git(work: &GitWork) -> io::Result<Option<String>> {
-        if let Some(index) = work.new_index()? {
-            let names = index::read_names(&index, &work.repository.common)?;
-            if let Some(name) = names.iter().find(|name| git::leads_elsewhere(name)) {
-                return Err(io::Error::other(format!(
-                    "the new index names {:?}, which is not in the work tree, so nothing was taken over",
-                    String::from_utf8_lossy(name)
-                )));
-            }
-        }
-        let left = work.take_over()?;
-        Ok((!left.is_empty()).then(|| format!("git also left {}, which was not taken over", left.join(", "))))
-    }
-
     /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
     /// are variables besides those of `passing`.
     ///
@@ -299,7 +281,13 @@ impl Sandbox {
             && matches!(reach, Reach::Workspace | Reach::Repository(_))
             && (has_mounts || !self.accepts_unprotected);
         let begun = is_watched.then(|| self.protected().begin(directory, has_mounts)).transpose()?;
-        let (kept, watched) = begun.unzip();
+        let (kept, mut watched) = begun.unzip();
+        if matches!(reach, Reach::User) {
+            let is_missing = |own: &&PathBuf| own.symlink_metadata().is_err();
+            watched = Some(
+                self.protected().watch_names(self.places.own.iter().filter(is_missing).cloned().collect()),
+            );
+        }
         let kept: Kept = kept.unwrap_or_default();
         let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;

@@ -7,17 +7,19 @@
 //! not run, and its configuration is read-only.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
+use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
-use tempfile::{TempDir, TempPath};
+use rustix::fs::{Mode, mkdirat};
+use tempfile::TempDir;
 use tokio::sync::OwnedRwLockWriteGuard;
 
-use super::handles::{open_directory, open_file};
+use super::handles::{Entry, MOST_TEXT, open_directory, open_file, open_in, read_at_most};
+use super::index::read_names;
 use super::protected::Repository;
 use super::spec::{Cover, Spec};
 use super::temporary::private_directory;
@@ -55,6 +57,7 @@ const MOST_BYTES: u64 = 512 << 20;
 const BYTES_OF_FILE: u64 = 1 << 10;
 /// The beginning of the name of the directory of new objects. git itself removes what an accident left there.
 const NEW_OBJECTS: &str = "tmp_objdir-respool-";
+const LOCK: &str = "index.lock";
 
 fn is_in(names: &str, name: &str) -> bool {
     names.split_ascii_whitespace().any(|known| known == name)
@@ -78,7 +81,7 @@ fn names_program(word: &str) -> bool {
 }
 
 /// Returns true for a name in an index that leads out of the work tree or into git's own directory.
-pub(crate) fn leads_elsewhere(name: &[u8]) -> bool {
+fn leads_elsewhere(name: &[u8]) -> bool {
     name.split(|byte| *byte == b'/').any(|part| {
         // Some file systems do not see what is at the end.
         let seen = part.iter().rposition(|byte| !b". ".contains(byte)).map_or(0, |last| last + 1);
@@ -101,10 +104,12 @@ pub(crate) struct GitWork {
     verb: String,
     /// The first is that of the directory with the index.
     copies: Vec<GitCopy>,
-    /// New objects, among the real ones.
-    objects: TempDir,
-    /// The lock on the index. It is gone when another index was taken over.
-    _lock: TempPath,
+    /// The directory of the index and its lock.
+    own: Dir,
+    lock: Option<Entry>,
+    /// The real objects, and the name of the directory of new ones among them.
+    objects: Dir,
+    new: String,
     /// No other command runs meanwhile.
     _turn: OwnedRwLockWriteGuard<()>,
 }
@@ -116,9 +121,21 @@ type Files = BTreeMap<PathBuf, Vec<u8>>;
 #[derive(Debug)]
 struct GitCopy {
     of: PathBuf,
+    real: Dir,
     directory: TempDir,
     /// Its files when git began.
     before: Files,
+}
+
+impl Drop for GitWork {
+    fn drop(&mut self) {
+        // The lock is gone when another index was taken over, and another git may have made one.
+        if Entry::find(&self.own, OsStr::new(LOCK)) == self.lock {
+            let _ = self.own.remove_file(LOCK);
+        }
+        // git itself removes what stays.
+        let _ = self.objects.remove_dir_all(&self.new);
+    }
 }
 
 impl GitWork {
@@ -132,38 +149,40 @@ impl GitWork {
         words: &[String],
         turn: OwnedRwLockWriteGuard<()>,
     ) -> io::Result<Self> {
-        let lock = repository.own.join("index.lock");
-        OpenOptions::new().write(true).create_new(true).open(&lock).map_err(|error| match error.kind() {
+        let (own, common) = (open_directory(&repository.own)?, open_directory(&repository.common)?);
+        // Not through a link.
+        let objects = open_in(&common, OsStr::new("objects"))?;
+        let mut options = cap_std::fs::OpenOptions::new();
+        let locked = own.open_with(LOCK, options.write(true).create_new(true));
+        locked.map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => io::Error::other(format!(
                 "{} exists: another git is at work in this repository; run the command again when it has ended",
-                lock.display()
+                repository.own.join(LOCK).display()
             )),
             _ => error,
         })?;
-        let lock = TempPath::try_from_path(lock)?;
-        let objects = repository.common.join("objects");
-        if objects.canonicalize()? != objects {
-            return Err(io::Error::other(format!(
-                "{} is a link, which git does not follow here",
-                objects.display()
-            )));
-        }
-        let mut directories = vec![&repository.own, &repository.common];
-        directories.dedup();
-        let copies: io::Result<Vec<GitCopy>> = directories.into_iter().map(|of| GitCopy::make(of)).collect();
-        Ok(Self {
+        let mut work = Self {
             repository: repository.clone(),
             verb: words.iter().find(|word| is_in(WRITING, word)).cloned().unwrap_or_default(),
-            copies: copies?,
-            objects: tempfile::Builder::new().prefix(NEW_OBJECTS).tempdir_in(objects)?,
-            _lock: lock,
+            copies: Vec::new(),
+            lock: Entry::find(&own, OsStr::new(LOCK)),
+            own,
+            objects,
+            new: format!("{NEW_OBJECTS}{:016x}", rand::random::<u64>()),
             _turn: turn,
-        })
+        };
+        mkdirat(&work.objects, &work.new, Mode::RWXU)?;
+        let mut directories = vec![&repository.own, &repository.common];
+        directories.dedup();
+        for of in directories {
+            work.copies.push(GitCopy::make(of)?);
+        }
+        Ok(work)
     }
 
     /// Puts the copies in the places of git's directories.
     pub(super) fn add_to(&self, spec: &mut Spec) {
-        spec.writable.push(self.objects.path().to_owned());
+        spec.writable.push(self.repository.common.join("objects").join(&self.new));
         for copy in &self.copies {
             spec.covers.push(Cover { from: copy.directory.path().to_owned(), to: copy.of.clone() });
             spec.frozen.retain(|place| *place != copy.of);
@@ -173,39 +192,30 @@ impl GitWork {
 
     /// Returns the variables that lead git to its objects.
     pub(super) fn variables(&self) -> [(&'static str, OsString); 2] {
-        let objects = self.repository.common.join("objects").into_os_string().into_vec();
+        let real = self.repository.common.join("objects");
+        let new = real.join(&self.new);
         let escape = |byte: u8| (byte == b'"' || byte == b'\\').then_some(b'\\').into_iter().chain([byte]);
-        let quoted = [b'"'].into_iter().chain(objects.into_iter().flat_map(escape)).chain([b'"']);
+        let real = real.into_os_string().into_vec();
+        let quoted = [b'"'].into_iter().chain(real.into_iter().flat_map(escape)).chain([b'"']);
         [
-            ("GIT_OBJECT_DIRECTORY", self.objects.path().into()),
+            ("GIT_OBJECT_DIRECTORY", new.into()),
             ("GIT_ALTERNATE_OBJECT_DIRECTORIES", OsString::from_vec(quoted.collect())),
         ]
     }
 
-    /// Returns the index that git has written, if it is another one.
+    /// Takes over what git wrote, and returns a note on what it left besides.
     ///
     /// # Errors
-    /// When it cannot be read.
-    pub(super) fn new_index(&self) -> io::Result<Option<PathBuf>> {
-        let Some(copy) = self.copies.first() else { return Ok(None) };
-        let index = Path::new("index");
-        let after = files_of(&open_directory(copy.directory.path())?)?;
-        // A pipe in its place is no index, and would never be read to its end.
-        let is_new = after.contains_key(index) && after.get(index) != copy.before.get(index);
-        Ok(is_new.then(|| copy.directory.path().join(index)))
-    }
-
-    /// Takes over what git wrote, and returns the names of what it left besides.
-    ///
-    /// # Errors
-    /// When a file cannot be written, or another git has changed it.
-    pub(super) fn take_over(&self) -> io::Result<Vec<String>> {
-        let common = open_directory(&self.repository.common)?;
-        take_over_objects(self.objects.path(), &common.open_dir("objects")?)?;
+    /// When git's index leads elsewhere, a file cannot be written, or another git has changed it.
+    pub(crate) fn end(&self) -> io::Result<Option<String>> {
+        let read = |copy: &GitCopy| files_of(&open_directory(copy.directory.path())?);
+        let all = self.copies.iter().map(read).collect::<io::Result<Vec<Files>>>()?;
+        self.check_index(&all)?;
+        take_over_objects(&open_in(&self.objects, OsStr::new(&self.new))?, &self.objects)?;
         let is_of_index = is_in(OF_INDEX, &self.verb);
         let may_remove = is_in(REMOVING, &self.verb);
         let mut left = Vec::new();
-        for copy in &self.copies {
+        for (copy, after) in self.copies.iter().zip(all) {
             // `HEAD` and the index of a repository are not those of its linked work trees.
             let is_shared = copy.of != self.repository.own;
             let is_wanted = |name: &Path| match name.to_str().filter(|name| is_in(TAKEN_OVER, name)) {
@@ -217,54 +227,72 @@ impl GitWork {
                 Some(name) => !is_of_index && (!is_shared || is_in(SHARED, name)),
                 None => !is_of_index,
             };
-            left.extend(copy.take_over(is_wanted, may_remove)?);
+            left.extend(copy.take_over(&after, is_wanted, may_remove)?);
         }
-        Ok(left)
+        Ok((!left.is_empty()).then(|| format!("git also left {}, which was not taken over", left.join(", "))))
+    }
+
+    /// Fails for a new index that names what is not in the work tree.
+    fn check_index(&self, all: &[Files]) -> io::Result<()> {
+        let index = Path::new("index");
+        let (Some(copy), Some(common)) = (self.copies.first(), self.copies.last()) else { return Ok(()) };
+        let new = all.first().and_then(|files| files.get(index));
+        let Some(new) = new.filter(|new| copy.before.get(index) != Some(new)) else { return Ok(()) };
+        let config = open_file(&common.real, Path::new("config")).ok().flatten();
+        let config = config.and_then(|file| read_at_most(file, MOST_TEXT)).unwrap_or_default();
+        let names = read_names(new, &String::from_utf8_lossy(&config));
+        let names = names.ok_or_else(|| io::Error::other("respool cannot read the new index"))?;
+        let Some(name) = names.iter().find(|name| leads_elsewhere(name)) else { return Ok(()) };
+        Err(io::Error::other(format!(
+            "the new index names {:?}, which is not in the work tree, so nothing was taken over",
+            String::from_utf8_lossy(name)
+        )))
     }
 }
 
 impl GitCopy {
     fn make(of: &Path) -> io::Result<Self> {
         let (directory, real) = (private_directory()?, open_directory(of)?);
+        let before = files_of(&real)?;
         for entry in real.entries()? {
             let (name, kind) = entry.and_then(|entry| Ok((entry.file_name(), entry.file_type()?)))?;
-            let to = directory.path().join(&name);
             if kind.is_dir() {
-                fs::create_dir(to)?;
+                fs::create_dir(directory.path().join(name))?;
             } else if kind.is_file()
                 && !is_lock(Path::new(&name))
-                && let Some(mut from) = open_file(&real, Path::new(&name))?
+                && let Some(file) = open_file(&real, Path::new(&name))?
             {
-                let permissions = from.metadata()?.permissions();
-                io::copy(&mut from, &mut File::create(&to)?)?;
-                fs::set_permissions(to, permissions)?;
+                fs::write(directory.path().join(name), read_at_most(file, MOST_TEXT).unwrap_or_default())?;
             }
         }
-        let before = files_of(&real)?;
-        for (name, content) in before.iter().filter(|(name, _)| name.parent() != Some(Path::new(""))) {
+        for (name, content) in &before {
             let to = directory.path().join(name);
             to.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(to, content)?;
         }
-        Ok(Self { of: of.to_owned(), directory, before })
+        Ok(Self { of: of.to_owned(), real, directory, before })
     }
 
     /// Returns the configuration, and directories in which git changes nothing.
     fn read_only(&self) -> impl Iterator<Item = PathBuf> {
-        let entries = fs::read_dir(&self.of).into_iter().flatten().flatten();
-        let is_read_only = |entry: &fs::DirEntry| {
+        let entries = self.real.entries().into_iter().flatten().flatten();
+        let is_read_only = |entry: &cap_std::fs::DirEntry| {
             let name = entry.file_name();
             let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
             (is_directory && !REFERENCES.iter().any(|directory| name == *directory))
                 || name.to_string_lossy().starts_with("config")
         };
-        entries.filter(is_read_only).map(|entry| entry.path())
+        entries.filter(is_read_only).map(|entry| self.of.join(entry.file_name()))
     }
 
     /// Takes over the wanted files that git changed, and those that it removed where it `may_remove` some.
-    fn take_over(&self, is_wanted: impl Fn(&Path) -> bool, may_remove: bool) -> io::Result<Vec<String>> {
-        let real = open_directory(&self.of)?;
-        let after = files_of(&open_directory(self.directory.path())?)?;
+    fn take_over(
+        &self,
+        after: &Files,
+        is_wanted: impl Fn(&Path) -> bool,
+        may_remove: bool,
+    ) -> io::Result<Vec<String>> {
+        let real = &self.real;
         let names: BTreeSet<&PathBuf> = self.before.keys().chain(after.keys()).collect();
         let is_changed = |name: &&PathBuf| self.before.get(*name) != after.get(*name);
         // A log grows, and a reference stays.
@@ -285,19 +313,19 @@ impl GitCopy {
         let (written, removed): (Vec<&PathBuf>, Vec<&PathBuf>) =
             taken.into_iter().partition(|name| after.contains_key(*name));
         for name in &written {
-            self.check_unchanged(&real, name)?;
+            self.check_unchanged(real, name)?;
         }
         // `a/b` goes before there is an `a`.
         for name in removed {
-            self.check_unchanged(&real, name)?;
+            self.check_unchanged(real, name)?;
             let is_lasting = name.to_str().is_some_and(|name| is_in(LASTING, name));
             if !is_lasting {
                 real.remove_file(name)?;
-                remove_empty(&real, name);
+                remove_empty(real, name);
             }
         }
         for name in written {
-            self.write(&real, name, &after[name])?;
+            self.write(real, name, &after[name])?;
         }
         let is_other = |name: &PathBuf| {
             !after.contains_key(name)
@@ -392,14 +420,13 @@ fn remove_empty(real: &Dir, name: &Path) {
 }
 
 /// Moves new objects to the others. None is replaced, and an index of a pack comes after its pack.
-fn take_over_objects(from: &Path, to: &Dir) -> io::Result<()> {
+fn take_over_objects(source: &Dir, to: &Dir) -> io::Result<()> {
     let is_hex = |name: &str| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_hexdigit());
     let is_object = |directory: &str, name: &str| match name.strip_prefix("pack-") {
         Some(pack) => directory == "pack" && pack.split_once('.').is_some_and(|(name, _)| is_hex(name)),
         None => directory.len() == 2 && is_hex(directory) && is_hex(name),
     };
-    let source = open_directory(from)?;
-    for directory in names_in(&source)? {
+    for directory in names_in(source)? {
         let Ok(inner) = source.open_dir(&directory) else { continue };
         let mut names = names_in(&inner)?;
         names.retain(|name| is_object(&directory, name));

@@ -13,8 +13,6 @@ use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
-/// Larger indexes are not read.
-const MOST_BYTES: usize = 512 << 20;
 /// Larger files of configuration are not read.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 /// A handle that only names a place.
@@ -101,14 +99,6 @@ pub(super) fn open_file(directory: &Dir, name: &Path) -> io::Result<Option<fs::F
     options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     let file = directory.open_with(name, &options)?.into_std();
     Ok(file.metadata()?.is_file().then_some(file))
-}
-
-/// Reads a regular file, through no link: a command may have put anything there.
-pub(super) fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(openat(CWD, path, flags, Mode::empty())?);
-    let failed = || io::Error::other(format!("{} is not a file, or is too large", path.display()));
-    read_at_most(file, MOST_BYTES).ok_or_else(failed)
 }
 
 /// Reads a small text, also through links, where a command may have put anything: a pipe would never end, and

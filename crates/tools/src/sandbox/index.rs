@@ -1,11 +1,6 @@
 //! The entries of a git index, read without git: commands write indexes, and to read one with git starts git.
 //! The format is that of gitformat-index(5), versions 2 to 4.
 
-use std::io;
-use std::path::Path;
-
-use super::handles::{read_file, read_small};
-
 /// The longest name of an entry, as paths have it, and the most bytes of all names: in version 4 they share
 /// their beginnings, so that a small file can stand for much.
 const LONGEST_NAME: usize = 4096;
@@ -13,15 +8,11 @@ const MOST_NAMES: usize = 128 << 20;
 /// The flag of an entry that has more flags.
 const EXTENDED: u8 = 0x40;
 
-/// Reads the names in an index that is not split. `common`: git's directory with the configuration.
-///
-/// # Errors
-/// When it cannot be read, or is not an index.
-pub(super) fn read_names(file: &Path, common: &Path) -> io::Result<Vec<Vec<u8>>> {
-    let config = read_small(&common.join("config")).unwrap_or_default().to_ascii_lowercase();
-    let digest = if config.contains("objectformat") && config.contains("sha256") { 32 } else { 20 };
-    let unknown = || io::Error::other(format!("{} is not an index that respool reads", file.display()));
-    parse(&read_file(file)?, digest).ok_or_else(unknown)
+/// Reads the names in an index that is not split; `None` for anything else. `config`: the repository's.
+pub(super) fn read_names(index: &[u8], config: &str) -> Option<Vec<Vec<u8>>> {
+    let config = config.to_ascii_lowercase();
+    let is_sha256 = config.contains("objectformat") && config.contains("sha256");
+    parse(index, if is_sha256 { 32 } else { 20 })
 }
 
 /// Returns the names of the entries; `None` for anything else than an index.
@@ -73,6 +64,7 @@ fn read_offset(body: &[u8], at: &mut usize) -> Option<usize> {
 mod tests {
     use super::*;
     use std::fs;
+    use std::path::Path;
 
     fn git(directory: &Path, arguments: &[&str]) {
         let mut git = std::process::Command::new("git");
@@ -97,7 +89,8 @@ mod tests {
             let own = top.join(".git");
             for version in ["--index-version=2", "--index-version=4"] {
                 git(&top, &["update-index", version]);
-                let names = read_names(&own.join("index"), &own).unwrap();
+                let config = fs::read_to_string(own.join("config")).unwrap();
+                let names = read_names(&fs::read(own.join("index")).unwrap(), &config).unwrap();
                 let names: Vec<_> = names.iter().map(|name| String::from_utf8_lossy(name)).collect();
                 assert_eq!(
                     names,

@@ -8,8 +8,8 @@ use super::super::programs::{Resolved, resolve_symlinks};
 use super::search::Budget;
 
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
-/// for a hundred, 2.5 s for four hundred, minutes for three thousand). A long path counts as several: it is
-/// up to four times in one argument of a program, which has 131,072 bytes at most.
+/// for a hundred, 2.5 s for four hundred, minutes for three thousand). A long path counts as several: all are
+/// in one argument of a program, which has 131,072 bytes at most, and a byte takes up to three there.
 const MOST_MOUNTS: usize = 160;
 const BYTES_OF_MOUNT: usize = 190;
 
@@ -89,7 +89,8 @@ impl Kept {
             let root = roots.iter().find(|root| place.starts_with(root))?;
             Some(root.join(place.strip_prefix(root).ok()?.iter().next().unwrap_or_default()))
         };
-        let firsts: BTreeSet<PathBuf> = self.frozen.iter().chain(&self.pinned).filter_map(first).collect();
+        let firsts = self.frozen.iter().chain(&self.pinned).filter_map(first);
+        let firsts: BTreeSet<PathBuf> = firsts.filter(|first| own.as_ref() != Some(first)).collect();
         let all: BTreeSet<PathBuf> = roots.iter().cloned().collect();
         for (whole, spared) in [(firsts, own.clone()), (all.clone(), own), (all, None)] {
             if self.fits(roots) {

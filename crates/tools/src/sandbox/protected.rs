@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::handles::{Entry, open_directory, read_line};
-use super::harmless::is_harmless;
 use super::kept::Kept;
 use super::obeyed::{linked_settings, links_in, named_by_configuration};
-use super::search::{Budget, Search};
+use super::search::{Budget, Search, is_of_git};
 use super::watched::Watched;
 
 /// The longest that a command waits for another one's search.
@@ -102,7 +101,7 @@ impl Protected {
         let is_alone = nothing_runs && locks.are_alone;
         let mut budget = Budget::new();
         let search = Search::run(&self.roots, &mut budget, None);
-        self.learn(&search, is_alone, &mut budget);
+        self.learn(&search, is_alone);
         let mut kept = self.find_kept(&search, has_mounts, &mut budget);
         if is_alone {
             let entries = kept.links.iter().map(|(link, target)| (link.clone(), Entry::Link(target.clone())));
@@ -119,34 +118,48 @@ impl Protected {
         }
         let watched = Watched {
             protected: Arc::clone(self),
+            roots: self.roots.clone(),
             closed: search.closed,
             missing: kept.missing.clone(),
             unsearched: kept.unsearched.clone(),
-            _locks: locks.share()?,
+            _locks: Some(locks.share()?),
         };
         Ok((kept, watched))
     }
 
-    /// Takes note of what is there although no command made it, and forgets what is gone. What starts nothing
-    /// may be a command's: it is judged again when the next one has ended.
-    fn learn(&self, search: &Search, is_alone: bool, budget: &mut Budget) {
+    /// Returns what looks at names alone, at which nothing must be made.
+    pub(super) fn watch_names(self: &Arc<Self>, missing: BTreeSet<PathBuf>) -> Watched {
+        let (roots, none) = (Vec::new(), BTreeSet::new());
+        Watched {
+            protected: Arc::clone(self),
+            roots,
+            closed: none.clone(),
+            missing,
+            unsearched: none,
+            _locks: None,
+        }
+    }
+
+    /// Takes note of the settings that are there although no command made them, and forgets what is gone. A
+    /// repository counts as the person's only if it was there at the start.
+    fn learn(&self, search: &Search, is_alone: bool) {
         let mut state = self.state();
         let is_unsearched = |path: &Path| search.unfinished.iter().any(|root| path.starts_with(root));
         state.known.retain(|path, known| {
             let is_same = search.entries.get(path) == Some(&known.entry);
-            let is_kept = is_same || is_unsearched(path) || (known.is_sure && !is_alone);
             known.is_sure |= is_alone && is_same;
-            is_kept
+            is_same || is_unsearched(path) || (known.is_sure && !is_alone)
         });
-        if !is_alone {
-            return;
+        if is_alone {
+            let settings = search.entries.iter().filter(|(path, _)| !is_of_git(path));
+            let known = |entry: &Entry| Known { entry: entry.clone(), is_sure: true };
+            state.known.extend(settings.map(|(path, entry)| (path.clone(), known(entry))));
+            state.tops = search
+                .repositories()
+                .chain(self.roots.iter().map(PathBuf::as_path))
+                .map(Path::to_owned)
+                .collect();
         }
-        for (path, entry) in &search.entries {
-            if budget.take(1) && !state.known.contains_key(path) && !is_harmless(path, budget) {
-                state.known.insert(path.clone(), Known { entry: entry.clone(), is_sure: true });
-            }
-        }
-        state.tops = search.repositories().map(Path::to_owned).chain(self.roots.iter().cloned()).collect();
     }
 
     /// Finds what is read-only. Of what commands made, that is only what mounts can keep so.
@@ -371,10 +384,10 @@ mod tests {
         // The same file as before.
         fs::write(made.join(".git/config"), HARMFUL).unwrap();
         let notes = watched.restore();
-        assert_eq!(notes.len(), 2, "{notes:?}");
+        assert_eq!(notes.len(), 3, "{notes:?}");
         let is_named = |name: &str| notes.iter().any(|note| note.contains(name));
-        assert!(is_named("late/.git") && is_named("made/.git"), "{notes:?}");
-        assert!(first.join(".git").exists() && cloned.join(".git").exists());
+        assert!(is_named("late/.git") && is_named("made/.git") && is_named("cloned/.git"), "{notes:?}");
+        assert!(first.join(".git").exists());
         assert!(running.restore().is_empty());
     }
 

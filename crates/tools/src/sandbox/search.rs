@@ -67,6 +67,11 @@ pub(super) struct Search {
     pub(super) unfinished: BTreeSet<PathBuf>,
 }
 
+/// True for an entry that makes its directory a repository.
+pub(super) fn is_of_git(path: &Path) -> bool {
+    path.ends_with(".git") || path.ends_with("HEAD")
+}
+
 /// True for a directory with the names of one of git's. A linked work tree's has some of them elsewhere.
 pub(super) fn is_repository(has: impl Fn(&str) -> bool) -> bool {
     has("HEAD") && (has("commondir") || (has("objects") && has("refs")))

@@ -71,28 +71,24 @@ pub(super) struct Cover {
     pub(super) to: PathBuf,
 }
 
-/// A path as text. One that is not UTF-8, or would be much longer in JSON, becomes a text that no path has: a
-/// zero, and its bytes in hexadecimal.
+/// A path as text: what is not plain ASCII, as in a URL.
 mod path {
     use std::ffi::OsString;
     use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
     use std::path::{Path, PathBuf};
 
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer, de::Error as _};
+    use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+
+    const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'\\');
 
     pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        let add_hex = |text: String, byte: &u8| text + &format!("{byte:02x}");
-        let hex = || path.as_os_str().as_bytes().iter().fold("\0".to_owned(), add_hex);
-        let is_plain = |text: &&str| !text.contains(|c: char| c.is_control() || "\"\\".contains(c));
-        path.to_str().filter(is_plain).map_or_else(hex, str::to_owned).serialize(to)
+        percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string().serialize(to)
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
         let text = String::deserialize(from)?;
-        let Some(hex) = text.strip_prefix('\0') else { return Ok(text.into()) };
-        let byte = |at: usize| u8::from_str_radix(hex.get(at..at + 2).unwrap_or_default(), 16);
-        let bytes: Result<Vec<u8>, _> = (0..hex.len()).step_by(2).map(byte).collect();
-        Ok(OsString::from_vec(bytes.map_err(D::Error::custom)?).into())
+        Ok(OsString::from_vec(percent_decode_str(&text).collect()).into())
     }
 }
 

@@ -14,19 +14,21 @@ use super::handles::{Entry, MOST_TEXT, open_directory, open_file, read_at_most};
 use super::harmless::is_harmless;
 use super::obeyed::{RENAMED, is_obeyed};
 use super::protected::{Known, Locks, Protected};
-use super::search::{Budget, Search};
+use super::search::{Budget, Search, is_of_git};
 
 /// The state of a workspace when a command began.
 #[derive(Debug)]
 pub(in super::super) struct Watched {
     pub(super) protected: Arc<Protected>,
+    /// The places that are searched.
+    pub(super) roots: Vec<PathBuf>,
     /// Directories that were closed already.
     pub(super) closed: BTreeSet<PathBuf>,
     /// Names at which nothing must be made.
     pub(super) missing: BTreeSet<PathBuf>,
     /// Places in which the command could write nothing.
     pub(super) unsearched: BTreeSet<PathBuf>,
-    pub(super) _locks: Locks,
+    pub(super) _locks: Option<Locks>,
 }
 
 impl Watched {
@@ -43,7 +45,7 @@ impl Watched {
         });
         let mut notes: Vec<String> = unsearched.collect();
         let mut budget = Budget::new();
-        let after = Search::run(&self.protected.roots, &mut budget, Some(&self.closed));
+        let after = Search::run(&self.roots, &mut budget, Some(&self.closed));
         notes.extend(
             after
                 .opened
@@ -60,12 +62,12 @@ impl Watched {
             self.put_right(name, None, &mut notes);
         }
         for (link, Known { entry, is_sure }) in &known {
-            if *is_sure && entry.is_link() && !is_of_git(link) {
+            if *is_sure && entry.is_link() && !is_of_git(link) && !self.roots.is_empty() {
                 self.put_right(link, Some(entry), &mut notes);
             }
         }
         let closed = after.closed.iter().filter(|path| !self.closed.contains(*path));
-        let spent = self.protected.roots.iter().filter(|_| budget.is_spent());
+        let spent = self.roots.iter().filter(|_| budget.is_spent());
         let unseen: BTreeSet<&PathBuf> = after.unfinished.iter().chain(closed).chain(spent).collect();
         for place in unseen.into_iter().filter(|place| !self.is_read(place)) {
             notes.push(format!(
@@ -147,11 +149,6 @@ impl Watched {
             }
         });
     }
-}
-
-/// True for an entry that makes its directory a repository.
-fn is_of_git(path: &Path) -> bool {
-    path.ends_with(".git") || path.ends_with("HEAD")
 }
 
 /// Returns true for what was there, if commands could not write it meanwhile, and for what starts nothing.
