@@ -56,7 +56,13 @@ fn level(name: &str) -> Level {
 async fn runs_the_commands_of_a_job() {
     let job: Job = serde_json::from_str(&std::env::var("RESPOOL_TEST_JOB").unwrap()).unwrap();
     let off = if job.level == "off" { "local.sandbox = \"off\"\n" } else { "" };
-    let mut config = config(&format!("policy.default = \"allow\"\n{off}{}", job.settings));
+    // What no file of settings says.
+    let (hidden, settings) = match job.settings.strip_prefix("hidden: ") {
+        Some(hidden) => (vec![PathBuf::from(hidden)], ""),
+        None => (Vec::new(), job.settings.as_str()),
+    };
+    let mut config = config(&format!("policy.default = \"allow\"\n{off}{settings}"));
+    config.local.hidden = hidden;
     config.local.workspace = Some(job.workspace);
     config.local.launcher = Some(job.launcher);
     config.local.highest_level = Some(level(&job.level));
@@ -1231,6 +1237,55 @@ fn settings_in_a_made_repository_stop_no_later_command() {
         let outputs = site.run(&[], &[&format!("git init -q x; mkdir x/.vscode; {make}"), "echo fine"]);
         assert!(outputs[1].ends_with("fine\n"), "{make}: {outputs:#?}");
         assert!(begun.elapsed() < std::time::Duration::from_mins(1), "{make}: {:?}", begun.elapsed());
+    }
+}
+
+/// git's settings are where a variable says.
+#[test]
+fn named_settings_of_git_are_followed() {
+    let site = Site::with_repository();
+    site.person(
+        "mkdir -p ../xdg/git hooks inc && printf '[core]\\n\\thooksPath = ~/work/hooks\\n[include]\\n\\tpath = ~/work/inc/c\\n' > ../xdg/git/config",
+    );
+    let xdg = site.path("xdg").display().to_string();
+    let evil = format!("{FSMONITOR}printf \"$fsm\" > inc/c; echo x > hooks/pre-commit; true");
+    let outputs = site.run(&[("XDG_CONFIG_HOME", &xdg)], &[&evil]);
+    assert!(!site.work("inc/c").exists() && !site.work("hooks/pre-commit").exists(), "{outputs:#?}");
+}
+
+/// The files of a directory look as before.
+#[test]
+fn no_link_leads_to_a_repository_in_a_cache() {
+    let site = Site::new();
+    site.person("mkdir -p ../.cache/pip src/sub");
+    let make = format!(
+        "{FSMONITOR}git init -q ~/.cache/pip/e && git -C ~/.cache/pip/e commit -q --allow-empty -m x; \
+         printf \"$fsm\" >> ~/.cache/pip/e/.git/config; mkdir ~/.cache/pip/e/sub; \
+         mv src kept; ln -s ~/.cache/pip/e/sub src; ln -s kept/../../.cache/pip/e other"
+    );
+    let outputs = site.run(&[], &[&make]);
+    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+    site.person_says("cd src && git status; cd ../other && git status", false);
+    site.assert_not_escaped(&outputs);
+}
+
+/// The configuration of a service may lie below `/etc` or `/opt`, with keys in its directory.
+#[test]
+fn no_command_reads_the_files_of_respool() {
+    if !is_root() {
+        skipped("only root can make files below /opt");
+        return;
+    }
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        let own = folder(Path::new("/opt"));
+        fs::write(own.path().join("respool.toml"), "TOKEN").unwrap();
+        fs::write(own.path().join("keys.env"), "TOKEN").unwrap();
+        let settings = format!("hidden: {}", own.path().display());
+        let output =
+            &site.run_at(level, &settings, &[], &[&format!("cat {}/*", own.path().display())]).outputs[0];
+        assert!(output.contains("ermission denied"), "{level}: {output}");
+        site.assert_not_escaped(std::slice::from_ref(output));
     }
 }
 

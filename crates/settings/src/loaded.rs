@@ -64,7 +64,7 @@ impl Loaded {
         let named = flags.config.as_deref();
         let found = search::find_file(named, &environment)?;
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
-        let mut loaded = resolve(file, &environment, flags)?.complete_for_process();
+        let mut loaded = resolve(file, &environment, flags)?.complete_for_process(&environment);
         let here = std::env::current_dir().unwrap_or_default();
         loaded.misspelt = misspelt::find_misspelt(&environment, &loaded.tree);
         loaded.unread = search::find_unread(&here, named, &environment, loaded.file.as_deref());
@@ -102,7 +102,7 @@ impl Loaded {
     }
 
     /// Adds what only this process knows: the program that it runs, and its own files.
-    fn complete_for_process(mut self) -> Self {
+    fn complete_for_process(mut self, environment: &Environment) -> Self {
         let state_dir = self.settings.store.state_dir.clone();
         let tools = &mut self.settings.tools;
         tools.local.launcher = Some("/proc/self/exe".into());
@@ -111,7 +111,15 @@ impl Loaded {
         let program = std::env::current_exe().ok();
         let log = Some(state_dir.join(audit::FILE));
         let own = [self.file.clone(), self.settings.log.file.clone(), program, log, Some(state_dir)];
-        tools.local.own_files.extend(own.into_iter().flatten().filter_map(|path| path.canonicalize().ok()));
+        let absolute = |path: &PathBuf| std::path::absolute(path).ok();
+        tools
+            .local
+            .own_files
+            .extend(own.iter().flatten().chain(&search::searched_places(environment)).filter_map(absolute));
+        // The same directories have other files with keys, which the service's unit reads.
+        let with_keys = self.file.iter().chain(&self.settings.server.client_keys_file).filter_map(absolute);
+        let hidden = with_keys.filter_map(|file| Some(file.parent()?.to_owned()));
+        tools.local.hidden.extend(hidden.filter(|place| place.components().count() > 2));
         let writable = tools::held_from_programs(&tools.local);
         for sink in self.settings.alerts.sink.iter_mut().filter(|sink| !sink.program.is_empty()) {
             match Started::find(&sink.program, &writable) {

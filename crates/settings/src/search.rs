@@ -48,7 +48,7 @@ pub(super) fn find_file(
 }
 
 /// Returns where a file is looked for when none was named, in order.
-fn searched_places(environment: &Environment) -> Vec<PathBuf> {
+pub(super) fn searched_places(environment: &Environment) -> Vec<PathBuf> {
     let user = user_dir(environment).map(|dir| dir.join(FILE));
     user.into_iter().chain([Path::new("/etc/respool").join(FILE)]).collect()
 }

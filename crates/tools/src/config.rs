@@ -115,6 +115,8 @@ wire::settings! {
             pub named_by_servers: Vec<PathBuf> = Vec::new();
             /// respool's own files, which no tool writes.
             pub own_files: Vec<PathBuf> = Vec::new();
+            /// Directories with respool's keys, which no command reads.
+            pub hidden: Vec<PathBuf> = Vec::new();
             /// The variables that hold respool's own keys: all that the configuration names, once it is
             /// loaded.
             pub key_variables: Vec<String> = Vec::new();

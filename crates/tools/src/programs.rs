@@ -333,6 +333,22 @@ pub(super) fn home_directories() -> Vec<PathBuf> {
     homes
 }
 
+/// Returns the directories of the user's settings.
+pub(super) fn config_directories() -> Vec<PathBuf> {
+    let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    named.into_iter().chain(home_directories().into_iter().map(|home| home.join(".config"))).collect()
+}
+
+/// Returns the files that may hold git's settings for the user and the system.
+pub(super) fn gits_own_settings() -> Vec<PathBuf> {
+    let named = ["GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"].into_iter().filter_map(std::env::var_os);
+    let of_user = home_directories().into_iter().map(|home| home.join(".gitconfig"));
+    let usual = config_directories().into_iter().map(|directory| directory.join("git/config"));
+    let of_system = ["/etc", "/usr/local/etc", "/opt/homebrew/etc", "/home/linuxbrew/.linuxbrew/etc"];
+    let of_system = of_system.map(|directory| Path::new(directory).join("gitconfig"));
+    named.map(PathBuf::from).chain(of_user).chain(usual).chain(of_system).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

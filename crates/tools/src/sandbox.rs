@@ -212,8 +212,13 @@ impl Sandbox {
 
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Arc<Protected> {
-        self.protected
-            .get_or_init(|| Arc::new(Protected::find(&self.workspace, &self.places.configured, &self.named)))
+        self.protected.get_or_init(|| {
+            let temporary = self.temporary.iter().filter_map(|own| own.path().canonicalize().ok());
+            let caches = self.places.writable.iter().cloned().chain(temporary).collect();
+            let mut found = Protected::find(&self.workspace, &self.places.configured, &self.named);
+            found.caches = caches;
+            Arc::new(found)
+        })
     }
 
     /// Searches for what commands never write, if that is not known yet.

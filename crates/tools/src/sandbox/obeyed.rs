@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::super::programs::home_directories;
+use super::super::programs::{config_directories, gits_own_settings, home_directories};
 use super::search::Budget;
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
@@ -55,22 +55,19 @@ pub(super) fn is_environment(name: &OsStr) -> bool {
 /// Returns the settings of the person that are links, as those of dotfiles are: shells and other programs
 /// obey what is there.
 pub(super) fn linked_settings() -> impl Iterator<Item = PathBuf> {
-    let directories = home_directories().into_iter().flat_map(|home| [home.join(".config"), home]);
-    let is_setting = |path: &PathBuf| {
-        let is_hidden = path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        is_hidden || path.parent().is_some_and(|parent| parent.ends_with(".config"))
-    };
-    directories.flat_map(|directory| links_in(&directory)).filter(is_setting)
+    let is_hidden =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+    let in_homes = home_directories().into_iter().flat_map(|home| links_in(&home)).filter(is_hidden);
+    in_homes.chain(config_directories().into_iter().flat_map(|directory| links_in(&directory)))
 }
 
 /// Returns where git's configuration leads: the person's, and that in these of git's directories. Of what it
 /// includes and its hooks, the names count also where nothing is yet.
 pub(super) fn named_by_configuration(git: &[PathBuf], top: &Path, budget: &mut Budget) -> Vec<PathBuf> {
     let homes = home_directories();
-    let persons =
-        homes.iter().flat_map(|home| [".gitconfig", ".config/git/config"].map(|name| home.join(name)));
+    let persons = gits_own_settings();
     let own = git.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
-    let mut waiting: Vec<PathBuf> = persons.chain(["/etc/gitconfig".into()]).chain(own).collect();
+    let mut waiting: Vec<PathBuf> = persons.into_iter().chain(own).collect();
     let (mut read, mut named) = (BTreeSet::new(), Vec::new());
     while let Some(file) = waiting.pop() {
         if !read.insert(file.clone()) {

@@ -9,10 +9,11 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::super::config::LocalConfig;
-use super::super::programs::{Resolved, home_directories, resolve_symlinks};
+use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
 
 /// The system's own, read-only.
 const SYSTEM: &str = "\
@@ -26,7 +27,7 @@ const TOOLS: &str = "\
     .local/bin .local/lib .local/share/mise .local/share/fnm .local/share/uv/python .local/share/uv/tools \
     .local/share/pnpm .config/git/ignore .config/git/attributes .gitignore";
 /// Below the home directory, read-only: settings that may hold keys.
-const SETTINGS: &str = ".config/git/config .gitconfig .config/go";
+const SETTINGS: &str = ".config/go";
 /// Below the home directory, with the network on: they say where packages come from.
 const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell
@@ -100,10 +101,15 @@ impl Places {
             .chain(&config.writable)
             .filter_map(|path| path.canonicalize().ok())
             .collect();
+        let is_closed = |place: &PathBuf| !explicit.contains(place) && !workspace.starts_with(place);
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
         let own = config.own_files.iter().filter_map(|own| resolve_symlinks(own)).map(|own| own.real);
+        // The program itself is no secret.
+        let own_data = own.clone().filter(|own| !own.metadata().is_ok_and(|data| is_program(&data)));
+        let hidden = config.hidden.iter().filter_map(|place| resolve_symlinks(place)).map(|place| place.real);
+        let closed: Vec<PathBuf> = own_data.chain(hidden).filter(is_closed).chain(homes.clone()).collect();
         Self {
-            readable: without_all(real(resolved(&named.readable)), &homes),
+            readable: without_all(real(resolved(&named.readable)), &closed),
             settings: real(resolved(&named.settings)),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
@@ -159,7 +165,7 @@ impl Named {
             self.cargo(&cargo);
         }
         self.readable.extend(below(home, TOOLS));
-        self.settings.extend(below(home, SETTINGS));
+        self.settings.extend(below(home, SETTINGS).chain(gits_own_settings()));
         if network {
             self.settings.extend(below(home, REGISTRIES));
         }
@@ -204,6 +210,10 @@ impl Named {
         let toolchains: Vec<PathBuf> = programs.map(|directory| toolchain_of(directory, home)).collect();
         self.readable.extend(toolchains);
     }
+}
+
+fn is_program(data: &fs::Metadata) -> bool {
+    data.is_file() && data.permissions().mode() & 0o111 != 0
 }
 
 fn words(list: &'static str) -> impl Iterator<Item = &'static str> {

@@ -56,6 +56,8 @@ pub(super) struct Protected {
     pub(super) roots: Vec<PathBuf>,
     /// Places that programs outside the sandbox use.
     named: Vec<PathBuf>,
+    /// Caches and other places that commands write.
+    pub(super) caches: Vec<PathBuf>,
     /// The repositories that were there before the first command.
     repositories: Vec<Repository>,
     state: Mutex<State>,
@@ -84,7 +86,7 @@ impl Protected {
             |(path, entry): (&PathBuf, &Entry)| (path.clone(), Known { entry: entry.clone(), is_sure });
         let known = search.entries.iter().map(known).collect();
         let state = State { known, tops, stuck: BTreeSet::new() };
-        Self { roots, named: named.to_vec(), repositories, state: Mutex::new(state) }
+        Self { roots, named: named.to_vec(), caches: Vec::new(), repositories, state: Mutex::new(state) }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -203,6 +205,15 @@ impl Protected {
         let search = Search::run(&self.roots, &mut budget, None);
         let kept = self.find_kept(&search, true, &mut budget);
         budget.is_spent() || kept.frozen.iter().chain(&kept.missing).any(|place| path.starts_with(place))
+    }
+
+    /// Returns the directory in a cache to which a link leads, or the repository around that.
+    pub(super) fn linked_cache(&self, link: &Path) -> Option<PathBuf> {
+        let real = link.canonicalize().ok().filter(|real| real.is_dir())?;
+        let cache = self.caches.iter().find(|cache| real.starts_with(cache))?;
+        let inside = real.ancestors().take_while(|above| above.starts_with(cache));
+        let top = inside.filter(|above| above.join(".git").symlink_metadata().is_ok()).last();
+        Some(top.unwrap_or(&real).to_owned())
     }
 
     /// Fails while there is something that a command made and that could not be renamed.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cap_std::fs::Dir;
@@ -61,10 +61,19 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
+    /// Links that may lead out of the places.
+    pub(super) links: Vec<PathBuf>,
     /// Of these, the ones that were opened.
     pub(super) opened: Vec<PathBuf>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
+}
+
+/// False for the target of a link that stays below a directory, which is this deep above the link's.
+fn leads_out(target: &Path, depth: usize) -> bool {
+    let is_up = |part: &Component<'_>| *part == Component::ParentDir;
+    let ups = target.components().take_while(is_up).count();
+    target.is_absolute() || ups > depth || target.components().skip(ups).any(|part| is_up(&part))
 }
 
 /// True for an entry that makes its directory a repository.
@@ -134,7 +143,8 @@ impl Search {
             if is_deep || !budget.take(1) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let names = self.look_into(&directory, &path, places.contains(&path), budget)?;
+            let depth = path.components().count() - place.components().count();
+            let names = self.look_into(&directory, &path, depth, places.contains(&path), budget)?;
             waiting.push((directory, path, names));
         }
         Ok(())
@@ -165,6 +175,7 @@ impl Search {
         &mut self,
         directory: &Dir,
         path: &Path,
+        depth: usize,
         is_place: bool,
         budget: &mut Budget,
     ) -> io::Result<Vec<OsString>> {
@@ -172,8 +183,13 @@ impl Search {
         for entry in directory.entries()? {
             let entry = entry?;
             let name = entry.file_name();
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && name != ".git" {
+            let kind = entry.file_type().ok();
+            if kind.is_some_and(|kind| kind.is_dir()) && name != ".git" {
                 directories.push(name.clone());
+            } else if kind.is_some_and(|kind| kind.is_symlink())
+                && directory.read_link_contents(&name).is_ok_and(|target| leads_out(&target, depth))
+            {
+                self.links.push(path.join(&name));
             }
             names.push(name);
             if !budget.take(0) {

@@ -45,7 +45,18 @@ impl Watched {
         });
         let mut notes: Vec<String> = unsearched.collect();
         let mut budget = Budget::new();
-        let after = Search::run(&self.roots, &mut budget, Some(&self.closed));
+        let mut after = Search::run(&self.roots, &mut budget, Some(&self.closed));
+        // git looks there, too, when the person follows the link.
+        let caches = after.links.iter().filter_map(|link| self.protected.linked_cache(link));
+        let caches: Vec<PathBuf> = caches.collect::<BTreeSet<_>>().into_iter().collect();
+        let linked = Search::run(&caches, &mut budget, Some(&self.closed));
+        notes.extend(linked.unfinished.iter().map(|place| {
+            format!(
+                "{}, to which a link leads, has too many directories to be looked through",
+                place.display()
+            )
+        }));
+        after.entries.extend(linked.entries);
         notes.extend(
             after
                 .opened
