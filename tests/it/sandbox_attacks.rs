@@ -1240,6 +1240,17 @@ fn settings_in_a_made_repository_stop_no_later_command() {
     }
 }
 
+#[test]
+fn a_work_tree_that_the_person_adds_stays() {
+    let site = Site::with_repository();
+    site.person("git config core.fsmonitor false && git config filter.x.clean cat");
+    let add = format!("{PERSON}git worktree add -q tree");
+    let forge = "mkdir forged && cp tree/.git forged/.git; true";
+    let outputs = site.run(&[], &["true", &add, forge, "git -C tree status --short && echo fine"]);
+    assert!(outputs[1].matches("respool renamed it").count() == 1 && outputs[2] == "fine\n", "{outputs:#?}");
+    assert!(site.work("tree/.git").exists() && !site.work("forged/.git").exists(), "{outputs:#?}");
+}
+
 /// git's settings are where a variable says.
 #[test]
 fn named_settings_of_git_are_followed() {

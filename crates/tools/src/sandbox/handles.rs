@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use cap_std::fs::{Dir, MetadataExt as _};
@@ -28,7 +28,7 @@ pub(super) enum Entry {
     /// with the same number.
     Made(u64, u64, Option<SystemTime>),
     /// A link by its target.
-    Link(std::path::PathBuf),
+    Link(PathBuf),
 }
 
 impl Entry {
@@ -121,6 +121,11 @@ pub(super) fn read_at_most(file: fs::File, most: usize) -> Option<Vec<u8>> {
     let fits = data.is_file() && usize::try_from(data.len()).is_ok_and(|length| length <= most);
     let is_read = fits && file.take(most as u64 + 1).read_to_end(&mut bytes).is_ok();
     (is_read && bytes.len() <= most).then_some(bytes)
+}
+
+/// Returns where a file `.git` leads.
+pub(super) fn target_of(git: &Path) -> Option<PathBuf> {
+    Some(git.parent()?.join(read_line(git)?.strip_prefix("gitdir:")?.trim()))
 }
 
 /// Returns the first line of a small file of git's.

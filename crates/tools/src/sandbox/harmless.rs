@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::super::programs::resolve_symlinks;
-use super::handles::{read_line, read_small};
+use super::handles::{read_small, target_of};
 use super::search::Budget;
 
 /// Sections and keys of a repository's configuration by which git starts no program.
@@ -27,9 +27,7 @@ pub(super) fn is_harmless(entry: &Path, budget: &mut Budget) -> bool {
     match entry.symlink_metadata() {
         _ if !entry.ends_with(".git") => false,
         Ok(data) if data.is_file() => {
-            let own = read_line(entry).and_then(|line| {
-                entry.parent()?.join(line.strip_prefix("gitdir:")?.trim()).canonicalize().ok()
-            });
+            let own = target_of(entry).and_then(|own| own.canonicalize().ok());
             let is_part = |own: &Path, above: &Path| own.starts_with(above.join(".git/modules"));
             let above =
                 own.as_ref().and_then(|own| entry.ancestors().skip(2).find(|above| is_part(own, above)));

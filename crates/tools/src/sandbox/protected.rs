@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::handles::{Entry, open_directory, read_line};
+use super::handles::{Entry, open_directory, read_line, target_of};
 use super::kept::Kept;
 use super::obeyed::{linked_settings, links_in, named_by_configuration};
 use super::search::{Budget, Search, is_of_git};
@@ -69,8 +69,10 @@ impl Protected {
     pub(super) fn find(workspace: &Path, configured: &[PathBuf], named: &[PathBuf]) -> Self {
         let directories = configured.iter().filter(|place| !place.is_file()).cloned();
         let roots: Vec<PathBuf> = std::iter::once(workspace.to_owned()).chain(directories).collect();
-        let is_sure = Locks::take(&roots).is_ok_and(|locks| locks.are_alone);
+        let locks = Locks::take(&roots);
+        let is_sure = locks.as_ref().is_ok_and(|locks| locks.are_alone);
         let search = Search::run(&roots, &mut Budget::new(), None);
+        drop(locks);
         for root in &search.unfinished {
             tracing::warn!(target: "respool::tools", directory = %root.display(),
                 "there are too many directories to find all repositories: commands only read this one");
@@ -306,7 +308,7 @@ impl Locks {
 fn named_by_repository(top: &Path, budget: &mut Budget) -> Vec<PathBuf> {
     let git = top.join(".git");
     // Wherever a file leads, git obeys what is there.
-    let own = read_line(&git).and_then(|line| Some(top.join(line.strip_prefix("gitdir:")?.trim())));
+    let own = target_of(&git);
     let common = own.as_ref().and_then(|own| Some(own.join(read_line(&own.join("commondir"))?)));
     let mut named: Vec<PathBuf> = own.into_iter().chain(common).collect();
     let all: Vec<PathBuf> = named.iter().cloned().chain([git]).collect();
@@ -327,8 +329,8 @@ fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
     if !kind.is_file() {
         return None;
     }
-    let own = top.join(read_line(&git)?.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
-    if let Some(common) = common_of_linked(&git, &own) {
+    let own = target_of(&git)?.canonicalize().ok()?;
+    if let Some(common) = common_of_linked(&git) {
         return Some(repository(own, common));
     }
     let is_part = |above: &PathBuf| own.starts_with(above.join("modules"));
@@ -341,7 +343,8 @@ fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
 
 /// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that
 /// leads somewhere.
-fn common_of_linked(git: &Path, own: &Path) -> Option<PathBuf> {
+pub(super) fn common_of_linked(git: &Path) -> Option<PathBuf> {
+    let own = target_of(git)?.canonicalize().ok()?;
     let back = own.join(read_line(&own.join("gitdir"))?).canonicalize().ok()?;
     let common = own.join(read_line(&own.join("commondir"))?).canonicalize().ok()?;
     let is_known = back == git.canonicalize().ok()? && own.starts_with(common.join("worktrees"));

@@ -13,8 +13,11 @@ use rustix::fs::{Mode, fchmod};
 use super::handles::{Entry, MOST_TEXT, open_directory, open_file, read_at_most};
 use super::harmless::is_harmless;
 use super::obeyed::{RENAMED, is_obeyed};
-use super::protected::{Known, Locks, Protected};
+use super::protected::{Known, Locks, Protected, common_of_linked};
 use super::search::{Budget, Search, is_of_git};
+
+/// The most notes of one command.
+const MOST_NOTES: usize = 50;
 
 /// The state of a workspace when a command began.
 #[derive(Debug)]
@@ -87,6 +90,9 @@ impl Watched {
                 place.display()
             ));
         }
+        let others = notes.len().saturating_sub(MOST_NOTES);
+        notes.truncate(MOST_NOTES);
+        notes.extend((others > 0).then(|| format!("there are {others} more such notes")));
         notes
     }
 
@@ -179,7 +185,9 @@ fn may_stay(
         return true;
     }
     if is_git {
-        return is_harmless(path, budget);
+        // A work tree that the person has added to a repository, which commands do not write.
+        let is_linked = || common_of_linked(path).is_some_and(|common| known.contains_key(&common));
+        return is_harmless(path, budget) || is_linked();
     }
     let is_setting =
         path.file_name().is_some_and(is_obeyed) || known.contains_key(&path.with_file_name(".envrc"));
