@@ -190,7 +190,10 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
     let problem = if health == Ok(Health::Up) {
         // A web server answers too.
         let listed = upstream.ask_models(HeaderMap::new(), PROBE_WITHIN).await;
-        listed.err().filter(NoModelList::is_wrong_address).map(|problem| problem.to_string())
+        let is_certain = |problem: &NoModelList| {
+            problem.is_wrong_address() || matches!(problem, NoModelList::KeyRefused(..))
+        };
+        listed.err().filter(is_certain).map(|problem| problem.to_string())
     } else {
         Some("it does not answer".to_owned())
     };

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{Read as _, Seek as _, SeekFrom};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -37,6 +37,9 @@ use tool_call_parser::PreferredDialects;
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
+
+/// The least room in a state directory, in bytes.
+const ROOM: usize = 64 << 10;
 
 /// How much of the log file's end is read, in bytes, and how many routes are named.
 const READ_LOG: u64 = 16 << 20;
@@ -82,6 +85,7 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     check_keys(&loaded.settings, &mut findings);
     unknown_routes(&loaded.settings, &mut findings);
     state_directory(&loaded.settings.store.state_dir, &mut findings);
+    log_file(&loaded.settings, &mut findings);
     check_sandbox(&loaded.settings, &mut findings);
     new_runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
@@ -149,11 +153,31 @@ fn routes_passed_on(file: &Path) -> std::io::Result<BTreeSet<(String, String)>> 
 /// Checks that `serve` can write to the state directory. It creates a missing one.
 fn state_directory(dir: &Path, findings: &mut Findings) {
     let present = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-    match tempfile::tempfile_in(present) {
-        Ok(_) => findings.ok(&format!("the state directory {} can be written", dir.display())),
+    let write = || tempfile::tempfile_in(present)?.write_all(&vec![0; ROOM]);
+    match write() {
+        Ok(()) => findings.ok(&format!("the state directory {} can be written", dir.display())),
         Err(error) => findings.fail(
             &format!("the state directory {} cannot be written: {error}", dir.display()),
             "give respool permission to write there, or set another `state_dir`; without one, runs, responses and usage are not kept",
+        ),
+    }
+}
+
+/// Checks that `serve` can write its log file, which is not made here.
+fn log_file(settings: &Settings, findings: &mut Findings) {
+    let Some(file) = &settings.log.file else { return };
+    let opened = match File::options().append(true).open(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+            tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop)
+        }
+        opened => opened.map(drop),
+    };
+    match opened {
+        Ok(()) => findings.ok(&format!("the log file {} can be written", file.display())),
+        Err(error) => findings.fail(
+            &format!("the log file {} cannot be written: {error}", file.display()),
+            "give respool permission to write there, or correct `[log] file`; `serve` does not start without it",
         ),
     }
 }
@@ -269,9 +293,15 @@ impl UpstreamAddress {
         }
     }
 
-    async fn when_unreachable(&self) -> String {
+    async fn when_unreachable(&self, code: Option<ErrorCode>) -> String {
         if let Some(plain) = plain_address(&self.url).await {
             return format!("the server answers without TLS: make {} {plain}", self.setting_name());
+        }
+        if code == Some(ErrorCode::UpstreamTls) {
+            return format!(
+                "correct the host name in {}, or the certificate; docs/upstreams.md says how to trust one of your own",
+                self.setting_name()
+            );
         }
         if self.place.is_default() {
             return "start a model server there, or name yours with --upstream URL".to_owned();
@@ -321,7 +351,7 @@ async fn models_of(
                 NoModelList::Unreachable(error) if error.error.code == Some(ErrorCode::UpstreamDns) => {
                     format!("check the host name in {}", address.setting_name())
                 }
-                NoModelList::Unreachable(_) => address.when_unreachable().await,
+                NoModelList::Unreachable(error) => address.when_unreachable(error.error.code).await,
                 NoModelList::KeyMissing(..) => address.when_key_is_missing(),
                 NoModelList::KeyRefused(..) => address.when_key_is_wrong(),
                 _ if problem.is_wrong_address() => address.when_wrong(upstream),

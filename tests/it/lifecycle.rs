@@ -526,3 +526,9 @@ async fn other_commands_find_the_running_server() {
     assert!(said.contains("the running respool says: works"), "{said}");
     assert!(code == 1 && checked.contains("this is a respool, not a model server"), "{checked}");
 }
+
+#[test]
+fn check_tries_the_log_file() {
+    let (_, out, _) = run(&["check"], Some("[log]\nfile = '/proc/none/log'"), &[]);
+    assert!(out.contains("FAIL  the log file /proc/none/log cannot be written"), "{out}");
+}

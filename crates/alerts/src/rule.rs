@@ -80,7 +80,7 @@ rules! {
         "Correct `api_key` of this upstream, or the key that the clients send.";
     CertificateRefused = "certificate_refused", Critical,
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
-        "Renew the certificate, or correct the host name in the `url` of this upstream.";
+        "Renew the certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE (docs/upstreams.md).";
     ErrorRate = "error_rate", Critical,
         "A large share of the requests is failing.",
         "The page lists the last problems, each with what to do.";

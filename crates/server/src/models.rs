@@ -103,8 +103,8 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let asked = upstream.ask_models(headers.clone(), READY_WITHIN).await;
         // Its circuit admits a trial after each pause, which a balancer must let through.
         let is_left_out = !upstream.state.admits();
-        // A refused key is an answer too: the client brings its own.
-        let up = !is_left_out && matches!(asked, Ok(_) | Err(NoModelList::KeyRefused(..) | NoModelList::KeyMissing(..)));
+        // One that asks for a key is there: the client brings its own.
+        let up = !is_left_out && matches!(asked, Ok(_) | Err(NoModelList::KeyMissing(..)));
         let left_out = || is_left_out.then(|| "it fails requests and is left out for a moment".to_owned());
         let problem = asked.err().map(|problem| problem.to_string()).or_else(left_out);
         let (circuit, in_flight, queued) = upstream.state.circuit_report();

@@ -5,6 +5,7 @@ use std::error::Error;
 use std::io;
 
 use http_client::chain;
+use rustls::CertificateError;
 use tower::BoxError;
 use wire::ErrorCode;
 
@@ -53,9 +54,9 @@ impl Unanswered {
             Self::Connect(_) => {
                 (503, ErrorCode::UpstreamUnreachable, format!("cannot be reached at {address}: {last}"))
             }
-            Self::Handshake(_) => tls_error(address, last),
+            Self::Handshake(error) => tls_error(address, find_tls(error.as_ref()), last),
             // A server that wants a certificate of the client says so after the handshake.
-            Self::Exchange(error) if is_tls(error) => tls_error(address, last),
+            Self::Exchange(error) if find_tls(error).is_some() => tls_error(address, find_tls(error), last),
             Self::Exchange(error) if error.is_user() => {
                 (400, ErrorCode::IncompleteBody, format!("was not sent the whole request body: {last}"))
             }
@@ -75,14 +76,35 @@ impl Unanswered {
     }
 }
 
-fn tls_error(address: &str, last: &str) -> (u16, ErrorCode, String) {
-    (502, ErrorCode::UpstreamTls, format!("cannot be reached over TLS at {address}: {last}"))
+fn tls_error(address: &str, cause: Option<&rustls::Error>, last: &str) -> (u16, ErrorCode, String) {
+    let why = match cause {
+        Some(rustls::Error::InvalidCertificate(problem)) => certificate_problem(problem).unwrap_or(last),
+        _ => last,
+    };
+    (502, ErrorCode::UpstreamTls, format!("cannot be reached over TLS at {address}: {why}"))
 }
 
-fn is_tls(error: &hyper::Error) -> bool {
-    error_chain(error).any(|cause| {
+fn certificate_problem(problem: &CertificateError) -> Option<&'static str> {
+    match problem {
+        // `Other` is that of a certificate that signed itself.
+        CertificateError::UnknownIssuer | CertificateError::Other(_) => Some(
+            "no authority that this machine trusts has signed its certificate; SSL_CERT_FILE names others",
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            Some("its certificate has expired")
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            Some("its certificate is for other host names")
+        }
+        _ => None,
+    }
+}
+
+/// Returns the error of TLS that caused this one.
+fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    error_chain(error).find_map(|cause| {
         let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        cause.is::<rustls::Error>() || inner.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>)
+        cause.downcast_ref().or_else(|| inner?.downcast_ref())
     })
 }
 
@@ -165,6 +187,20 @@ mod tests {
         let text = "peer closed connection without sending TLS close_notify";
         let error = exchange_error(io::Error::new(io::ErrorKind::UnexpectedEof, text)).await;
         assert_eq!((error.error.code, error.tier), (Some(ErrorCode::UpstreamClosed), Tier::Transient));
+    }
+
+    /// Regression: people read `Other(OtherError(CaUsedAsEndEntity))`.
+    #[test]
+    fn certificates_are_explained() {
+        for (problem, words) in [
+            (CertificateError::UnknownIssuer, "SSL_CERT_FILE"),
+            (CertificateError::Expired, "has expired"),
+            (CertificateError::NotValidForName, "other host names"),
+        ] {
+            let error = io::Error::other(rustls::Error::InvalidCertificate(problem));
+            let error = Unanswered::from_connect_error(error.into()).as_upstream_error("box", "https://box");
+            assert!(error.error.message.contains(words), "{}", error.error.message);
+        }
     }
 
     #[tokio::test]

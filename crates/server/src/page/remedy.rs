@@ -80,7 +80,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
              `approval_timeout` of an agent say how long it waits."
         }
         Some(Code::UpstreamTls) => {
-            "No secure connection to the model server can be made. Renew its certificate, or correct the host name in the `url` of this upstream."
+            "No secure connection to the model server can be made. Renew its certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE."
         }
         Some(Code::BrokenReply | Code::UpstreamNotJson | Code::UpstreamInvalidJson) => {
             "The model server broke off its reply or sent something else. Look at its log: it may have run out of memory or been restarted."
