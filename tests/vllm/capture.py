@@ -1,4 +1,4 @@
-"""usage: VERSION=0.33.0 capture.py KIT_DIR
+"""usage: VERSION=0.33.0 capture.py KIT_DIR [SET...]
 
 Records what a REAL vLLM of this version (KIT_DIR, made by kit/setup.sh) sends for the texts of a model that were recorded of
 0.32.0: the requests of those captures, with the same texts in the tokens of KIT_DIR's models. `fixtures/vllm` gets the
@@ -78,7 +78,8 @@ def record(kind, model, port):
     print(new.name, len(texts), flush=True)
 
 
-for kind, (model, arguments) in SETS.items():
+for kind in sys.argv[2:] or SETS:
+    model, arguments = SETS[kind]
     port = free_port()
     server = subprocess.Popen([HERE / "kit/serve.sh", KIT_DIR, model, str(port), "--max-model-len", "8192", *arguments])
     try:
