@@ -21,7 +21,7 @@ use super::listing::Noun;
 use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::runtime::new_runtime;
-use super::say::say;
+use super::say::{say, say_on_stderr};
 use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings, VLLM_KEY};
@@ -454,6 +454,7 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
 async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();
+    say_on_stderr(&format!("        asking {model} for a call; at most {} s …", TURN_WITHIN.as_secs()));
     let reply = match ask_model(&app.relay, model, std::slice::from_ref(&question)).await {
         Ok(reply) => reply,
         Err(error) => return report_refusal(&error, findings),

@@ -139,7 +139,7 @@ async fn an_idle_node_asks_less_than_once_a_second() {
     let row = until(&store, "i1", is_over).await;
     assert_eq!(row.state, EntryState::DeadLetter, "{row:?}");
     drop(store);
-    let toml: toml::Value = fs::read_to_string(desk.path("respool.toml")).unwrap().parse().unwrap();
+    let toml: toml::Table = toml::from_str(&fs::read_to_string(desk.path("respool.toml")).unwrap()).unwrap();
     let url = toml["store"]["url"].as_str().unwrap();
     let is_idle = async || {
         let before = count_statements(url);

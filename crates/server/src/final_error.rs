@@ -130,7 +130,9 @@ fn openclaw_error(error: ApiError) -> ApiError {
 fn old_openclaw_error(error: ApiError) -> ApiError {
     let mut error = openclaw_error(error);
     if error.status == FINAL && error.cause.as_ref().is_some_and(|cause| cause.is_failure) {
-        error.message.push_str(". Another server for this model does not exist.");
+        let end = if error.message.ends_with(['.', '!', '?']) { "" } else { "." };
+        error.message.push_str(end);
+        error.message.push_str(" Another server for this model does not exist.");
     }
     error
 }
@@ -303,6 +305,8 @@ mod tests {
             let cause = UpstreamError::from_answer("box", status, "no");
             old_openclaw_error(cause.with_efforts(1, Duration::ZERO)).message
         };
+        let of_sentence = UpstreamError::from_answer("box", 503, "It ended.").with_efforts(1, Duration::ZERO);
+        assert!(!old_openclaw_error(of_sentence).message.contains(".."));
         assert!(old(503).ends_with(". Another server for this model does not exist."));
         assert!(!old(400).contains("Another server"));
     }

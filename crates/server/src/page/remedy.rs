@@ -94,8 +94,13 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(code) if code.is_request_fault() => {
             "The client sent something that cannot be answered: the message says what. Correct it in the client."
         }
+        Some(Code::UpstreamError | Code::UpstreamBrokeOff | Code::UpstreamEmptyStream) => {
+            "The model server failed. Its log says why: it may have run out of memory, or lost its GPU."
+        }
         _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
-        _ => "Run `respool check`: it tests the upstreams and says how to fix each problem.",
+        _ => {
+            "Run `respool check` with the options of `respool serve`: it tests the upstreams and says how to fix each problem."
+        }
     }
 }
 
