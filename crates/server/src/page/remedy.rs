@@ -28,6 +28,9 @@ pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'stat
     .into()
 }
 
+const SERVER_FAILED: &str =
+    "The model server failed. Its log says why: it may have run out of memory, or lost its GPU.";
+
 /// Returns the code's meaning and remedy, in a sentence or two.
 pub(super) fn remedy(code: &str) -> &'static str {
     use ErrorCode as Code;
@@ -94,9 +97,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(code) if code.is_request_fault() => {
             "The client sent something that cannot be answered: the message says what. Correct it in the client."
         }
-        Some(Code::UpstreamError | Code::UpstreamBrokeOff | Code::UpstreamEmptyStream) => {
-            "The model server failed. Its log says why: it may have run out of memory, or lost its GPU."
-        }
+        Some(Code::UpstreamError | Code::UpstreamBrokeOff | Code::UpstreamEmptyStream) => SERVER_FAILED,
         _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
         _ => {
             "Run `respool check` with the options of `respool serve`: it tests the upstreams and says how to fix each problem."
