@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use super::Bed;
 use super::refusals::run_sql;
 use crate::{
-    Append, ApprovalChange, LateDecision, NewEntry, NewRun, NodeConfig, Queue as _, SentAlert, Status, Store,
+    Append, ApprovalChange, ClaimRequest, EntryEnd, LateDecision, NewEntry, NewRun, NodeConfig, Queue as _,
+    SentAlert, Status, Store,
 };
 
 fn open_server(bed: &Bed, name: &str) -> Store {
@@ -192,4 +193,54 @@ async fn own_changes_are_found_at_once() {
         store.next_due(vec!["desk".into()]).await.unwrap() == Some(Duration::ZERO)
     })
     .await;
+}
+
+/// The schema that the version before this one knew.
+const SCHEMA_BEFORE: [&str; 3] = [
+    include_str!("../postgres/schema.sql"),
+    include_str!("../postgres/schema_2.sql"),
+    include_str!("../postgres/schema_3.sql"),
+];
+
+/// A process of the version before, as it says that it lives and queues an entry.
+const WORK_BEFORE: &str =
+    "INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
+        VALUES ('older', 'older', '0.1.0', true, 'f00', respool.now_ms(), respool.now_ms())
+        ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = 'f00';
+    INSERT INTO respool.queue (id, queue, lane, state, due, accepted, payload, blocked)
+        SELECT 'e' || count(*), 'desk', 'lane', 'waiting', respool.now_ms(), respool.now_ms(), 'p',
+            count(*) FILTER (WHERE state IN ('waiting', 'claimed', 'held')) > 0 FROM respool.queue";
+
+/// A database of the version before is brought up to date, and its processes work on beside this one.
+#[tokio::test]
+async fn the_version_before_works_on() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let version = "CREATE SCHEMA respool; CREATE TABLE respool.schema_version (
+        only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL,
+        oldest_that_may_use_it integer NOT NULL); INSERT INTO respool.schema_version VALUES (true, 3, 1)";
+    for sql in [version].into_iter().chain(SCHEMA_BEFORE).chain([WORK_BEFORE]) {
+        run_sql(&bed, sql);
+    }
+    let store = open_server(&bed, "newer");
+    run_sql(&bed, WORK_BEFORE);
+    run_sql(
+        &bed,
+        "DO $$ BEGIN ASSERT (SELECT oldest_that_may_use_it FROM respool.schema_version) <= 3; END $$",
+    );
+    let claim = async || {
+        let (queues, lease) = (vec!["desk".into()], Duration::from_mins(1));
+        let request = ClaimRequest { queues, most: 9, lease, ..ClaimRequest::default() };
+        store.claim_entries(request).await.unwrap()
+    };
+    for id in ["e0", "e1"] {
+        let claimed = claim().await;
+        assert_eq!(
+            claimed.iter().map(|one| &*one.lease.entry).collect::<Vec<_>>(),
+            [id],
+            "one after another"
+        );
+        assert!(store.complete(&claimed[0].lease, EntryEnd::Done, String::new()).await.unwrap());
+    }
+    let names: Vec<String> = store.nodes().await.unwrap().into_iter().map(|node| node.name).collect();
+    assert_eq!(names, ["newer", "older"]);
 }

@@ -17,9 +17,9 @@ fn url_of(bed: &Bed) -> String {
     bed.config.store.url.as_ref().unwrap().expose_secret().to_owned()
 }
 
-pub(super) fn run_sql(bed: &Bed, sql: &'static str) {
-    let url = url_of(bed);
-    let run = move || Client::connect(&url, NoTls).unwrap().batch_execute(sql).unwrap();
+pub(super) fn run_sql(bed: &Bed, sql: &str) {
+    let (url, sql) = (url_of(bed), sql.to_owned());
+    let run = move || Client::connect(&url, NoTls).unwrap().batch_execute(&sql).unwrap();
     std::thread::spawn(run).join().unwrap();
 }
 
