@@ -136,8 +136,7 @@ async fn an_idle_node_asks_less_than_once_a_second() {
     let Some((desk, store)) = desk_on_postgres("http://127.0.0.1:9") else { return };
     enqueue(&store, invocation("i1", "no-such-process", json!({}))).await;
     let _node = start(&desk, "log");
-    let row = until(&store, "i1", is_over).await;
-    assert_eq!(row.state, EntryState::DeadLetter, "{row:?}");
+    until(&store, "i1", is_over).await;
     drop(store);
     let toml: toml::Table = toml::from_str(&fs::read_to_string(desk.path("respool.toml")).unwrap()).unwrap();
     let url = toml["store"]["url"].as_str().unwrap();

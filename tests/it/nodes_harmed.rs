@@ -290,14 +290,21 @@ async fn restarts_of_the_database_lose_and_double_nothing() {
     tokio::task::spawn_blocking(|| drop((store, server))).await.unwrap();
 }
 
+/// A request of a client, which is no event.
+fn question() -> Request {
+    let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+    Request::chat(&json!({"model": "gpt-oss-20b", "messages": messages}))
+}
+
+fn noting_or_answering(request: &Value) -> Script {
+    let is_relayed = request.to_string().contains("capital");
+    if is_relayed { Script::json(200, &replies::text("Paris")).unchecked() } else { noting(request) }
+}
+
 /// Requests are relayed meanwhile, and the node takes up its work when the database is there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_starts_while_its_database_is_away() {
-    let answer = |request: &Value| {
-        let is_relayed = request.to_string().contains("capital");
-        if is_relayed { Script::json(200, &replies::text("Paris")).unchecked() } else { noting(request) }
-    };
-    let fake = FakeVllm::thinking(answer).await;
+    let fake = FakeVllm::thinking(noting_or_answering).await;
     fake.allow_cut_requests();
     let Some((desk, store, road)) = desk_behind_a_road(&fake).await else { return };
     enqueue(&store, event(0)).await;
@@ -310,9 +317,7 @@ async fn a_node_starts_while_its_database_is_away() {
     };
     wait_until("the node listens", &mut listens).await;
     let address = address_in(&log()).unwrap();
-    let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
-    let chat = Request::chat(&json!({"model": "gpt-oss-20b", "messages": messages}));
-    let reply = exchange(address, &chat).await;
+    let reply = exchange(address, &question()).await;
     assert_eq!(reply.status, 200, "{}", reply.text());
     let ready = exchange(address, &Request::get("/ready")).await.json();
     assert!(ready["state"]["problem"].as_str().unwrap().contains("check `store.url`"), "{ready}");
@@ -322,6 +327,72 @@ async fn a_node_starts_while_its_database_is_away() {
     assert_eq!(row.state, EntryState::Done, "{row:?}");
     let is_ready = async || exchange(address, &Request::get("/ready")).await.json()["state"]["ready"] == true;
     wait_until("the node says that it can use the database", is_ready).await;
+    node.kill().await.unwrap();
+}
+
+/// As after a failover to a standby: nothing can be written, and all connections are lost.
+const READ_ONLY: [&str; 2] = [
+    "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$;
+     SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    "SET default_transaction_read_only = off;
+     DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET default_transaction_read_only', current_database()); END $$;
+     SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
+];
+/// Each change fails as it does on a full disk.
+const FULL: [&str; 2] = [
+    "CREATE FUNCTION respool.fail() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;
+     CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON respool.nodes EXECUTE FUNCTION respool.fail();
+     CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON respool.queue EXECUTE FUNCTION respool.fail();
+     CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON respool.events EXECUTE FUNCTION respool.fail();
+     CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON respool.usage EXECUTE FUNCTION respool.fail()",
+    "DROP FUNCTION respool.fail() CASCADE",
+];
+
+/// Requests are relayed meanwhile, hooks are refused, and work goes on when the database can be written.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_cannot_be_written_is_waited_for() {
+    const SECRET: &str = "0123456789abcdef0123";
+    let fake = FakeVllm::thinking(noting_or_answering).await;
+    fake.allow_cut_requests();
+    let Some(database) = postgres_server::new_remote_database() else { return };
+    let (desk, _store) = desk_on(&fake, &database, database.port);
+    let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
+    let hooks = "[experts.sales-desk]\nhook_secret_env = { new_email = \"HOOK\" }\n";
+    fs::write(desk.path("respool.toml"), format!("{toml}{hooks}")).unwrap();
+    let mut node = program_of(&desk, "log-0").env("HOOK", SECRET).spawn().unwrap();
+    let log = || fs::read_to_string(desk.path("log-0")).unwrap();
+    wait_until("the node listens", async || address_in(&log()).is_some()).await;
+    let address = address_in(&log()).unwrap();
+    let state = async || exchange(address, &Request::get("/ready")).await.json()["state"].clone();
+    let post = async |number: usize| {
+        let mail = json!({"messages": [{"id": id(number), "from": "a@acme.example", "subject": "s"}]});
+        let hook = Request::post("/hooks/sales-desk/new_email", mail.to_string());
+        exchange(address, &hook.header("authorization", &format!("Bearer {SECRET}"))).await
+    };
+    wait_until("the hook is known", async || post(0).await.status == 202).await;
+    let url = format!("postgres://postgres@127.0.0.1:{}/{}?sslmode=disable", database.port, database.name);
+    let run = async |sql: &'static str| {
+        let url = url.clone();
+        let run =
+            move || postgres::Client::connect(&url, postgres::NoTls).unwrap().batch_execute(sql).unwrap();
+        tokio::task::spawn_blocking(run).await.unwrap();
+    };
+    for (number, [begin, end], why) in [(1, READ_ONLY, "read-only"), (2, FULL, "disk is full")] {
+        run(begin).await;
+        let says_why =
+            async || state().await["problem"].as_str().is_some_and(|problem| problem.contains(why));
+        wait_until("it says what is the matter", says_why).await;
+        assert_eq!(exchange(address, &question()).await.status, 200, "{why}");
+        let refused = post(number).await;
+        assert_eq!(refused.status, 503, "{why}: {}", refused.text());
+        assert!(refused.headers.get("retry-after").is_some(), "{why}");
+        run(end).await;
+        wait_until("it can be used again", async || state().await["ready"] == true).await;
+        assert_eq!(post(number).await.status, 202, "{why}");
+        wait_until("the mail is noted", async || noted_ids(&desk).contains(&number)).await;
+    }
+    assert_each_once(&desk, &fake);
     node.kill().await.unwrap();
 }
 

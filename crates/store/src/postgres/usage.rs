@@ -1,12 +1,11 @@
 //! Usage rows and spending of all processes.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::io::Write as _;
 
 use async_trait::async_trait;
 use postgres::types::ToSql;
 use postgres::{Error, Row};
-use serde_json::{Map, Value};
 
 use super::PostgresStore;
 use super::link::{Change, as_bigint, limit};
@@ -86,7 +85,7 @@ impl SharedUsage for PostgresStore {
              SELECT $1, place, {columns} FROM json_populate_recordset(NULL::respool.usage, $2::text::json)
              ON CONFLICT (origin, place) DO NOTHING"
         );
-        let (origin, rows) = (rows.origin, rows.rows.iter().map(json_row).collect::<Value>().to_string());
+        let (origin, rows) = (rows.origin, write_json(&rows.rows));
         self.pool.run(move |change| change.execute(&sql, &[&origin, &rows]).map(drop)).await
     }
 
@@ -122,13 +121,29 @@ impl SharedUsage for PostgresStore {
     }
 }
 
-fn json_row((place, row): &(u64, UsageRow)) -> Value {
-    // The database has no zero byte in a text.
-    let text = |text: Cow<'_, str>| Value::from(text.replace('\0', "\u{fffd}"));
-    let texts = TEXTS.iter().map(|column| (column.name, text((column.get)(row))));
-    let numbers = NUMBERS.iter().map(|column| (column.name, Value::from((column.get)(row).map(as_bigint))));
-    let fields = std::iter::once(("place", Value::from(*place))).chain(texts).chain(numbers);
-    Value::Object(fields.map(|(name, value)| (name.to_owned(), value)).collect::<Map<_, _>>())
+/// Writes rows as a JSON array. Each request has a row, so it is written without values in between.
+fn write_json(rows: &[(u64, UsageRow)]) -> String {
+    let mut text = Vec::with_capacity(rows.len() * 512);
+    for (index, (place, row)) in rows.iter().enumerate() {
+        // Writing to memory does not fail.
+        let _ = write!(text, "{}{{\"place\":{place}", if index == 0 { '[' } else { ',' });
+        for column in &TEXTS {
+            let _ = write!(text, ",\"{}\":", column.name);
+            let value = (column.get)(row);
+            // The database has no zero byte in a text.
+            let value = if value.contains('\0') { value.replace('\0', "\u{fffd}").into() } else { value };
+            let _ = serde_json::to_writer(&mut text, &*value);
+        }
+        for column in &NUMBERS {
+            let _ = match (column.get)(row) {
+                Some(number) => write!(text, ",\"{}\":{}", column.name, as_bigint(number)),
+                None => write!(text, ",\"{}\":null", column.name),
+            };
+        }
+        text.push(b'}');
+    }
+    text.extend_from_slice(if rows.is_empty() { b"[]" } else { b"]" });
+    String::from_utf8(text).unwrap_or_default()
 }
 
 fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
@@ -137,4 +152,24 @@ fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
 
 fn read_sum(row: &Row, width: usize) -> Result<UsageSum, Error> {
     usage_columns::read_sum(width, |index| row.try_get(index), |index| row.try_get(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_written_as_json() {
+        let row = UsageRow { id: "a\0\"\\\n".into(), at: u64::MAX, ..UsageRow::default() };
+        for count in 0..3 {
+            let rows: Vec<_> = (0..count).map(|place| (place, row.clone())).collect();
+            let written: Vec<serde_json::Value> = serde_json::from_str(&write_json(&rows)).unwrap();
+            assert_eq!(written.len(), rows.len());
+            for (place, one) in written.iter().enumerate() {
+                assert_eq!(one.as_object().unwrap().len(), 1 + TEXTS.len() + NUMBERS.len());
+                assert_eq!((&one["place"], &one["request"]), (&place.into(), &"a\u{fffd}\"\\\n".into()));
+                assert_eq!((&one["at"], &one["prompt"]), (&i64::MAX.into(), &serde_json::Value::Null));
+            }
+        }
+    }
 }
