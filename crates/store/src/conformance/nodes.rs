@@ -211,7 +211,7 @@ const WORK_BEFORE: &str =
         SELECT 'e' || count(*), 'desk', 'lane', 'waiting', respool.now_ms(), respool.now_ms(), 'p',
             count(*) FILTER (WHERE state IN ('waiting', 'claimed', 'held')) > 0 FROM respool.queue";
 
-/// A database of the version before is brought up to date, and its processes work on beside this one.
+/// A database of the version before is brought up to date, and its processes go on working in it.
 #[tokio::test]
 async fn the_version_before_works_on() {
     let Some(bed) = Bed::new_postgres() else { return };
