@@ -305,9 +305,10 @@ impl Ledger {
         loop {
             let rows = store.list_uncopied(database.clone(), COPIED).await?;
             let count = rows.rows.len();
-            if count > 0 {
-                shared.add_rows(rows.clone()).await?;
-                store.mark_copied(database.clone(), rows).await?;
+            if let Some((last, _)) = rows.rows.last() {
+                let (origin, last) = (rows.origin.clone(), *last);
+                shared.add_rows(rows).await?;
+                store.mark_copied(database.clone(), origin, last).await?;
             }
             if count < COPIED {
                 return Ok(());

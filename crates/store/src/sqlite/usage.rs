@@ -132,16 +132,14 @@ impl UsageStore {
         self.work(&self.writer, "read", move |connection| list_uncopied(connection, &database, most)).await
     }
 
-    /// Notes that a database has these rows.
+    /// Notes that a database has the rows of this origin up to this number.
     ///
     /// # Errors
     /// When the file cannot be written.
-    pub async fn mark_copied(&self, database: String, copied: UncopiedUsage) -> Result<(), StoreError> {
-        let Some((last, _)) = copied.rows.last() else { return Ok(()) };
-        let last = signed(*last);
+    pub async fn mark_copied(&self, database: String, origin: String, last: u64) -> Result<(), StoreError> {
         let sql = "UPDATE copies SET last = max(last, ?2) WHERE database = ?1 AND origin = ?3";
         let mark = move |connection: &mut Connection| {
-            execute(connection, sql, params![database, last, copied.origin]).map(drop)
+            execute(connection, sql, params![database, signed(last), origin]).map(drop)
         };
         self.work(&self.writer, "write", mark).await
     }
