@@ -683,6 +683,7 @@ mod tests {
     use super::*;
     use store::{DatabaseConfig, StoreConfig};
     use testing::stores::refuse_usage;
+    use testing::waiting::wait_until;
     use wire::turn::Usage;
     use wire::units::Secret;
 
@@ -906,11 +907,14 @@ mod tests {
         record(&second, used("bob", "paid", 600_000, 0));
         check(&second).expect("it has not heard of the other");
         first.share().await;
-        second.share().await;
+        let has_learnt = async |ledger: &Ledger| {
+            ledger.share().await;
+            check(ledger).is_err()
+        };
+        wait_until("the second one has learnt of the first", async || has_learnt(&second).await).await;
         let found = check(&second).unwrap_err();
         assert_eq!((found.shortage, found.scope), (Shortage::Spent, Scope::Everybody));
-        first.share().await;
-        check(&first).unwrap_err();
+        wait_until("and the first one of the second", async || has_learnt(&first).await).await;
         assert_eq!(first.reached_budgets()[0].spent, Money::from_units(2.1));
     }
 
@@ -953,11 +957,13 @@ mod tests {
         let Some(([first, _second], _dirs, url)) = two_nodes(&budgets).await else { return };
         first.check_budget(Owner::default(), "").unwrap();
         run_sql(&url, "ALTER TABLE respool.spending RENAME TO gone");
-        first.share().await;
-        assert_eq!(first.check_budget(Owner::default(), "").unwrap_err().shortage, Shortage::Unknown);
+        let checked = async || {
+            first.share().await;
+            first.check_budget(Owner::default(), "").map_err(|found| found.shortage)
+        };
+        wait_until("it is refused", async || checked().await == Err(Shortage::Unknown)).await;
         run_sql(&url, "ALTER TABLE respool.gone RENAME TO spending");
-        first.share().await;
-        first.check_budget(Owner::default(), "").unwrap();
+        wait_until("it is permitted", async || checked().await == Ok(())).await;
     }
 
     /// Once all rows are deleted, the numbers of new ones begin again.
