@@ -337,8 +337,9 @@ async fn a_node_starts_while_its_database_is_away() {
 const READ_ONLY: [&str; 2] = [
     "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_read_only = on', current_database()); END $$;
      SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
-    "SET default_transaction_read_only = off;
+    "BEGIN READ WRITE;
      DO $$ BEGIN EXECUTE format('ALTER DATABASE %I RESET default_transaction_read_only', current_database()); END $$;
+     COMMIT;
      SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()",
 ];
 /// Each change fails as it does on a full disk.
