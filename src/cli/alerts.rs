@@ -107,6 +107,12 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
         alert_json,
         alert_line,
     );
+    if let Err(error) = tempfile::NamedTempFile::new_in(dir) {
+        say_on_stderr(&format!(
+            "respool: warning: {} cannot be written ({error}), so this list may be an old one: the page shows the alerts of now.",
+            dir.display()
+        ));
+    }
     let listen = find_listener(&loaded.settings);
     if !is_answering(&listen) {
         say_on_stderr(&format!("No respool answers at {listen}: these alerts are those of before it ended."));
@@ -121,7 +127,12 @@ fn alert_json(alert: &OpenAlert) -> Value {
             shown[name] = clock::format_time(time).into();
         }
     }
+    shown["severity"] = severity_of(alert).into();
     shown
+}
+
+fn severity_of(alert: &OpenAlert) -> &'static str {
+    Rule::from_name(&alert.rule).map_or("", |rule| rule.severity().as_str())
 }
 
 fn alert_line(alert: &OpenAlert) -> String {
@@ -129,7 +140,8 @@ fn alert_line(alert: &OpenAlert) -> String {
     let until = alert.silenced_until.map(clock::format_time);
     let silenced = until.map(|until| format!("  (silenced until {until})")).unwrap_or_default();
     let todo = Rule::from_name(&alert.rule).map_or("", Rule::todo);
-    format!("{since}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
+    let severity = severity_of(alert);
+    format!("{since}  {severity:<8}  {}  {}  {} {todo}{silenced}", alert.rule, alert.subject, alert.what)
 }
 
 fn test_sinks(loaded: &Loaded) -> Result<(), Failure> {

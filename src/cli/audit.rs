@@ -101,7 +101,7 @@ fn describe_call(line: &AuditLine) -> String {
         (!entry.caller.run.is_empty()).then(|| format!("run {}", entry.caller.run)),
         entry.caller.key.as_ref().map(|key| format!("key {key}")),
         entry.rule.clone(),
-        entry.approved_by.as_ref().map(|who| format!("approved by the {who}")),
+        entry.approved_by.as_ref().map(|who| format!("approved by {who}")),
         entry
             .outcome
             .as_deref()

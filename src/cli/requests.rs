@@ -1,5 +1,7 @@
 //! `respool requests`: lists recorded requests from the rows on disk, while a server may write more.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -86,7 +88,8 @@ fn row_json(row: &StoredUsage) -> Value {
         "outcome": row.outcome,
         "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
         "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,
-        "attempts": row.attempts, "prompt_tokens": row.usage.map(|usage| usage.prompt),
+        "attempts": row.attempts, "earlier_attempts": row.details.earlier_attempts, "fallback": row.details.fallback,
+        "prompt_tokens": row.usage.map(|usage| usage.prompt),
         "completion_tokens": row.usage.map(|usage| usage.completion),
         "first_byte_ms": row.first_byte.map(clock::to_millis), "waited_ms": clock::to_millis(row.waited),
         "duration_ms": clock::to_millis(row.duration),
@@ -106,7 +109,7 @@ fn cells(row: &StoredUsage) -> Vec<String> {
         outcome.to_owned(),
         or_dash(&status),
         or_dash(if row.model.is_empty() { &row.details.refused } else { &row.model }),
-        or_dash(&row.key),
+        or_dash(if row.key.is_empty() { &row.details.client } else { &row.key }),
         or_dash(&row.upstream),
         row.usage.map_or_else(|| "–".to_owned(), |usage| usage.total_tokens().to_string()),
         format!("{:.1}", row.duration.as_secs_f64()),
@@ -114,7 +117,26 @@ fn cells(row: &StoredUsage) -> Vec<String> {
     ]
 }
 
-/// Writes a heading, a line for each request, and below it the error of one that failed.
+/// The shortest wait that is named.
+const NOTABLE_WAIT: Duration = Duration::from_secs(1);
+
+/// Returns the lines below a request: the error, and what went before its last attempt.
+fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
+    let error = Some(&row.error).filter(|error| !error.is_empty()).cloned();
+    let fallback = Some(&row.details.fallback).filter(|models| !models.is_empty());
+    let fallback =
+        fallback.map(|models| format!("in place of {}", models.replace(':', " (").replace(',', "), ") + ")"));
+    let earlier =
+        row.details.earlier_attempts.iter().map(|attempt| format!("{} ({})", attempt.upstream, attempt.why));
+    let earlier: Vec<String> = earlier.collect();
+    let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join(", ")));
+    let waited = (row.waited >= NOTABLE_WAIT).then(|| {
+        format!("waited {:.1} s for a free place, or for the upstream to return", row.waited.as_secs_f64())
+    });
+    [error, fallback, earlier, waited].into_iter().flatten().map(|note| format!("    {note}"))
+}
+
+/// Writes a heading, a line for each request, and its notes below it.
 fn table_lines(rows: &[StoredUsage]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -125,18 +147,15 @@ fn table_lines(rows: &[StoredUsage]) -> Vec<String> {
     let mut lines: Vec<String> = aligned.next().into_iter().collect();
     for (row, line) in rows.iter().zip(aligned) {
         lines.push(line);
-        if !row.error.is_empty() {
-            lines.push(format!("    {}", row.error));
-        }
+        lines.extend(notes(row));
     }
     lines
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+    use crate::wire::EarlierAttempt;
 
     #[test]
     fn a_failure_is_explained_below_its_line() {
@@ -159,6 +178,17 @@ mod tests {
             upstream: "box".into(),
             ..good.clone()
         };
+        let mut moved = good.clone();
+        moved.details.earlier_attempts = vec![EarlierAttempt {
+            upstream: "box".into(),
+            why: "failover".into(),
+            ..EarlierAttempt::default()
+        }];
+        moved.details.fallback = "big:failed".into();
+        moved.waited = Duration::from_millis(2_500);
+        let found = table_lines(&[moved]);
+        let waited = "    waited 2.5 s for a free place, or for the upstream to return";
+        assert_eq!(found[2..], ["    in place of big (failed)", "    asked before: box (failover)", waited]);
         let expected = [
             "time                  outcome           status  model  key    upstream  tokens  seconds  id",
             "2026-11-21T01:14:58Z  upstream_refused     503  qwen   alice  box            –      1.2  r2",

@@ -108,7 +108,7 @@ fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Fail
     }
     if running.iter().flatten().any(RunningUpstream::is_failing) {
         say_on_stderr(
-            "The running respool leaves an upstream out, because requests fail there: `respool requests --failed` shows why.",
+            "The running respool leaves an upstream out, because requests fail there: `respool requests` shows them, also those that another upstream answered.",
         );
         return Err(Failure::Reported);
     }

@@ -83,7 +83,7 @@ pub(super) fn ledger_settings(settings: &Settings) -> Result<LedgerSettings, Vec
 /// Requests are answered even without a ledger.
 fn open_usage_store(settings: &Settings) -> Option<Arc<UsageStore>> {
     UsageStore::open(&settings.store.state_dir)
-        .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "usage records are not kept"))
+        .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "usage records are not kept, and budgets and limits of tokens count from now on"))
         .ok()
         .map(Arc::new)
 }
@@ -274,7 +274,7 @@ fn describe_comparison(report: &Report, currency: &str) -> Vec<String> {
             }
             (Some(cost), None) => {
                 let cost = cost.with_currency(it.currency.as_deref().unwrap_or_default());
-                format!("  {:<28} {cost:>12}   no difference between currencies   price: {source}", it.model)
+                format!("  {:<28} {cost:>12}   not compared: another currency   price: {source}", it.model)
             }
             _ => format!("  {:<28}   price unknown: add [prices.\"{}\"]", it.model, it.model),
         });

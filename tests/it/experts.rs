@@ -123,6 +123,15 @@ fn commands_say_what_keeps_an_expert_from_being_ready() {
             .contains("not ready: shelf is bound to books, but the configuration has no [tools.mcp.books] ("),
         "{shown}"
     );
+    // Regression: a program that was missing was in no list.
+    let mut toml = fs::read_to_string(it.path("respool.toml")).unwrap();
+    toml.push_str("\n[tools.mcp.books]\ncommand = \"/nowhere/books-server\"\n");
+    fs::write(it.path("respool.toml"), toml).unwrap();
+    let listed = it.done(&["list"]);
+    assert!(
+        listed.contains("its MCP server books cannot be started: /nowhere/books-server cannot be started"),
+        "{listed}"
+    );
 }
 
 /// The experts of a test: a directory for each command's configuration.

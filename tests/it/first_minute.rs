@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{FcntlArg, FdFlag};
+use serde_json::{Value, json};
 
 use crate::lifecycle::{program, run};
 use crate::support::client::Request;
@@ -457,4 +458,49 @@ fn lists_share_one_vocabulary_of_options() {
     let (_, help, _) = run(&["service", "logs", "--help"], None, &[]);
     assert!(help.contains("--limit <COUNT>") && !help.contains("--lines"), "{help}");
     assert_eq!(run(&["runs", "list", "--limit", "many"], None, &[]).0, 2);
+}
+
+/// Regression: what was recorded could not be shown while the file had a mistake.
+#[test]
+fn records_are_shown_with_a_wrong_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let state = dir.path().join("state");
+    std::fs::create_dir(&state).unwrap();
+    let open =
+        r#"[{"rule":"upstream_down","subject":"box","what":"It is down.","since":1,"is_silenced":false}]"#;
+    std::fs::write(state.join("alerts-open.json"), open).unwrap();
+    let toml =
+        format!("state_dir = \"{}\"\nlisten = \"127.0.0.1:1\"\n[[upstream]]\nurl = seven\n", state.display());
+    let (code, out, err) = run(&["alerts", "list"], Some(&toml), &[]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("upstream_down  box  It is down."), "{out}");
+    assert!(err.contains("the configuration is wrong") && err.contains("respool.toml:4"), "{err}");
+    for arguments in [&["usage"][..], &["requests"]] {
+        let (code, _, err) = run(arguments, Some(&toml), &[]);
+        assert!(code == 0 && err.contains("No"), "{arguments:?}: {err}");
+    }
+    assert_eq!(run(&["alerts", "test"], Some(&toml), &[]).0, 78, "it uses the sinks of the file");
+}
+
+#[test]
+fn limits_are_shown_with_what_is_used() {
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys.toml");
+    std::fs::write(&keys, "[alice]\nkey = \"sk-alice-0123456789\"\ntokens_per_day = 5000\n").unwrap();
+    let toml = format!(
+        "state_dir = \"{}/state\"\nclient_keys_file = \"{}\"\n[budgets]\nday = 2.0\nkeys = {{ alice = 1.0 }}\n[[upstream]]\nurl = \"http://127.0.0.1:9\"\n",
+        dir.path().display(),
+        keys.display()
+    );
+    let (code, out, err) = run(&["keys"], Some(&toml), &[]);
+    assert_eq!(code, 0, "{err}");
+    assert!(out.contains("0 of 5000") && out.contains("0.00 of 1.00"), "{out}");
+    assert!(out.contains("all requests together") && out.contains("0.00 of 2.00"), "{out}");
+    assert!(err.contains("1 key.") && err.contains("T00:00:00Z."), "{err}");
+    let (_, out, _) = run(&["keys", "--json"], Some(&toml), &[]);
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&shown["keys"][0]["tokens_per_day"], &shown["budgets"][0]["limit"]),
+        (&json!(5000), &json!(2.0))
+    );
 }

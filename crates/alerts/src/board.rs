@@ -41,6 +41,8 @@ pub(super) struct Kept {
     pub(super) what: String,
     pub(super) since: u64,
     pub(super) sent: u64,
+    #[serde(default)]
+    pub(super) is_worse: bool,
 }
 
 /// The alerts of one server.
@@ -81,13 +83,13 @@ impl Board {
     /// Takes in alerts that an earlier process sent. They hold until their finding is absent for a while, and
     /// are not sent again as new ones.
     pub(super) fn take_kept(&mut self, now: u64, kept: Vec<Kept>) {
-        for Kept { rule, subject, what, since, sent } in kept {
+        for Kept { rule, subject, what, since, sent, is_worse } in kept {
             // A rule of another version cannot be watched any more.
             let Some(rule) = Rule::from_name(&rule) else { continue };
-            let new = Open { since, seen: now, sent: Some(sent), what, is_worse: false };
+            let new = Open { since, seen: now, sent: Some(sent), what, is_worse };
             let open = self.0.entry((rule, subject)).or_insert(new);
             if open.sent.is_none() {
-                (open.since, open.sent) = (since, Some(sent));
+                (open.since, open.sent, open.is_worse) = (since, Some(sent), open.is_worse || is_worse);
             }
         }
     }
@@ -104,6 +106,7 @@ impl Board {
                 subject,
                 what: open.what,
                 since: open.since,
+                is_worse: open.is_worse,
                 state: State::Resolved,
             })
             .collect()
@@ -128,7 +131,8 @@ impl Board {
             let state = if open.sent.is_none() { State::New } else { State::Still };
             open.sent = Some(now);
             let (rule, subject) = key.clone();
-            entries.push(Entry { rule, subject, what: open.what.clone(), since: open.since, state });
+            let (what, since, is_worse) = (open.what.clone(), open.since, open.is_worse);
+            entries.push(Entry { rule, subject, what, since, is_worse, state });
         }
         entries
     }
@@ -202,11 +206,13 @@ mod tests {
             what: "box!".into(),
             since: 5,
             sent: 500,
+            is_worse: true,
         };
         let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
         sent(&mut board, 900, &down, pace());
         board.take_kept(1_000, vec![kept("upstream_down"), kept("of_another_version")]);
-        assert_eq!(sent(&mut board, 9_000, &down, pace()), [""; 0], "it was sent before");
+        let worse = [Finding { is_worse: true, ..down[0].clone() }];
+        assert_eq!(sent(&mut board, 9_000, &worse, pace()), [""; 0], "it was sent before");
         assert_eq!(board.open(9_000, &Silences::default())[0].since, 5);
         assert_eq!(sent(&mut board, 38_999, &[], pace()), [""; 0]);
         assert_eq!(sent(&mut board, 39_000, &[], pace()), ["resolved box"]);

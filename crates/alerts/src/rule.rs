@@ -114,6 +114,9 @@ rules! {
     ExpertNotReady = "expert_not_ready", Warning,
         "An expert cannot work: a tool is not bound, or its server or program cannot be started. Its events wait.",
         "`respool expert validate NAME` tries each of its tools, and says what to correct. The events go on by themselves then.";
+    TaskEscalated = "task_escalated", Warning,
+        "An expert has handed a decision to you: its task waits.",
+        "Look at it on the page under Approvals, or with `respool expert outbox list --kind escalation`. A new try with your comment goes on; it does not repeat what was done before.";
     DeadLetter = "dead_letter", Warning,
         "An expert's task failed for good: all its attempts are used up.",
         "Look at it on the page under Approvals, then try it again or drop it; a new try does not repeat what was done before.";
@@ -131,7 +134,7 @@ rules! {
         "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
     LogLinesLost = "log_lines_lost", Warning,
         "Log lines were lost: the log could not be written, or not fast enough. Requests are still answered.",
-        "Make room on the disk of `[log] file`, or let something read the standard output.";
+        "Make room on the disk of `[log] file`, or let something read the standard error.";
     ReloadFailed = "reload_failed", Warning,
         "The changed configuration, or file of client keys, is wrong. The old one stays in use.",
         "Correct the file; `respool check` says what is wrong and where.";
@@ -170,6 +173,8 @@ pub(super) struct Signals {
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<DayBudget>,
     pub(super) is_state_broken: bool,
+    /// Earlier records cannot be read.
+    pub(super) counts_from_start: bool,
     /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
     /// Approvals that wait: the id and the agent.
@@ -178,6 +183,8 @@ pub(super) struct Signals {
     pub(super) failed_runs: Vec<(String, String)>,
     /// Tasks that failed of late: the id and the expert.
     pub(super) failed_tasks: Vec<(String, String)>,
+    /// Tasks whose decision is a person's: the id and the expert.
+    pub(super) escalated_tasks: Vec<(String, String)>,
     /// Experts that cannot work, each with the reason.
     pub(super) not_ready: Vec<(String, String)>,
     /// How many log lines were lost of late.
@@ -258,6 +265,12 @@ fn work_findings(signals: &Signals) -> Vec<Finding> {
         );
         all.push(new_finding(Rule::TaskFailed, id, what));
     }
+    for (id, expert) in &signals.escalated_tasks {
+        let what = format!(
+            "The expert `{expert}` needs your decision: `respool expert retry {id} --comment TEXT` goes on."
+        );
+        all.push(new_finding(Rule::TaskEscalated, id, what));
+    }
     for (expert, why) in &signals.not_ready {
         let what = end_sentence(format!("The expert `{expert}` is not ready: {why}"));
         all.push(new_finding(Rule::ExpertNotReady, expert, what));
@@ -280,7 +293,10 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
         all.push(new_finding(Rule::LogLinesLost, "", what));
     }
     if signals.is_state_broken {
-        all.push(new_finding(Rule::StateNotWritable, "", "Usage records cannot be written."));
+        let lost =
+            " Earlier ones cannot be read, so budgets and `tokens_per_day` count from respool's start.";
+        let lost = if signals.counts_from_start { lost } else { "" };
+        all.push(new_finding(Rule::StateNotWritable, "", format!("Usage records cannot be written.{lost}")));
     }
     if let Some(why) = &signals.removed_database {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
@@ -488,6 +504,7 @@ mod tests {
             failed_runs: vec![("run-1".into(), "helper".into())],
             failed_tasks: vec![("entry-2".into(), "sales".into())],
             dead_letters: vec![("entry-1".into(), "sales".into())],
+            escalated_tasks: vec![("entry-3".into(), "sales".into())],
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
             lost_lines: 3,
             is_state_broken: true,
@@ -504,6 +521,7 @@ mod tests {
                 "approval_waiting",
                 "run_failed",
                 "task_failed",
+                "task_escalated",
                 "expert_not_ready",
                 "dead_letter",
                 "log_lines_lost",

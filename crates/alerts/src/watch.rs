@@ -273,6 +273,7 @@ impl Alerts {
                 what: entry.what.clone(),
                 since: entry.since,
                 sent: message.at,
+                is_worse: entry.is_worse,
             };
             SentAlert { name: alert_name(entry), body: serde_json::to_string(&kept).unwrap_or_default() }
         };
@@ -367,17 +368,20 @@ impl Alerts {
             None => Ok(Attention::default()),
         };
         // `removed_database` says that the store cannot be read.
-        let Attention { failed_runs, failed_tasks, dead_letters, approvals } = attention.unwrap_or_default();
+        let attention = attention.unwrap_or_default();
+        let Attention { failed_runs, failed_tasks, dead_letters, escalated_tasks, approvals } = attention;
         Signals {
             upstreams,
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
             is_state_broken: watched.usage.is_broken(),
+            counts_from_start: watched.usage.counts_from_start(),
             removed_database: removed_database(watched),
             approvals,
             failed_runs,
             failed_tasks,
             dead_letters,
+            escalated_tasks,
             not_ready: (watched.not_ready)(),
             lost_lines: {
                 let mut lost = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);

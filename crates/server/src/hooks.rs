@@ -15,6 +15,8 @@ use super::config::LimitsConfig;
 use super::front::begin_record;
 use super::{body, keys, respond};
 use experts::{Accepted, HookError, Proof, Signature};
+use openexperts::MODEL_PREFIX;
+use store::StoreError;
 use wire::{ApiError, ErrorCode};
 
 /// The `retry-after` of a sender when the store fails.
@@ -29,7 +31,7 @@ pub(super) async fn receive_hook(
     let name = "POST /hooks/{expert}/{trigger}";
     let record = begin_record(&app, &parts.headers, &parts.extensions, name, "hooks");
     let received = async {
-        let hooks = app.hooks.as_ref().ok_or_else(|| error_of(HookError::Refused))?;
+        let hooks = app.hooks.as_ref().ok_or_else(|| error_of(without_hooks(&app)))?;
         let proof = proof_of(&parts.headers);
         let hook = hooks.find(&expert, &trigger).map_err(error_of)?;
         if let Err(error) = hook.check_head(&proof) {
@@ -48,7 +50,10 @@ pub(super) async fn receive_hook(
         hooks.receive(&hook, &proof, &body, clock::now()).await.map_err(error_of)
     };
     let response = match received.await {
-        Ok(accepted) => respond::json_response(StatusCode::ACCEPTED, accepted_json(&accepted).to_string()),
+        Ok(accepted) => {
+            record.set_agent(&format!("{MODEL_PREFIX}{expert}"));
+            respond::json_response(StatusCode::ACCEPTED, accepted_json(&accepted).to_string())
+        }
         Err(error) => respond::error_response(&error),
     };
     respond::finish_response(response, &record)
@@ -90,6 +95,16 @@ fn proof_of(headers: &HeaderMap) -> Proof<'_> {
         return Proof::Signed(Signature { id, timestamp, signatures });
     }
     keys::key_in_headers(headers).map_or(Proof::None, Proof::Bearer)
+}
+
+/// Returns why there are no hooks: without the store no event can be accepted, and its sender may try again.
+fn without_hooks(app: &App) -> HookError {
+    match &app.experts {
+        Some(_) => {
+            HookError::Store(StoreError("the store cannot be used, so no event is accepted".to_owned()))
+        }
+        None => HookError::Refused,
+    }
 }
 
 fn error_of(error: HookError) -> ApiError {

@@ -66,7 +66,9 @@ struct Entry {
 /// A mistake in the file, with its line; never with a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Mistake {
-    #[error("line {0} is not TOML: write `NAME = \"KEY\"`, or a table `[NAME]` with `key = \"KEY\"`")]
+    #[error(
+        "line {0} is not TOML: write `NAME = \"KEY\"`, or a table `[NAME]` with `key = \"KEY\"`, and `true` or `false` for yes or no"
+    )]
     NotToml(usize),
     #[error("line {line}: {}: {mistake}", .name.escape_debug())]
     Entry { line: usize, name: String, mistake: EntryMistake },

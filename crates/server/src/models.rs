@@ -116,6 +116,8 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
     let problem = app.agents.store().and_then(|store| store.check_file().err()).map(|error| error.0);
+    let unread = "the records in `state_dir` cannot be opened; the log of the start says why";
+    let problem = problem.or_else(|| app.usage.counts_from_start().then(|| unread.to_owned()));
     let state = json!({"ready": problem.is_none(), "problem": problem});
     let body = json!({"ready": any, "upstreams": upstreams, "state": state});
     let mut response = Response::new(Body::from(body.to_string()));

@@ -26,7 +26,8 @@ pub(super) fn uses_model(path: &str) -> bool {
 
 /// Returns true for the paths of the page, which ask for a session of their own and not for a client's key.
 pub(super) fn is_page(path: &str) -> bool {
-    path == "/" || path.starts_with("/ui/")
+    // Browsers ask for the icon by themselves.
+    matches!(path, "/" | "/favicon.ico") || path.starts_with("/ui/")
 }
 
 /// Returns true for a request to a hook, which only the hook's secret admits. Anything else below `/hooks` is

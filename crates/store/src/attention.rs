@@ -23,6 +23,14 @@ macro_rules! attention {
             $schema,
             "queue WHERE state = 'dead_letter'
                  ORDER BY seq DESC LIMIT $2) AS letters
+             UNION ALL SELECT 'escalated', id, queue, NULL FROM (
+                 SELECT id, queue FROM ",
+            $schema,
+            "queue AS task WHERE state = 'escalated' AND EXISTS (
+                     SELECT 1 FROM ",
+            $schema,
+            "outbox WHERE outbox.id = task.id || ':escalated' AND outbox.delivered IS NULL)
+                 ORDER BY seq DESC LIMIT $2) AS escalated
              UNION ALL SELECT 'approval', asked.id, runs.agent, NULL FROM (
                  SELECT id, run FROM ",
             $schema,
@@ -44,6 +52,9 @@ pub struct Attention {
     pub failed_tasks: Vec<(String, String)>,
     /// Tasks that have failed and wait for a person; those that were accepted last are first.
     pub dead_letters: Vec<(String, String)>,
+    /// Tasks whose decision is a person's, with a message that is not delivered; those that were accepted
+    /// last are first.
+    pub escalated_tasks: Vec<(String, String)>,
     /// Requests for consent that wait for a decision, the oldest first.
     pub approvals: Vec<(String, String)>,
 }
@@ -60,6 +71,7 @@ impl Attention {
                 "task" if EntryRow::is_note_of_person(note.as_deref()) => continue,
                 "task" => &mut found.failed_tasks,
                 "dead_letter" => &mut found.dead_letters,
+                "escalated" => &mut found.escalated_tasks,
                 _ => &mut found.approvals,
             };
             kept.push((id, whose));

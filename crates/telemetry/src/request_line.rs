@@ -378,6 +378,7 @@ impl RequestLine {
                 refused: self.refused_request(),
                 client: self.client.map(|client| client.to_string()).unwrap_or_default(),
                 earlier_attempts: std::mem::take(&mut self.earlier_attempts),
+                fallback: self.fallbacks.join(","),
                 dropped: each_once(&self.dropped),
                 trimmed: self.trimmed.take().unwrap_or_default(),
                 prefix_lost: self.prefix_lost.take().unwrap_or_default(),
@@ -458,7 +459,8 @@ impl RequestLine {
             error_code: self.error_code.unwrap_or_default(),
         };
         metrics::record_request(&labels, total, self.first_byte);
-        if let Some(usage) = self.all_usage() {
+        // The model calls of a run count their own.
+        if let Some(usage) = self.all_usage().filter(|_| self.route != "agent") {
             metrics::count_tokens(usage, &self.known_model, &self.upstream);
         }
         let loops = [(metrics::LOOPS_WARNED, self.loop_warned), (metrics::LOOPS_STOPPED, self.loop_stopped)];

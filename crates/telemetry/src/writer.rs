@@ -71,7 +71,7 @@ pub(super) fn start_writer(to: impl Write + Send + 'static, place: Place) -> (Li
 }
 
 fn write_batches(queue: &Queue, mut to: impl Write, place: Place) {
-    let (mut lines, mut lost) = (Vec::new(), 0);
+    let (mut lines, mut lost, mut is_torn) = (Vec::new(), 0, false);
     loop {
         let waiting = queue.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let waiting = queue.changed.wait_while(waiting, |waiting| waiting.lines.is_empty() && !waiting.ended);
@@ -87,13 +87,17 @@ fn write_batches(queue: &Queue, mut to: impl Write, place: Place) {
         let count = lines.split(|byte| *byte == b'\n').count().saturating_sub(1) as u64;
         lost += dropped;
         if lost > 0 {
-            let note = format!("{{\"level\":\"WARN\",\"message\":\"{lost} log lines were lost\"}}\n");
-            lines.extend_from_slice(note.as_bytes());
+            lines.extend_from_slice(loss_note(lost, clock::now()).as_bytes());
         }
         // A log that cannot be written must not stop the relay.
+        if is_torn {
+            // The line that was cut ends here.
+            lines.insert(0, b'\n');
+        }
         let is_written = to.write_all(&lines).and_then(|()| to.flush()).is_ok();
         let lost_now = if is_written || place == Place::Stream { 0 } else { count };
         lost = if is_written { 0 } else { lost + lost_now };
+        is_torn = !is_written && place == Place::File;
         metrics::count_lost_log_lines(dropped + lost_now);
         lines.clear();
         lines.shrink_to(KEPT);
@@ -103,6 +107,14 @@ fn write_batches(queue: &Queue, mut to: impl Write, place: Place) {
             return;
         }
     }
+}
+
+/// Returns the line that says how many lines were lost.
+fn loss_note(lost: u64, now: u64) -> String {
+    let time = clock::format_time(now);
+    format!(
+        "{{\"timestamp\":\"{time}\",\"level\":\"WARN\",\"target\":\"respool::log\",\"message\":\"{lost} log lines were lost\"}}\n"
+    )
 }
 
 impl Write for LineWriter {
@@ -207,7 +219,14 @@ mod tests {
         lines.write_all(b"three\n").unwrap();
         drop(batches);
         let text = String::from_utf8(written.0.lock().unwrap().concat()).unwrap();
-        assert_eq!(text, "three\n{\"level\":\"WARN\",\"message\":\"2 log lines were lost\"}\n");
+        let mut found = text.lines();
+        assert_eq!((found.next(), found.next()), (Some(""), Some("three")), "a line that was cut is ended");
+        let note: serde_json::Value = serde_json::from_str(found.next().unwrap()).unwrap();
+        assert_eq!(
+            (&note["message"], &note["target"]),
+            (&"2 log lines were lost".into(), &"respool::log".into())
+        );
+        assert!(note["timestamp"].is_string() && found.next().is_none(), "{note}");
     }
 
     #[test]

@@ -414,6 +414,12 @@ impl Ledger {
         }
     }
 
+    /// Returns true if the records of before this process started cannot be read: budgets and limits of
+    /// tokens count from its start.
+    pub fn counts_from_start(&self) -> bool {
+        self.is_broken() && self.store.is_none()
+    }
+
     /// Returns true while rows cannot be written.
     pub fn is_broken(&self) -> bool {
         self.lock_state().is_broken

@@ -141,7 +141,7 @@ impl Report {
             body
         };
         let mut body = json!({
-            "object": "usage", "since": self.span.0 / 1_000, "until": self.span.1 / 1_000,
+            "object": "usage", "since": clock::format_time(self.span.0), "until": clock::format_time(self.span.1),
             "by": self.by.iter().map(|dimension| dimension.as_str()).collect::<Vec<_>>(),
             "data": self.lines.iter().map(line).collect::<Vec<_>>(), "total": line(&self.total),
         });

@@ -18,7 +18,7 @@ pub struct UsageRow {
     pub route: Cow<'static, str>,
     /// The name of the client's key; empty where clients have none.
     pub key: String,
-    /// The model that was asked for.
+    /// The model that was asked last.
     pub model: String,
     /// The upstream of the last attempt.
     pub upstream: String,
@@ -72,6 +72,9 @@ pub struct RequestDetails {
     /// The attempts that ended before the last one, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_attempts: Vec<EarlierAttempt>,
+    /// The models that were asked for before another one answered, each with the reason, between commas.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub fallback: String,
     /// Calls that did not leave, by reason, between commas.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub dropped: String,

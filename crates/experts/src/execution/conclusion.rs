@@ -81,6 +81,8 @@ impl Worker {
                 self.end_entry(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
             }
             Verdict::Escalated(mut what) => {
+                let reason = what["reason"].as_str().filter(|_| !attempt.is_private());
+                let noted = reason.unwrap_or("escalated to a person").to_owned();
                 if let Some((late, what)) = self.report_if_late(attempt).await?.zip(what.as_object_mut()) {
                     what.insert("late".to_owned(), late);
                 }
@@ -88,7 +90,7 @@ impl Worker {
                 add_unknown(&mut what, unknown);
                 attempt.add_retry(&mut what);
                 self.post_message(attempt.new_message(MessageKind::Escalation, "escalated", what)).await?;
-                self.end_entry(attempt.claimed, EntryEnd::Escalated, "escalated to a person".to_owned()).await
+                self.end_entry(attempt.claimed, EntryEnd::Escalated, noted).await
             }
             Verdict::Cancelled => {
                 self.end_entry(attempt.claimed, EntryEnd::Failed, EntryRow::CANCELLED.to_owned()).await

@@ -63,10 +63,14 @@ fn headline(group: &[&OpenAlert]) -> String {
         (_, Some(Rule::RunFailed)) => format!("{} runs have failed.", group.len()),
         (_, Some(Rule::TaskFailed)) => format!("{} tasks of experts have failed.", group.len()),
         (_, Some(Rule::DeadLetter)) => format!("{} tasks of experts failed for good.", group.len()),
+        (_, Some(Rule::UpstreamDown)) => format!("{} upstreams cannot be used.", group.len()),
+        (_, Some(Rule::CircuitOpen)) => format!("Replies from {} upstreams are failing.", group.len()),
+        (_, Some(Rule::TaskEscalated)) => format!("{} tasks of experts need your decision.", group.len()),
         (_, Some(Rule::ExpertNotReady)) => format!("{} experts are not ready.", group.len()),
         (_, Some(Rule::ApprovalWaiting)) => format!("{} requests wait for your approval.", group.len()),
         (_, Some(Rule::BudgetReached)) => format!("{} budgets are spent, or nearly.", group.len()),
-        _ => format!("{} upstreams.", group.len()),
+        ([first, ..], _) => format!("{} (and {} more)", first.what, group.len() - 1),
+        ([], _) => String::new(),
     }
 }
 
@@ -92,7 +96,7 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
     let requests = |query: &str| Some((format!("/ui/requests?{query}"), "Show the requests"));
     match rule {
         Rule::RunFailed => Some((format!("/ui/runs/{}", encode(subject)), "Show the run")),
-        Rule::ApprovalWaiting | Rule::DeadLetter | Rule::TaskFailed => {
+        Rule::ApprovalWaiting | Rule::DeadLetter | Rule::TaskFailed | Rule::TaskEscalated => {
             Some(("/ui/approvals".to_owned(), "Show it"))
         }
         Rule::UpstreamDown | Rule::CircuitOpen | Rule::KeyRefused | Rule::CertificateRefused => {

@@ -31,8 +31,11 @@ pub(super) fn running_requests(app: &App) -> Markup {
         @for request in requests.iter().take(MOST) {
             tr {
                 td { (request.phase) }
-                td class="cut" { (request.model) @if !request.agent.is_empty() && request.agent != request.model { " for " (request.agent) } }
-                td { @if request.run.is_empty() { (request.route.replace('_', " ")) } @else { a href={ "/ui/runs/" (request.run) } { "run" } } }
+                td class="cut" {
+                    (request.model) @if !request.agent.is_empty() && request.agent != request.model { " for " (request.agent) }
+                    (layout::phone_line(&[&request.key, &request.upstream]))
+                }
+                td class="wide" { @if request.run.is_empty() { (request.route.replace('_', " ")) } @else { a href={ "/ui/runs/" (request.run) } { "run" } } }
                 td class="cut wide" { (request.upstream) }
                 td class="cut wide" { (request.key) }
                 td class="number" { (format::format_duration(request.elapsed)) }
@@ -44,7 +47,7 @@ pub(super) fn running_requests(app: &App) -> Markup {
     let heads = [
         ("Phase", ""),
         ("Model", ""),
-        ("Route", ""),
+        ("Route", "wide"),
         ("Upstream", "wide"),
         ("Key", "wide"),
         ("Elapsed", "number"),

@@ -51,6 +51,7 @@ pub(super) fn page_routes() -> Router<App> {
         .route("/ui/usage", get(usage::show_usage))
         .route("/ui/approvals", get(approvals::show_approvals))
         .route("/ui/approvals/{id}", post(approvals::decide_approval))
+        .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .route("/ui/letters/{id}", post(approvals::settle_task))
         .route("/ui/login", get(login::show_login).post(login::log_in))
         .route("/ui/logout", post(login::log_out))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Bed;
 use crate::{
     Append, ApprovalChange, ApprovalState, Attention, ClaimRequest, ClaimScope, EntryEnd, EntryRow, KeyUsage,
-    LateDecision, NewEntry, NewRun, Queue as _, RunFilter, RunsConfig, Status, Store,
+    LateDecision, NewEntry, NewMessage, NewRun, Queue as _, RunFilter, RunsConfig, Status, Store,
 };
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
@@ -138,6 +138,8 @@ pub(super) async fn what_needs_a_person_is_found_together(bed: &Bed) {
         ("cancelled", EntryEnd::Failed, EntryRow::CANCELLED),
         ("dead", EntryEnd::DeadLetter, "it broke"),
         ("done", EntryEnd::Done, ""),
+        ("doubtful", EntryEnd::Escalated, ""),
+        ("answered", EntryEnd::Escalated, ""),
     ] {
         store.enqueue(NewEntry { id: id.into(), queue: "desk".into(), ..NewEntry::default() }).await.unwrap();
         let (queues, lease) = (vec!["desk".into()], Duration::from_mins(1));
@@ -145,6 +147,11 @@ pub(super) async fn what_needs_a_person_is_found_together(bed: &Bed) {
         let claimed = store.claim_entries(request).await.unwrap().remove(0);
         assert!(store.complete(&claimed.lease, end, note.into()).await.unwrap());
     }
+    for id in ["doubtful:escalated", "answered:escalated"] {
+        let message = NewMessage { id: id.into(), ..NewMessage::default() };
+        assert!(store.post(message, 1).await.unwrap());
+    }
+    assert!(store.message_delivered("answered:escalated", 2).await.unwrap());
     store.begin(new("broken", "f", 1)).await.unwrap();
     store.append(event("broken", 0, Status::Failed)).await.unwrap();
     store.begin(new("asking", "g", 1)).await.unwrap();
@@ -155,6 +162,7 @@ pub(super) async fn what_needs_a_person_is_found_together(bed: &Bed) {
         failed_runs: of("broken", "helper"),
         failed_tasks: of("lost", "desk"),
         dead_letters: of("dead", "desk"),
+        escalated_tasks: of("doubtful", "desk"),
         approvals: of("one", "helper"),
     };
     assert_eq!(store.attention(0, 9).await.unwrap(), expected);

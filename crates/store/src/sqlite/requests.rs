@@ -70,7 +70,7 @@ pub struct RequestQuery {
 }
 
 /// The text that is searched.
-const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error))";
+const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error, details))";
 
 /// The expression of a column by which rows are grouped.
 pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
