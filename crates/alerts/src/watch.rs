@@ -101,8 +101,8 @@ pub struct Alerts {
     written: Mutex<Option<Vec<OpenAlert>>>,
     /// The upstreams of the last probes, and whether they answered.
     probed: Mutex<BTreeMap<String, Option<String>>>,
-    /// The upstreams whose circuit has not closed since they failed.
-    recoveries: Mutex<BTreeMap<String, Recovery>>,
+    /// When upstreams were last down whose circuit has not closed since.
+    last_down: Mutex<BTreeMap<String, u64>>,
     reloaded: Mutex<Reloaded>,
     /// The reason why the changed file of client keys is not used.
     key_file_problem: Mutex<Option<String>>,
@@ -151,7 +151,7 @@ impl Alerts {
             board: Mutex::default(),
             written: Mutex::default(),
             probed: Mutex::default(),
-            recoveries: Mutex::default(),
+            last_down: Mutex::default(),
             reloaded: Mutex::default(),
             key_file_problem: Mutex::default(),
             held: Mutex::default(),
@@ -360,8 +360,8 @@ impl Alerts {
         let mut upstreams = watched.upstreams.probe().await;
         self.note_probes(&upstreams);
         {
-            let mut recoveries = self.recoveries.lock().unwrap_or_else(PoisonError::into_inner);
-            excuse_recovered(&mut recoveries, &mut upstreams, clock::now());
+            let mut last_down = self.last_down.lock().unwrap_or_else(PoisonError::into_inner);
+            excuse_recovered(&mut last_down, &mut upstreams, clock::now());
         }
         let attention = match watched.agents.store() {
             Some(store) => store.attention(clock::now().saturating_sub(FAILED_FOR), MOST).await,
@@ -448,36 +448,21 @@ fn alert_name(entry: &Entry) -> String {
     format!("{} {}", entry.rule.as_str(), entry.subject)
 }
 
-/// The facts about an upstream whose circuit is open: without requests nothing closes it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Recovery {
-    /// When it was last down.
-    down: Option<u64>,
-    /// Since when its circuit lets a request through and none has come.
-    admits: Option<u64>,
-}
-
-/// Leaves out open circuits of servers that were down and are back, and those that no request has tried for a
-/// while. One counts again when its trial has failed since.
-fn excuse_recovered(known: &mut BTreeMap<String, Recovery>, upstreams: &mut [UpstreamSignal], now: u64) {
+/// Leaves out open circuits of servers that were down and are back: without requests nothing closes them. One
+/// counts again when its trial has failed since.
+fn excuse_recovered(last_down: &mut BTreeMap<String, u64>, upstreams: &mut [UpstreamSignal], now: u64) {
     for upstream in upstreams {
-        if upstream.problem.is_none() && !upstream.is_open {
-            known.remove(&upstream.name);
-            continue;
-        }
-        let recovery = known.entry(upstream.name.clone()).or_default();
-        recovery.admits = upstream.admits.then(|| recovery.admits.unwrap_or(now));
+        let name = &upstream.name;
         if upstream.problem.is_some() {
-            *recovery = Recovery { down: Some(now), admits: None };
-            continue;
-        }
-        let is_recent = |since: u64| now.saturating_sub(since) <= LONGEST_PAUSE;
-        let was_down = recovery.down.is_some_and(|down| upstream.admits || is_recent(down));
-        let is_untried = recovery.admits.is_some_and(|since| !is_recent(since));
-        if was_down || is_untried {
-            upstream.is_open = false;
-        } else if !upstream.admits {
-            recovery.down = None;
+            last_down.insert(name.clone(), now);
+        } else if !upstream.is_open {
+            last_down.remove(name);
+        } else if let Some(down) = last_down.get(name) {
+            if upstream.admits || now.saturating_sub(*down) <= LONGEST_PAUSE {
+                upstream.is_open = false;
+            } else {
+                last_down.remove(name);
+            }
         }
     }
 }
@@ -516,9 +501,7 @@ mod tests {
         assert!(!look(false, true, true, 60_000), "no request has come");
         assert!(look(false, true, false, 65_000), "a trial has failed");
         assert!(look(false, true, true, 70_000));
-        assert!(look(false, true, true, 90_000), "a request may come");
-        assert!(!look(false, true, true, 100_000), "none came: it is not known to fail");
-        assert!(look(false, true, false, 105_000), "another trial has failed");
-        assert!(!look(false, false, true, 110_000));
+        assert!(look(false, true, true, 400_000), "its circuit is open, whether requests come or not");
+        assert!(!look(false, false, true, 405_000));
     }
 }
