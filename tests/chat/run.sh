@@ -345,6 +345,11 @@ say "/output 9"
 await "there is no output 9"
 ok "/output and Ctrl-O show the whole output; Ctrl-O keeps the line"
 
+say "Say it slowly."
+await "one two"
+say "Are you there?"
+await "sent when this turn ends"
+await "Yes."
 say "Write a lot."
 await "three four"
 keys -l "typed"
@@ -356,7 +361,7 @@ say "!echo own \$((40+2)); exit 3"
 await "exit code 3"
 say "And now?"
 await "It is forty-two."
-await "tokens in" 4
+await "tokens in" 6
 grep -q "The person ran .* themselves (exit code 3). Its output:" "$dir/log" || fail "the model did not learn it"
 keys -l "Read @calc"
 keys Tab
@@ -364,14 +369,14 @@ await "❯ Read @calc.py"
 keys Enter
 await "@calc.py · 8 lines"
 await "Read it is."
-await "tokens in" 5
+await "tokens in" 7
 say "/resume"
 await "Number (Enter keeps this conversation)"
 keys Enter
 say "/compact"
 await "summarised: the conversation had about"
 say "Are you there?"
-await "Yes."
+await "Yes." 2
 grep -q '\[respool\] What has been done so far' "$dir/log" || fail "the summary does not stand for the conversation"
 keys C-d
 await "left with 0"

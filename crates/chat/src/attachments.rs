@@ -32,8 +32,10 @@ pub(super) fn attach_files(line: &str, root: &Path) -> (String, Vec<Mention>) {
                 let _ = write!(added, "\n\n{name}:\n{}", code_block(&text));
                 (format!("@{shown} · {size}"), false)
             }
-            // A word such as `@property` is no mention.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => continue,
+            // It may be a word such as `@property`.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => {
+                (format!("@{shown}: no such file"), false)
+            }
             Err(error) => {
                 let why = error.to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
@@ -165,7 +167,9 @@ mod tests {
     #[test]
     fn other_words_stay_and_mistakes_are_told() {
         let dir = folder();
-        assert_eq!(attach_files("@property @ x a@b", dir.path()), (String::new(), Vec::new()));
+        let (added, mentions) = attach_files("@property @ x a@b", dir.path());
+        let note = "@property: no such file".to_owned();
+        assert_eq!((added.as_str(), mentions), ("", vec![Mention { note, is_problem: false }]));
         let (added, mentions) = attach_files("@src/nope.rs @image", dir.path());
         assert_eq!((added.as_str(), mentions.len()), ("", 2));
         assert!(mentions.iter().all(|mention| mention.is_problem));

@@ -131,6 +131,14 @@ impl Lines {
         }
     }
 
+    /// Takes what was typed and entered during a turn as the next input.
+    pub(super) fn take_typed(&mut self, typed: &str) -> Input {
+        let text = without_continuations(typed.trim_end());
+        let line = lock(&self.state).pastes.shorten(text.clone());
+        self.remember(&line, &text);
+        Input::Text { line, text }
+    }
+
     /// Adds an input to the history: the `line` with its marks for this session, the whole `text` for others.
     fn remember(&mut self, line: &str, text: &str) {
         if text.trim().is_empty() {

@@ -11,6 +11,7 @@ mod approvals;
 mod attachments;
 mod command;
 mod editor;
+mod emphasis;
 mod greeting;
 mod harmless;
 mod journal;

@@ -5,6 +5,7 @@ use termimad::crossterm::style::{Attribute, Color};
 use termimad::minimad::Alignment;
 use termimad::{CompoundStyle, MadSkin};
 
+use super::emphasis::with_clear_emphasis;
 use super::paint::Paint;
 use super::preview::split_columns;
 use wire::visible::{char_width, make_visible};
@@ -96,7 +97,7 @@ impl Markdown {
                 self.fence = None;
             }
             (Some(_), _) => self.render_code(&line, out),
-            (None, None) => self.render_text(&with_plain_links(&line), out),
+            (None, None) => self.render_line(&line, out),
         }
     }
 
@@ -105,24 +106,53 @@ impl Markdown {
         if table.is_empty() {
             return;
         }
-        match table_records(&table, self.width) {
-            Some(records) => records.iter().for_each(|line| self.render_text(line, out)),
-            None => self.render_text(table.trim_end(), out),
+        if let Some(records) = table_records(&table, self.width) {
+            return records.iter().for_each(|line| self.render_line(line, out));
         }
+        let rows: Vec<String> = table.lines().map(with_clear_emphasis).collect();
+        self.render_text(&rows.join("\n"), self.width, 0, out);
     }
 
-    /// Renders a line of code; one that the terminal would wrap keeps its margin.
-    fn render_code(&self, line: &str, out: &mut String) {
-        for (index, part) in split_columns(line, self.columns.saturating_sub(4).max(8)).iter().enumerate() {
-            let margin = if index == 0 { "  " } else { "  ┊ " };
-            out.extend([margin, &self.paint.cyan(part), "\n"]);
+    /// Renders a line. The renderer takes text behind four spaces for code; it belongs to a list.
+    fn render_line(&self, line: &str, out: &mut String) {
+        let text = line.trim_start_matches(' ');
+        if text.len() >= 3 && ['*', '_'].iter().any(|mark| text.chars().all(|c| c == *mark)) {
+            return self.render_text("---", self.width, 0, out);
         }
+        let indent = match line.len() - text.len() {
+            ..4 => 0,
+            spaces if is_list_item(text) => spaces - 3,
+            spaces => spaces,
+        };
+        let indent = indent.min(self.width / 2);
+        let line =
+            if indent > 0 && is_list_item(text) { format!("   {text}") } else { line[indent..].to_owned() };
+        let line = with_clear_emphasis(&with_plain_links(&with_boxes(&line)));
+        self.render_text(&line, self.width - indent, indent, out);
     }
 
-    fn render_text(&self, text: &str, out: &mut String) {
-        let rendered = self.skin.text(text, Some(self.width)).to_string();
-        out.push_str(rendered.trim_end_matches('\n'));
-        out.push('\n');
+    fn render_text(&self, text: &str, width: usize, indent: usize, out: &mut String) {
+        let rendered = self.skin.text(text, Some(width)).to_string();
+        for row in rendered.trim_end_matches('\n').split('\n') {
+            out.extend([&" ".repeat(indent), row, "\n"]);
+        }
+    }
+}
+
+/// Returns true for an item of a list.
+fn is_list_item(text: &str) -> bool {
+    let number = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_numbered = number.len() < text.len() && [". ", ") "].iter().any(|mark| number.starts_with(mark));
+    is_numbered || ["- ", "* ", "+ "].iter().any(|mark| text.starts_with(mark))
+}
+
+/// Draws the boxes of a list of tasks.
+fn with_boxes(line: &str) -> String {
+    let Some((before, text)) = line.split_once("] ") else { return line.to_owned() };
+    match before.trim_start() {
+        "- [ " | "* [ " => line.replacen("[ ]", "☐", 1),
+        "- [x" | "- [X" | "* [x" | "* [X" => format!("{}☑ {text}", before.trim_end_matches(['x', 'X', '['])),
+        _ => line.to_owned(),
     }
 }
 
@@ -251,6 +281,15 @@ mod tests {
             assert!(painted.contains(part), "{part} in {painted:?}");
         }
         assert!(!painted.contains("**") && !painted.contains('#') && !painted.contains('`'), "{painted:?}");
+    }
+
+    #[test]
+    fn signs_and_deep_lists_are_text() {
+        let shown =
+            text(true, "2 * 3 * 4\n- [x] done\n- [ ] open\n1. a\n    - deep *item*\n      more of it\n");
+        assert_eq!(shown, "2 * 3 * 4\n• ☑ done\n• ☐ open\n1. a\n    • deep item\n      more of it\n");
+        assert!(text(true, "| a |\n|---|\n| 2 * 3 |\n").contains("2 * 3"));
+        assert_eq!(text(true, "***"), text(true, "---"));
     }
 
     #[test]

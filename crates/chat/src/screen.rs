@@ -18,6 +18,7 @@ use super::pager;
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::terminal::END;
+use super::turn_end::format_thousands;
 use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
 pub(super) use ask::Answer;
 use tools::{Consent, named_subject};
@@ -36,6 +37,7 @@ const PAST_ROWS: usize = 12;
 const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
+const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
 const MODEL_AWAITED: &str = "waiting for the model";
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
@@ -130,6 +132,8 @@ pub(super) struct Screen {
     drawn: String,
     /// The person has typed this for the next prompt.
     typed: String,
+    /// Whether it is sent when the turn ends.
+    is_entered: bool,
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
     bytes: usize,
@@ -140,6 +144,8 @@ pub(super) struct Screen {
     /// The command or file of the running call.
     subject: String,
     outputs: Outputs,
+    /// Whether the model was asked for a summary.
+    awaits_summary: bool,
     /// Whether a part of the reply is on the screen.
     is_begun: bool,
     /// Line breaks at the end of the written part: they wait for more text.
@@ -174,12 +180,14 @@ impl Screen {
             status: None,
             drawn: String::new(),
             typed: String::new(),
+            is_entered: false,
             pieces: 0,
             bytes: 0,
             thought: String::new(),
             output: String::new(),
             subject: String::new(),
             outputs: Outputs::default(),
+            awaits_summary: false,
             is_begun: false,
             breaks: String::new(),
             is_open: false,
@@ -256,6 +264,7 @@ impl Screen {
     pub(super) fn begin_turn(&mut self) {
         self.measure_terminal();
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
+        self.awaits_summary = false;
         self.measure_terminal();
     }
 
@@ -278,7 +287,11 @@ impl Screen {
                 self.thought.clear();
                 self.reply.clear();
                 self.breaks.clear();
-                self.set_status(if summary { "waiting for a summary" } else { MODEL_AWAITED });
+                if std::mem::replace(&mut self.awaits_summary, summary) && !summary {
+                    let paint = self.paint;
+                    self.write_note(SUMMARISED, |line| paint.dim(line));
+                }
+                self.set_status(if summary { "summarising the conversation" } else { MODEL_AWAITED });
             }
             Shown::ServerAwaited(why) => {
                 let why = why.as_deref().map_or_else(|| MODEL_AWAITED.to_owned(), |why| one_line(why, 300));
@@ -542,8 +555,9 @@ impl Screen {
     }
 
     /// Shows what the person has typed for the next prompt.
-    pub(super) fn set_typed(&mut self, typed: String) {
+    pub(super) fn set_typed(&mut self, (typed, is_entered): (String, bool)) {
         self.typed = if typed == END { String::new() } else { typed };
+        self.is_entered = is_entered;
     }
 
     /// Leaves what was drawn at the bottom: a shell has written below it.
@@ -582,10 +596,11 @@ impl Screen {
 
     /// Returns the line below the status line: what the person has typed for the next prompt.
     fn typed_line(&self) -> String {
-        let room = self.width.saturating_sub(PROMPT.chars().count() + 1);
+        let sent = if self.is_entered { " · sent when this turn ends" } else { "" };
+        let room = self.width.saturating_sub(PROMPT.chars().count() + 1 + sent.chars().count());
         match end_of(&self.typed.replace('\n', " ⏎ "), room) {
             typed if typed.is_empty() => typed,
-            typed => self.paint.dim(&format!("\n{PROMPT}{typed}")),
+            typed => self.paint.dim(&format!("\n{PROMPT}{typed}{sent}")),
         }
     }
 
@@ -610,7 +625,8 @@ impl Screen {
         let spinner = SPINNER[status.frame % SPINNER.len()];
         // Most servers send one token per piece; some send several.
         let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
-        let tokens = if tokens > 0 { format!(" · {tokens} tokens") } else { String::new() };
+        let count = format_thousands(tokens as u64);
+        let tokens = if tokens > 0 { format!(" · {count} tokens") } else { String::new() };
         let seconds = format_seconds(status.since.elapsed());
         let stop = if self.speaks() && status.since.elapsed() >= STOP_HINT { " · Esc stops" } else { "" };
         let line = format!("{spinner} {} · {seconds}{tokens}{stop}", status.what);

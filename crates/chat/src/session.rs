@@ -16,7 +16,7 @@ use super::approval::{Allowed, Person};
 use super::approvals::Approvals;
 use super::attachments::{Mention, attach_files};
 use super::command::{self, Command};
-use super::editor::{self, Input, Lines};
+use super::editor::{self, Input, Lines, PROMPT};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, own_command, run_own_command};
@@ -24,7 +24,7 @@ use super::screen::{Screen, format_count, format_seconds};
 use super::terminal::{self, SavedTerminal};
 use super::transcript;
 use super::turn_end::{cost_summary, format_thousands, next_step, why_not};
-use super::watched::{Watched, observer_of, wait_for_signal};
+use super::watched::{TypedText, Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, Spent};
 use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
@@ -57,6 +57,8 @@ pub(super) struct Session {
     pub(super) price_of: PriceOf,
     /// The text typed during a turn, for the next prompt; `None` where no prompt follows.
     typed: Option<String>,
+    /// Whether it is sent without a further key.
+    sends_typed: bool,
     /// The person's own commands since the last turn, for the model.
     own_outputs: Vec<String>,
     /// Cancelled when the process should end.
@@ -86,6 +88,7 @@ impl Session {
             is_attended: false,
             price_of: Arc::new(|_, _| None),
             typed: None,
+            sends_typed: false,
             own_outputs: Vec::new(),
             ending: CancellationToken::new(),
         }
@@ -205,8 +208,15 @@ impl Session {
         loop {
             self.screen.write_text("\n");
             let typed = self.typed.replace(String::new()).unwrap_or_default();
-            // What was typed during the turn is only sent once the person has seen how that ended.
-            let input = if typed == terminal::END { Input::End } else { lines.read_input(&typed) };
+            let input = match std::mem::take(&mut self.sends_typed) {
+                _ if typed == terminal::END => Input::End,
+                true => {
+                    let shown = make_visible(typed.trim_end());
+                    self.screen.write_line(&format!("{}{shown}", self.screen.paint().cyan(PROMPT)));
+                    lines.take_typed(&typed)
+                }
+                false => lines.read_input(&typed),
+            };
             match input {
                 Input::End => return Ok(()),
                 Input::Interrupt if leaving => return Ok(()),
@@ -317,7 +327,7 @@ impl Session {
                 .await;
         let unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
         view.end_turn();
-        self.keep_typed(&typed);
+        self.keep_typed(&typed, why_not(&outcome).is_none());
         if let Some(text) = unfinished {
             self.conversation.add_note(text).await;
         }
@@ -336,7 +346,7 @@ impl Session {
                 .watch(work)
                 .await;
         view.end_turn();
-        self.keep_typed(&typed);
+        self.keep_typed(&typed, done.is_ok());
         match done {
             Ok((before, after)) => self.show_note(&format!(
                 "summarised: the conversation had about {} tokens, now {}",
@@ -347,10 +357,12 @@ impl Session {
         }
     }
 
-    /// Keeps what was typed for the next prompt, if one follows.
-    fn keep_typed(&mut self, text: &str) {
-        if let Some(typed) = &mut self.typed {
-            typed.push_str(text);
+    /// Keeps what was typed for the next prompt, if one follows. After Enter it is sent, unless the person
+    /// first has to see how the turn ended.
+    fn keep_typed(&mut self, typed: &TypedText, has_ended_well: bool) {
+        if let Some(kept) = &mut self.typed {
+            self.sends_typed = typed.is_entered && has_ended_well;
+            kept.push_str(&typed.text);
         }
     }
 

@@ -2,7 +2,7 @@
 //! read. It reads `/dev/tty`, so standard input may be redirected.
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -30,6 +30,10 @@ impl SavedTerminal {
         let _ = tcsetattr(&self.tty, SetArg::TCSANOW, &Termios::from(self.settings));
     }
 }
+
+/// Has the terminal mark pasted text, or no longer.
+const MARK_PASTES: &[u8] = b"\x1b[?2004h";
+const LEAVE_PASTES: &[u8] = b"\x1b[?2004l";
 
 /// A terminal that does not echo. Dropping it restores the settings.
 #[derive(Debug)]
@@ -64,11 +68,18 @@ impl Quiet {
     /// Begins the mode without echo; `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
         let quiet = Self { terminal: SavedTerminal::read()?, typed: Mutex::default() };
+        quiet.write_code(MARK_PASTES);
         quiet.set_mode(true).then_some(quiet)
+    }
+
+    fn write_code(&self, code: &[u8]) {
+        // A closed terminal needs nothing.
+        let _ = (&self.terminal.tty).write_all(code);
     }
 
     /// Sets the mode again after the process was suspended: the shell has set its own.
     pub(super) fn set_again(&self) {
+        self.write_code(MARK_PASTES);
         self.set_mode(true);
     }
 
@@ -160,6 +171,11 @@ impl Quiet {
         all
     }
 
+    /// Returns true if Enter was the last key: the person wants the text sent.
+    pub(super) fn is_entered(&self) -> bool {
+        is_entered(&self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes)
+    }
+
     /// Takes what was typed or pasted while no question waited for a key. Blocks while a paste goes on.
     pub(super) fn take_typed(&self) -> String {
         let mut typed = self.keep_typed();
@@ -216,6 +232,14 @@ impl Typed {
     }
 }
 
+/// Returns true if keys end with Enter, which no paste does. Behind Alt or a backslash it begins a further
+/// line.
+fn is_entered(keys: &[u8]) -> bool {
+    let is_enter = matches!(keys, [.., b'\n' | b'\r']) && !keys[..keys.len() - 1].ends_with(b"\\");
+    let is_alt = matches!(keys, [.., ESCAPE, _]);
+    is_enter && !is_alt && !clean_typed(&String::from_utf8_lossy(keys)).trim().is_empty()
+}
+
 /// Ctrl-D as typed text.
 pub(super) const END: &str = "\u{4}";
 
@@ -246,6 +270,7 @@ fn clean_typed(typed: &str) -> String {
 
 impl Drop for Quiet {
     fn drop(&mut self) {
+        self.write_code(LEAVE_PASTES);
         self.terminal.restore();
     }
 }
@@ -280,6 +305,23 @@ mod tests {
         assert!(!after(&mut keys, b"\x1b", 500) && after(&mut keys, b"", 600));
         assert!(!after(&mut keys, b"", 900), "once");
         assert_eq!(clean_typed(&String::from_utf8_lossy(&keys.bytes)), "andx");
+    }
+
+    #[test]
+    fn enter_sends_and_a_paste_does_not() {
+        for (keys, expected) in [
+            (&b"and then\n"[..], true),
+            (b"one\rtwo\r", true),
+            (b"\x1b[200~one\ntwo\n\x1b[201~", false),
+            (b"\x1b[200~one\n\x1b[201~\n", true),
+            (b"and\nthen", false),
+            (b"x\x7f\n", false),
+            (b"one\x1b\n", false),
+            (b"one\\\n", false),
+            (b"\n", false),
+        ] {
+            assert_eq!(is_entered(keys), expected, "{}", String::from_utf8_lossy(keys));
+        }
     }
 
     #[test]

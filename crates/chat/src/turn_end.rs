@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::screen::{format_count, format_seconds};
 use agent::{FailureKind, Limit, Outcome, Spent};
+use wire::ErrorCode;
 
 /// Returns the reason why a turn has no complete answer; `None` when it has one.
 pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
@@ -12,6 +13,11 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
         (Some(failure), _) if failure.kind == FailureKind::Overflow => {
             Some("no answer: your message and the conversation do not fit into the model's window".to_owned())
         }
+        (Some(failure), _) if failure.code == ErrorCode::UpstreamCredentialsRefused.as_str() => Some(
+            "no answer: the model server rejects the key. Give it as `api_key` or `api_key_env` of its [[upstream]] in \
+             respool.toml; with --upstream, set the environment variable VLLM_API_KEY"
+                .to_owned(),
+        ),
         (Some(failure), _) => Some(format!("no answer: {}", failure.text)),
         (None, Some(limit)) => Some(limit_text(limit)),
         (None, None) if outcome.cut => {
@@ -91,6 +97,12 @@ mod tests {
             text: "This model's maximum context length is".into(),
             wait: None,
         };
+        let code = ErrorCode::UpstreamCredentialsRefused.as_str().to_owned();
+        let refused = ModelFailure { kind: FailureKind::Final, code, ..too_long.clone() };
+        check(
+            &Outcome { failure: Some(refused), ..Outcome::default() },
+            Some("set the environment variable"),
+        );
         let failed = Outcome { failure: Some(too_long), ..Outcome::default() };
         check(&failed, Some("do not fit into the model's window"));
         check(&Outcome { cut: true, ..answered.clone() }, Some("cut"));

@@ -18,6 +18,14 @@ use tools::Consent;
 /// The interval at which the status line moves.
 const TICK: Duration = Duration::from_millis(100);
 
+/// The text typed while no prompt was shown.
+#[derive(Debug, Default)]
+pub(super) struct TypedText {
+    pub(super) text: String,
+    /// Whether Enter ended it.
+    pub(super) is_entered: bool,
+}
+
 /// Work on a conversation that a person watches.
 pub(super) struct Watched<'a> {
     pub(super) view: &'a mut Screen,
@@ -31,7 +39,7 @@ pub(super) struct Watched<'a> {
 impl Watched<'_> {
     /// Shows the work until it ends, and stops it when the person wants that. Returns its result, and the
     /// text typed meanwhile.
-    pub(super) async fn watch<T>(self, work: impl Future<Output = T>) -> (T, String) {
+    pub(super) async fn watch<T>(self, work: impl Future<Output = T>) -> (T, TypedText) {
         let Self { view, mut inbox, allowed, stop, is_attended } = self;
         let quiet = if is_attended { Quiet::begin().map(Arc::new) } else { None };
         let mut interrupts = signal(SignalKind::interrupt()).ok();
@@ -49,7 +57,8 @@ impl Watched<'_> {
                 Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
                 result = &mut work => break result,
                 _ = tick.tick() => {
-                    view.set_typed(quiet.as_ref().map(|quiet| quiet.keep_typed()).unwrap_or_default());
+                    let typed = quiet.as_ref().map(|quiet| (quiet.keep_typed(), quiet.is_entered()));
+                    view.set_typed(typed.unwrap_or_default());
                     if quiet.as_ref().is_some_and(|quiet| quiet.take_escape()) {
                         stop.cancel();
                     }
@@ -60,7 +69,11 @@ impl Watched<'_> {
         while let Ok(shown) = inbox.try_recv() {
             view.show(shown);
         }
-        (result, quiet.map(|quiet| quiet.take_typed()).unwrap_or_default())
+        let typed = quiet.map(|quiet| {
+            quiet.keep_typed();
+            TypedText { is_entered: quiet.is_entered(), text: quiet.take_typed() }
+        });
+        (result, typed.unwrap_or_default())
     }
 }
 

@@ -93,6 +93,14 @@ fn with_a_prompt_all_words_are_standard_output() {
 }
 
 #[test]
+fn a_summary_is_mentioned() {
+    let turn = vec![Shown::Asks { summary: true }, Shown::Asks { summary: false }, replied("Done.", 0)];
+    let out = shown(true, turn);
+    assert!(out.contains("The conversation was summarised") && out.ends_with("\n\nDone.\n"), "{out}");
+    assert!(!shown(true, vec![Shown::Asks { summary: true }]).contains("was summarised"));
+}
+
+#[test]
 fn an_unstreamed_reply_is_shown() {
     assert_eq!(
         shown(true, vec![Shown::Asks { summary: false }, replied("All at once.", 0)]),
@@ -333,9 +341,12 @@ fn typed_text_stands_below_the_status_line() {
     let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
     screen.begin_turn();
     screen.show(Shown::Asks { summary: false });
-    screen.set_typed("and then\nthat".into());
+    screen.set_typed(("and then\nthat".into(), false));
     screen.tick();
     assert!(rows()[0].contains("waiting for the model") && rows()[1] == "❯ and then ⏎ that", "{:?}", rows());
+    screen.set_typed(("and then\n".into(), true));
+    screen.tick();
+    assert_eq!(rows()[1], "❯ and then ⏎ · sent when this turn ends");
     screen.end_turn();
     assert_eq!(rows(), [""]);
 }
