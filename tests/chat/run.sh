@@ -393,7 +393,7 @@ once -p "Say the number." --json > "$dir/events"
 python3 - "$dir/events" <<'PY' || fail "--json wrote: $(cat "$dir/events")"
 import json, sys
 events = [json.loads(line) for line in open(sys.argv[1])]
-assert {"type": "text", "text": "42 "} in events
+assert "".join(event["text"] for event in events if event["type"] == "text").strip() == "42"
 result = events[-1]
 assert (result["type"], result["answer"], result["error"], result["exit_code"]) == ("result", "42", None, 0)
 assert result["usage"]["prompt_tokens"] == 1200 and result["model_calls"] == 1

@@ -46,7 +46,10 @@ fn find_runs(line: &str) -> Vec<Run> {
                 let is_space = |c: Option<char>| c.is_none_or(char::is_whitespace);
                 let is_inside = |c: Option<char>| mark == '_' && c.is_some_and(char::is_alphanumeric);
                 let can_open = !is_space(after) && !is_inside(before);
-                let can_close = !is_space(before) && !is_inside(after);
+                // A dot or the like within a name: `__init__.py`.
+                let behind =
+                    after.filter(char::is_ascii_punctuation).and_then(|_| line[at + 1..].chars().next());
+                let can_close = !is_space(before) && !is_inside(after) && !is_inside(behind);
                 runs.push(Run { start, length, mark, can_open, can_close, is_paired: false });
             }
         }

@@ -113,6 +113,14 @@ impl Markdown {
         self.render_text(&rows.join("\n"), self.width, 0, out);
     }
 
+    /// Renders a line of code; one that the terminal would wrap keeps its margin.
+    fn render_code(&self, line: &str, out: &mut String) {
+        for (index, part) in split_columns(line, self.columns.saturating_sub(4).max(8)).iter().enumerate() {
+            let margin = if index == 0 { "  " } else { "  ┊ " };
+            out.extend([margin, &self.paint.cyan(part), "\n"]);
+        }
+    }
+
     /// Renders a line. The renderer takes text behind four spaces for code; it belongs to a list.
     fn render_line(&self, line: &str, out: &mut String) {
         let text = line.trim_start_matches(' ');
