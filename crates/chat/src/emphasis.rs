@@ -1,5 +1,5 @@
-//! Makes the emphasis of a line of Markdown unmistakable for the renderer, which takes every `*` for a mark and
-//! no `_`: what marks nothing is escaped, and `_so_` becomes `*so*`. Pure.
+//! Makes the emphasis of a line of Markdown clear for the renderer, which takes each `*` for a mark and no
+//! `_`: other signs are escaped, and `_so_` becomes `*so*`. Pure.
 
 /// A run of `*` or `_`, by its place in the line.
 struct Run {
@@ -28,7 +28,7 @@ pub(super) fn with_clear_emphasis(line: &str) -> String {
     out + &line[written..]
 }
 
-/// Finds the runs outside of code. The mark of a list, and what is escaped, are none.
+/// Finds the runs outside of code, without the mark of a list and escaped signs.
 fn find_runs(line: &str) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     let text = line.trim_start();
