@@ -25,8 +25,6 @@ use super::run_blocking;
 
 /// The time for a command to end once it is asked to, and for reading its output once it has ended.
 const GRACE: Duration = Duration::from_millis(500);
-/// The time for the launcher to end all processes of a command.
-const END: Duration = Duration::from_secs(6);
 
 /// Replaces the output of a command that wrote nothing.
 pub(super) const NO_OUTPUT: &str = "[no output]";
@@ -161,14 +159,15 @@ async fn wait_for_exit(
     let Running { mut child, mut output, mut hold } = running;
     if let Ok(None) = ended {
         drop(hold);
-        let _ = timeout(END, child.wait()).await;
+        // The next command waits for the end of all processes of this one.
+        let _ = child.wait().await;
         return Err(caller_gone());
     }
     let Ok(Some(status)) = ended else {
         hold.terminate();
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
-        let _ = timeout(END, child.wait()).await;
+        let _ = child.wait().await;
         return Err(timeout_error(limit, &captured.output.text()));
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.

@@ -115,7 +115,7 @@ impl IgnoreRules {
             return Arc::clone(rules);
         }
         let mut rules = GitignoreBuilder::new(directory);
-        for text in IGNORE_FILES.iter().filter_map(|name| read_text(&directory.join(name), LONGEST_RULES)) {
+        for text in IGNORE_FILES.iter().filter_map(|name| read_rules(&directory.join(name))) {
             for line in text.lines() {
                 // git passes over what is not a rule, too.
                 let _ = rules.add_line(None, line);
@@ -125,6 +125,11 @@ impl IgnoreRules {
         known.insert(directory.to_owned(), Arc::clone(&rules));
         rules
     }
+}
+
+/// Reads no links, as git does not either.
+fn read_rules(file: &Path) -> Option<String> {
+    if file.is_symlink() { None } else { read_text(file, LONGEST_RULES) }
 }
 
 fn search_file(

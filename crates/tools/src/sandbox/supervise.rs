@@ -35,16 +35,18 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     command.args(spec.stage_arguments("confined")?).args(words);
     let child = command.process_group(0).stdin(Stdio::null()).spawn()?;
     let child = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
+    // The kernel ends all others with the first process of a namespace.
+    let end_others: fn() = if spec.has_namespaces() { || {} } else { end_all };
     on_control(move |asked| {
         if asked {
             let _ = killpg(child, Signal::SIGTERM);
         } else {
-            end_all();
+            end_others();
             std::process::exit(ENDED);
         }
     });
     let end = wait_for(child, &signals)?;
-    end_all();
+    end_others();
     Ok(end)
 }
 
