@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::super::programs::{config_directories, gits_own_settings, home_directories};
+use super::super::programs::{config_directories, home_directories};
 use super::search::Budget;
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
@@ -61,13 +61,14 @@ pub(super) fn linked_settings() -> impl Iterator<Item = PathBuf> {
     in_homes.chain(config_directories().into_iter().flat_map(|directory| links_in(&directory)))
 }
 
-/// Returns where git's configuration leads: the person's, and that in these of git's directories. Of what it
-/// includes and its hooks, the names count also where nothing is yet.
-pub(super) fn named_by_configuration(git: &[PathBuf], top: &Path, budget: &mut Budget) -> Vec<PathBuf> {
-    let homes = home_directories();
-    let persons = gits_own_settings();
-    let own = git.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
-    let mut waiting: Vec<PathBuf> = persons.into_iter().chain(own).collect();
+/// Returns where these files of git's configuration lead, from the top of a work tree. Names of hooks and of
+/// what they include count also where nothing is yet.
+pub(super) fn named_by_configuration(
+    mut waiting: Vec<PathBuf>,
+    top: &Path,
+    home: Option<&Path>,
+    budget: &mut Budget,
+) -> Vec<PathBuf> {
     let (mut read, mut named) = (BTreeSet::new(), Vec::new());
     while let Some(file) = waiting.pop() {
         if !read.insert(file.clone()) {
@@ -77,7 +78,7 @@ pub(super) fn named_by_configuration(git: &[PathBuf], top: &Path, budget: &mut B
         for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
             let value = value.trim().trim_matches('"');
-            let below = value.strip_prefix("~/").zip(homes.first());
+            let below = value.strip_prefix("~/").zip(home);
             let from = |base: &Path| below.map_or_else(|| base.join(value), |(below, home)| home.join(below));
             match key.as_str() {
                 "path" => waiting.extend(file.parent().map(from)),
@@ -86,7 +87,8 @@ pub(super) fn named_by_configuration(git: &[PathBuf], top: &Path, budget: &mut B
                 _ => {}
             }
         }
-        named.push(file);
+        // What is in `.git` is read-only with it.
+        named.extend(Some(file).filter(|file| !file.iter().any(|part| part == ".git")));
     }
     named
 }

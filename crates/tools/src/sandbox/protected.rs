@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::super::programs::{gits_own_settings, home_directories};
 use super::handles::{Entry, open_directory, read_line, target_of};
 use super::kept::Kept;
 use super::obeyed::{linked_settings, links_in, named_by_configuration};
@@ -192,8 +193,13 @@ impl Protected {
                 places.extend(links_in(path));
             }
         }
+        let home = home_directories().into_iter().next();
+        let persons = named_by_configuration(gits_own_settings(), Path::new(""), home.as_deref(), budget);
+        let (absolute, relative): (Vec<_>, Vec<_>) = persons.into_iter().partition(|path| path.is_absolute());
+        places.extend(absolute);
         for top in tops {
-            places.extend(named_by_repository(top, budget));
+            places.extend(relative.iter().map(|path| top.join(path)));
+            places.extend(named_by_repository(top, home.as_deref(), budget));
         }
         for place in places {
             kept.add(&place, &self.roots, budget);
@@ -305,7 +311,7 @@ impl Locks {
 }
 
 /// Returns where a `.git` leads, by its own words, links in it and its configuration.
-fn named_by_repository(top: &Path, budget: &mut Budget) -> Vec<PathBuf> {
+fn named_by_repository(top: &Path, home: Option<&Path>, budget: &mut Budget) -> Vec<PathBuf> {
     let git = top.join(".git");
     // Wherever a file leads, git obeys what is there.
     let own = target_of(&git);
@@ -313,7 +319,8 @@ fn named_by_repository(top: &Path, budget: &mut Budget) -> Vec<PathBuf> {
     let mut named: Vec<PathBuf> = own.into_iter().chain(common).collect();
     let all: Vec<PathBuf> = named.iter().cloned().chain([git]).collect();
     named.extend(all.iter().flat_map(|git| links_in(git).chain(links_in(&git.join("hooks")))));
-    named.extend(named_by_configuration(&all, top, budget));
+    let files = all.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
+    named.extend(named_by_configuration(files.collect(), top, home, budget));
     named
 }
 
