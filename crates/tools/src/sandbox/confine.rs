@@ -35,10 +35,6 @@ pub(super) fn become_command(spec: &Spec, words: &[OsString]) -> io::Result<i32>
         give_up_capabilities();
         limit();
     }
-    if !spec.has_namespaces() {
-        // What ends all its processes gets its turn before them.
-        let _ = rustix::process::nice(5);
-    }
     if spec.landlock {
         hold_files(spec)?;
     }

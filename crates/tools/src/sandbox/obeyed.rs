@@ -87,8 +87,7 @@ pub(super) fn named_by_configuration(
                 _ => {}
             }
         }
-        // What is in `.git` is read-only with it.
-        named.extend(Some(file).filter(|file| !file.iter().any(|part| part == ".git")));
+        named.push(file);
     }
     named
 }
