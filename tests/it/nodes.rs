@@ -321,6 +321,8 @@ async fn events_keep_their_version_of_a_package() {
     let (old_node, mut new_node) = (start(&older, "log"), start(&newer, "log"));
     let are_known = async || digests.iter().all(|digest| store.is_package_elsewhere(digest));
     wait_until("both packages are known", are_known).await;
+    // The nodes know each other's a poll later.
+    tokio::time::sleep(Duration::from_secs(3)).await;
     let mut wanted = std::collections::BTreeMap::new();
     for number in 0..8 {
         let id = format!("e{number}");
