@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::serve::LOCK;
 use crate::config::Settings;
 use crate::server::Listen;
+
+/// The file in the state directory that a server locks.
+pub(super) const LOCK: &str = "serve.lock";
 
 /// How long respool has to answer, which probes its upstreams first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

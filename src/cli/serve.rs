@@ -19,6 +19,7 @@ use super::expert_names::find_unknown_names;
 use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
 use super::reload::{Reloading, Stamp};
+use super::running::LOCK;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use crate::alerts::Watched;
 use crate::config::{Flags, Loaded, Settings};
@@ -32,8 +33,6 @@ use crate::usage::Ledger;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
-/// The file in the state directory that a server locks.
-pub(super) const LOCK: &str = "serve.lock";
 /// How long the end waits for threads that read or write files.
 const END: Duration = Duration::from_secs(5);
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::screen::format_count;
+use super::figures::format_count;
 use super::transcript::code_block;
 use wire::visible::one_line;
 

@@ -21,9 +21,9 @@ use rustyline::{
 
 use super::attachments::complete_mention;
 use super::command;
+use super::figures::terminal_columns;
 use super::paint::Paint;
 use super::pastes::Pastes;
-use super::screen::terminal_columns;
 use wire::visible::cut_line;
 
 pub(super) const PROMPT: &str = "❯ ";

@@ -12,6 +12,7 @@ mod attachments;
 mod command;
 mod editor;
 mod emphasis;
+mod figures;
 mod greeting;
 mod harmless;
 mod journal;

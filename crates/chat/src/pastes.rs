@@ -1,6 +1,6 @@
 //! Long texts in the prompt: a short mark stands for each of them, such as `[pasted: 200 lines]`. Pure.
 
-use super::screen::format_count;
+use super::figures::format_count;
 use wire::visible::one_line;
 
 /// A text with more lines or more characters is replaced by a mark.

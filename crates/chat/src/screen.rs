@@ -12,13 +12,13 @@ use serde_json::{Map, Value};
 use super::answers::Answers;
 use super::approval::Asking;
 use super::editor::PROMPT;
+use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::markdown::Markdown;
 use super::outputs::{CallOutput, Outputs};
 use super::pager;
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::terminal::END;
-use super::turn_end::format_thousands;
 use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
 pub(super) use ask::Answer;
 use tools::{Consent, named_subject};
@@ -674,12 +674,6 @@ impl Screen {
     }
 }
 
-/// Returns the columns of the terminal.
-pub(super) fn terminal_columns() -> usize {
-    let (columns, _) = termimad::terminal_size();
-    usize::from(columns).max(20)
-}
-
 /// Returns the columns that respool's own text fills at most.
 fn terminal_width() -> usize {
     terminal_columns().min(120)
@@ -780,21 +774,6 @@ fn end_of(text: &str, width: usize) -> String {
     };
     let kept: Vec<char> = flat.trim_end().chars().rev().take_while(fits).collect();
     kept.into_iter().rev().collect::<String>().trim_start().to_owned()
-}
-
-/// Formats a count with its noun.
-pub(super) fn format_count(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
-}
-
-/// Formats a duration for people.
-pub(super) fn format_seconds(duration: Duration) -> String {
-    let seconds = duration.as_secs_f32();
-    match seconds {
-        ..10.0 => format!("{seconds:.1} s"),
-        ..60.0 => format!("{seconds:.0} s"),
-        _ => format!("{} min {} s", duration.as_secs() / 60, duration.as_secs() % 60),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::screen::{format_count, format_seconds};
+use super::figures::{format_count, format_seconds, format_thousands};
 use agent::{FailureKind, Limit, Outcome, Spent};
 use wire::ErrorCode;
 
@@ -65,14 +65,6 @@ pub(super) fn cost_summary(spent: &Spent) -> String {
     let least = if *uncounted > 0 { "at least " } else { "" };
     let (prompt, completion) = (format_thousands(tokens.prompt), format_thousands(tokens.completion));
     format!("{calls_made} · {least}{prompt} tokens in, {completion} out")
-}
-
-/// Formats a number with separated thousands.
-pub(super) fn format_thousands(number: u64) -> String {
-    let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().filter_map(|group| std::str::from_utf8(group).ok()).collect();
-    groups.join(",")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::workspace::file_name;
+use super::file_name::file_name;
 
 /// The folder of the epochs, in an expert's workspace. Runs cannot reach it.
 pub(super) const EPOCHS: &str = ".epochs";

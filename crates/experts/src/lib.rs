@@ -15,6 +15,7 @@ mod error;
 mod execution;
 mod experts;
 mod file_error;
+mod file_name;
 mod git;
 mod hook_secrets;
 mod hooks;

@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use super::super::approval::Asking;
 use super::super::editor::{Input, read_line};
+use super::super::figures::format_count;
 use super::super::preview::{self, Kind, Row};
 use super::super::terminal::{CTRL_C, CTRL_D, CTRL_Z, Quiet, Typed};
-use super::{MOST_ROWS, Screen, format_count, terminal_height};
+use super::{MOST_ROWS, Screen, terminal_height};
 use tools::{QuestionKind, Target};
 use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::file_name::file_name;
 use crate::tools::{ESCALATE, FAIL, FINISH};
 use crate::trigger::{fence_text, fenced_json, fenced_whole};
-use crate::workspace::file_name;
 use agent::{CallOutcome, MadeCall};
 use openexperts::{label::function_name, markdown, prompt::one_line};
 

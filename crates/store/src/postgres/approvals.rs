@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 use postgres::{Error, Row};
 
-use super::link::{Change, as_bigint, limit, number, some_number};
+use super::columns::{number, some_number};
+use super::link::{Change, as_bigint, limit};
 use super::{PostgresStore, notify_at_commit};
 use crate::approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 use crate::error::StoreError;

@@ -3,7 +3,8 @@
 use async_trait::async_trait;
 
 use super::PostgresStore;
-use super::link::{Change, number};
+use super::columns::number;
+use super::link::Change;
 use super::schema;
 use crate::check::{Checks, StoreCheck, checks};
 use crate::error::StoreError;

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use postgres::Row;
 
 use super::PostgresStore;
-use super::link::{Change, as_bigint, number};
+use super::columns::number;
+use super::link::{Change, as_bigint};
 use crate::error::StoreError;
 use crate::key_usage::{KeyUsage, KeyUsages};
 use crate::operators::{OperatorKey, Operators};

@@ -386,13 +386,3 @@ pub(super) fn span(duration: Duration) -> i64 {
     // Added to a time, it must stay a number.
     as_bigint(clock::to_millis(duration)).min(i64::MAX / 4)
 }
-
-/// A column that holds a time or a count.
-pub(super) fn number(row: &Row, index: usize) -> Result<u64, Error> {
-    Ok(row.try_get::<_, i64>(index)?.unsigned_abs())
-}
-
-/// A column that holds a time, or nothing.
-pub(super) fn some_number(row: &Row, index: usize) -> Result<Option<u64>, Error> {
-    Ok(row.try_get::<_, Option<i64>>(index)?.map(i64::unsigned_abs))
-}

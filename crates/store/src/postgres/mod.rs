@@ -8,6 +8,7 @@
 mod address;
 mod approvals;
 mod check;
+mod columns;
 mod keys;
 mod link;
 mod nodes;

@@ -11,7 +11,8 @@ use postgres::{Client, Error, Row};
 use tokio::sync::Notify;
 
 use super::address::Address;
-use super::link::{Change, Link, Values, as_bigint, explain, is_away, number, span};
+use super::columns::number;
+use super::link::{Change, Link, Values, as_bigint, explain, is_away, span};
 use super::poll::{EVERY, Found, POLL, Wanted, presence};
 use super::schema;
 use super::shared::Shared;

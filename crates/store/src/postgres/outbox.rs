@@ -6,7 +6,8 @@ use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
-use super::link::{Change, as_bigint, limit, number, some_number, span};
+use super::columns::{number, some_number};
+use super::link::{Change, as_bigint, limit, span};
 use crate::error::StoreError;
 use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, Outbox};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use postgres::{Error, Row};
 
-use super::link::{number, some_number};
+use super::columns::{number, some_number};
 use crate::usage::ScopeCost;
 
 /// How often a process polls. What changes elsewhere without a notification is found this much later.

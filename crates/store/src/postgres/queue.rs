@@ -6,7 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use postgres::{Error, Row};
 
-use super::link::{Change, Values, as_bigint, limit, number, some_number, span};
+use super::columns::{number, some_number};
+use super::link::{Change, Values, as_bigint, limit, span};
 use super::{PostgresStore, notify_at_commit};
 use crate::error::StoreError;
 use crate::queue::{

@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
-use super::link::{Change, as_bigint, number, span};
+use super::columns::number;
+use super::link::{Change, as_bigint, span};
 use crate::error::StoreError;
 use crate::responses::{
     Conversation, ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse, group_items,

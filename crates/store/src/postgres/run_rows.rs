@@ -4,7 +4,8 @@ use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
-use super::link::{Change, as_bigint, limit, number};
+use super::columns::number;
+use super::link::{Change, as_bigint, limit};
 use super::queue;
 use crate::attention::{Attention, attention};
 use crate::error::StoreError;

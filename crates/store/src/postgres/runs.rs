@@ -112,7 +112,7 @@ fn claim(change: &mut Change<'_>, run: &str, owner: &str, scope: ClaimScope) -> 
                 OR ($4 AND status = 'running'))
          RETURNING epoch";
     let (with_cancelled, with_running) = (scope != ClaimScope::Idle, scope == ClaimScope::Any);
-    change.find(sql, &[&run, &owner, &with_cancelled, &with_running], |row| super::link::number(row, 0))
+    change.find(sql, &[&run, &owner, &with_cancelled, &with_running], |row| super::columns::number(row, 0))
 }
 
 fn write_append(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<Ack, Error> {

@@ -7,7 +7,8 @@ use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
-use super::link::{Change, number, span};
+use super::columns::number;
+use super::link::{Change, span};
 use super::nodes::GONE_AFTER;
 use crate::error::StoreError;
 use crate::nodes::{NodeRow, Nodes, SentAlert};

@@ -7,8 +7,8 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use super::super::programs::resolve_symlinks;
+use super::budget::Budget;
 use super::handles::{read_small, target_of};
-use super::search::Budget;
 
 /// Sections and keys of a repository's configuration by which git starts no program.
 const HARMLESS: &str = "\

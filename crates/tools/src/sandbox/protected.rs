@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::super::programs::{gits_own_settings, home_directories};
+use super::budget::Budget;
 use super::handles::{Entry, open_directory, read_line, target_of};
 use super::kept::Kept;
 use super::obeyed::{linked_settings, links_in, named_by_configuration};
-use super::search::{Budget, Search, is_of_git};
+use super::search::{Search, is_of_git};
 use super::watched::Watched;
 
 /// The longest that a command waits for another one's search.

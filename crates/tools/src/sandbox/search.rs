@@ -5,53 +5,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use cap_std::fs::Dir;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner, read_small};
+use super::budget::Budget;
+use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
 use super::obeyed::{is_environment, is_obeyed};
 
-/// The most directories that are searched and places that are looked up before or after one command, and the
-/// longest time for that. A workspace that needs more is read-only as a whole.
-const MOST_STEPS: usize = 400_000;
-const LONGEST: Duration = Duration::from_secs(20);
 /// The most directories that are open at once: each has others in it that wait.
 const MOST_OPEN: usize = 256;
 /// A longer path leaves no room for `.git` in what the system takes.
 const LONGEST_PATH: usize = 4_090;
-
-/// How much may still be done for one command.
-#[derive(Debug)]
-pub(super) struct Budget {
-    left: usize,
-    end: Instant,
-}
-
-impl Budget {
-    pub(super) fn new() -> Self {
-        Self { left: MOST_STEPS, end: Instant::now() + LONGEST }
-    }
-
-    /// Returns false, from then on, if no more steps are left.
-    pub(super) fn take(&mut self, steps: usize) -> bool {
-        let is_late = Instant::now() > self.end;
-        self.left = if is_late { 0 } else { self.left.saturating_sub(steps) };
-        !self.is_spent()
-    }
-
-    pub(super) fn is_spent(&self) -> bool {
-        self.left == 0
-    }
-
-    /// Reads a small text.
-    pub(super) fn read(&mut self, file: &Path) -> Option<String> {
-        let text = self.take(1).then(|| read_small(file)).flatten()?;
-        self.take(text.len() / 64).then_some(text)
-    }
-}
 
 /// The results of a search.
 #[derive(Debug, Default)]

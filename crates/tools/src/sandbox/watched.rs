@@ -10,11 +10,12 @@ use std::sync::Arc;
 use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::{Mode, fchmod};
 
+use super::budget::Budget;
 use super::handles::{Entry, MOST_TEXT, open_directory, open_file, read_at_most};
 use super::harmless::is_harmless;
 use super::obeyed::{RENAMED, is_obeyed};
 use super::protected::{Known, Locks, Protected, common_of_linked};
-use super::search::{Budget, Search, is_of_git};
+use super::search::{Search, is_of_git};
 
 /// The most notes of one command.
 const MOST_NOTES: usize = 50;
