@@ -26,7 +26,7 @@ use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
 use crate::config::{Loaded, Place, Settings, VLLM_KEY};
 use crate::observe::{Recording, RequestRecord, RequestStart};
-use crate::relay::{Opened, Origin, Relay};
+use crate::relay::{Opened, Origin, Relay, StreamPart};
 use crate::server::{Access, App, is_for_everybody};
 use crate::tools::{reached_services, sandbox_level};
 use crate::translate::Reply;
@@ -455,7 +455,7 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();
     say_on_stderr(&format!("        asking {model} for a call; at most {} s …", TURN_WITHIN.as_secs()));
-    let reply = match ask_model(&app.relay, model, std::slice::from_ref(&question)).await {
+    let reply = match limit_turn(ask_model(&app.relay, model, std::slice::from_ref(&question))).await {
         Ok(reply) => reply,
         Err(error) => return report_refusal(&error, findings),
     };
@@ -480,10 +480,17 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let called = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]});
     let result = json!({"role": "tool", "tool_call_id": call.id, "content": "pong"});
-    match ask_model(&app.relay, model, &[question, called, result]).await {
+    match limit_turn(ask_model(&app.relay, model, &[question, called, result])).await {
         Ok(_) => findings
             .ok(&format!("model {model}: call, result and answer in {:.1} s", began.elapsed().as_secs_f32())),
-        Err(error) => report_refusal(&error, findings),
+        Err(error) => return report_refusal(&error, findings),
+    }
+    match limit_turn(stream_answer(&app.relay, model)).await {
+        Ok(()) => findings.ok(&format!("model {model}: a streamed answer arrives whole")),
+        Err(error) => findings.fail(
+            &format!("a streamed answer failed: {}", error.message),
+            "look for this request in the server's log",
+        ),
     }
 }
 
@@ -502,18 +509,37 @@ async fn ask_model(relay: &Arc<Relay>, model: &str, messages: &[Value]) -> Resul
     let tool = json!({"type": "function", "function": {"name": TOOL, "description": "Returns an answer to a word.",
         "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}}});
     let body = json!({"model": model, "messages": messages, "tools": [tool], "max_tokens": 1024});
+    match send_request(relay, &body).await? {
+        Opened::Reply(reply) => Ok(*reply),
+        Opened::Body(_) | Opened::Stream(_) => {
+            Err(ApiError::new(500, ErrorCode::NotWhole, "the reply was not read"))
+        }
+    }
+}
+
+/// Reads a streamed answer, as requests without tools get it from the server.
+async fn stream_answer(relay: &Arc<Relay>, model: &str) -> Result<(), ApiError> {
+    let question = json!({"role": "user", "content": "Answer with one word."});
+    let body = json!({"model": model, "messages": [question], "stream": true, "max_tokens": 1024});
+    let Opened::Stream(mut stream) = send_request(relay, &body).await? else { return Ok(()) };
+    loop {
+        match stream.next().await {
+            StreamPart::Frames(_) | StreamPart::Steps(_) => {}
+            StreamPart::Failed(error) => return Err(error),
+            StreamPart::End => return Ok(()),
+        }
+    }
+}
+
+async fn send_request(relay: &Arc<Relay>, body: &Value) -> Result<Opened, ApiError> {
     let start = RequestStart::new("respool-check".into(), "check", "other");
     let record = RequestRecord::begin(start, &Recording::default());
     let body = Bytes::from(body.to_string());
-    let request = relay.read(body, Origin::internal(HeaderMap::new(), record)).await?;
-    let turn = async {
-        match request.ask_model().await? {
-            Opened::Reply(reply) => Ok(*reply),
-            Opened::Body(_) | Opened::Stream(_) => {
-                Err(ApiError::new(500, ErrorCode::NotWhole, "the reply was not read"))
-            }
-        }
-    };
+    relay.read(body, Origin::internal(HeaderMap::new(), record)).await?.ask_model().await
+}
+
+/// Limits a turn with the model.
+async fn limit_turn<T>(turn: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
     tokio::time::timeout(TURN_WITHIN, turn).await.unwrap_or_else(|_| {
         Err(ApiError::new(504, ErrorCode::TooSlow, format!("no reply within {} s", TURN_WITHIN.as_secs())))
     })

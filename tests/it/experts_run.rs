@@ -1053,6 +1053,8 @@ async fn injected_instructions_meet_the_policy() {
         messages(store, "i1").await.iter().map(|one| one["kind"].as_str().unwrap().to_owned()).collect();
     assert_eq!(kinds, ["draft", "approval"], "both are for a person");
     respool.killed().await;
+    let shown = String::from_utf8(self::respool(&desk, &["outbox", "show", "i1"]).stdout).unwrap();
+    assert!(kinds.iter().all(|kind| shown.contains(kind)), "those of the invocation: {shown}");
 }
 
 fn respool(desk: &Desk, arguments: &[&str]) -> Output {
@@ -1077,6 +1079,9 @@ async fn the_command_line_runs_experts() {
         "{}",
         text(&unbound)
     );
+    let asked = respool(&desk, &["run", "sales-desk", "Hello"]);
+    assert_eq!(asked.status.code(), Some(1));
+    assert!(text(&asked).contains("sales-desk is not ready: crm: it is not bound"), "{}", text(&asked));
     let wrong = respool(&desk, &["bind", "sales-desk", "calendar", "x"]);
     assert!(
         text(&wrong).contains("requires no tool \"calendar\": it requires crm, email"),

@@ -441,13 +441,24 @@ fn check_leaves_the_state_directory_unchanged() {
 #[tokio::test(flavor = "multi_thread")]
 async fn check_makes_a_whole_round_trip() {
     let call = Script::json(200, &replies::calls(&[("respool_check", r#"{"word": "ping"}"#)]));
-    let fake = FakeVllm::start([call, Script::json(200, &replies::text("pong"))]).await;
+    let answers = || [call.clone(), Script::json(200, &replies::text("pong"))];
+    let fake = FakeVllm::start(answers()).await;
     fake.serve_models(&["gpt-oss-20b"]);
-    let url = fake.url();
-    let (code, shown, _) =
-        tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &[])).await.unwrap();
+    fake.then(Script::sse(replies::text_stream(&["ok"], true)));
+    let check = async || {
+        let (url, once) = (fake.url(), [("RESPOOL__RECOVERY__ATTEMPTS", "0")]);
+        tokio::task::spawn_blocking(move || run(&["check", "--upstream", &url], None, &once)).await.unwrap()
+    };
+    let (code, shown, _) = check().await;
     assert_eq!(code, 0, "{shown}");
-    assert!(shown.contains("call, result and answer"), "{shown}");
+    assert!(
+        shown.contains("call, result and answer") && shown.contains("a streamed answer arrives whole"),
+        "{shown}"
+    );
+    answers().into_iter().for_each(|answer| fake.then(answer));
+    fake.otherwise(Script::sse([replies::role_frame()]).reset());
+    let (code, shown, _) = check().await;
+    assert!(code == 1 && shown.contains("a streamed answer failed"), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -458,6 +469,7 @@ async fn check_asks_for_the_parser() {
     let call = Script::json(200, &replies::calls(&[("respool_check", r#"{"word": "ping"}"#)]));
     let answers = [call, Script::json(200, &replies::text("pong"))];
     let fake = FakeVllm::start(answers).await;
+    fake.then(Script::sse(replies::text_stream(&["ok"], true)));
     for script in [&models, &models].map(|models| told("/v1/models", models.clone())) {
         fake.then(script);
     }
@@ -531,4 +543,13 @@ async fn other_commands_find_the_running_server() {
 fn check_tries_the_log_file() {
     let (_, out, _) = run(&["check"], Some("[log]\nfile = '/proc/none/log'"), &[]);
     assert!(out.contains("FAIL  the log file /proc/none/log cannot be written"), "{out}");
+}
+
+#[test]
+fn check_says_how_a_program_can_be_started() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("crm.py");
+    std::fs::write(&program, "print()").unwrap();
+    let (_, out, _) = run(&["check"], Some(&format!("[tools.mcp.crm]\ncommand = {program:?}")), &[]);
+    assert!(out.contains("run `chmod +x"), "{out}");
 }

@@ -1256,7 +1256,7 @@ fn a_work_tree_that_the_person_adds_stays() {
 fn named_settings_of_git_are_followed() {
     let site = Site::with_repository();
     site.person(
-        "mkdir -p ../xdg/git hooks inc && printf '[core]\\n\\thooksPath = ~/work/hooks\\n[include]\\n\\tpath = ~/work/inc/c\\n' > ../xdg/git/config",
+        "mkdir -p ../xdg/git hooks inc && printf '[core]\\n\\thooksPath = ~/%s/hooks\\n[include]\\n\\tpath = ~/%s/inc/c\\n' work work > ../xdg/git/config",
     );
     let xdg = site.path("xdg").display().to_string();
     let evil = format!("{FSMONITOR}printf \"$fsm\" > inc/c; echo x > hooks/pre-commit; true");

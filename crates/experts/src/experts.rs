@@ -174,6 +174,17 @@ impl Experts {
         self.get(name).is_some_and(|expert| expert.bound.iter().any(|tool| tool.is_starting(&self.sources)))
     }
 
+    /// Returns why an expert cannot be asked until a person changes something, for people.
+    pub fn describe_hold(&self, name: &str) -> Option<String> {
+        let problems = self.problems(&*self.get(name)?);
+        problems.iter().any(|problem| problem.is_final).then(|| {
+            format!(
+                "{name} is not ready: {}; `respool expert validate {name}` says what to do",
+                describe_problems(&problems)
+            )
+        })
+    }
+
     /// Waits, at most this long, until the servers of an expert have started or failed, and takes in the
     /// result.
     pub async fn await_servers(&self, name: &str, limit: Duration) {

@@ -117,10 +117,13 @@ impl Experts {
         Ok(())
     }
 
-    /// Returns why the run that a request repeats cannot be resumed yet, for people: it may make a call that
-    /// a person approved, and the expert is not ready to make it. `None` for all other requests. The run is
-    /// resumed when the expert is ready.
+    /// Returns why a request cannot be served yet, for people: a tool of the expert is not bound, or the run
+    /// that the request repeats may make a call that a person approved, and the expert is not ready to make
+    /// it. That run is resumed when the expert is ready.
     pub async fn must_wait(&self, name: &str, request: &AgentRequest) -> Option<String> {
+        if let Some(why) = self.describe_hold(name) {
+            return Some(why);
+        }
         let why = self.not_ready(name)?;
         let run = self.agents.find_repeated_run(request).await?;
         let facts = self.agents.run_facts(&run).await.filter(|facts| facts.outcome.is_none())?;

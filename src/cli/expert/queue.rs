@@ -264,8 +264,15 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
             list_messages(&store, expert, kind, &arguments).await
         }
         OutboxCommand::Show { id } => {
-            let row = store.message(&id).await?.ok_or_else(|| no_message(&id))?;
-            say(&format!("{:#}", message_json(&row)));
+            let of_invocation = MessageFilter { entry: Some(id.clone()), ..MessageFilter::default() };
+            let rows = match store.message(&id).await? {
+                Some(row) => vec![row],
+                None => store.messages(of_invocation, MOST).await?,
+            };
+            if rows.is_empty() {
+                return Err(no_message(&id).into());
+            }
+            rows.iter().for_each(|row| say(&format!("{:#}", message_json(row))));
             Ok(())
         }
         OutboxCommand::Done { id } => {

@@ -44,6 +44,9 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
     let agent = experts.agent(name).ok_or_else(|| {
         format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
     })?;
+    if let Some(why) = experts.describe_hold(name) {
+        return Err(Failure::Failed(why));
+    }
     let options = RunOptions::default();
     let begun = app.agents.start_run(&agent, AgentRequest::from_task(message), options).await;
     let mut watch = begun?;

@@ -223,7 +223,12 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     let started = Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &config.held);
     let started = started.map_err(|text| Problem { text, is_final: true })?;
     let cannot = |error: std::io::Error| Problem {
-        text: format!("{program} cannot be started: {error}"),
+        text: match error.kind() {
+            ErrorKind::PermissionDenied => format!(
+                "{program} cannot be started: {error}; run `chmod +x {program}`, or name its interpreter in `command` and it in `args`"
+            ),
+            _ => format!("{program} cannot be started: {error}"),
+        },
         is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
     };
     let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::new("it has no program"))?;
