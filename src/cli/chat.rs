@@ -148,6 +148,16 @@ fn read_piped_text() -> io::Result<Option<String>> {
     Ok(Some(text).filter(|text| !text.trim().is_empty()))
 }
 
+impl ChatArgs {
+    fn wanted_resume(&self) -> Resume {
+        match (self.r#continue, self.resume) {
+            (true, _) => Resume::Last,
+            (_, true) => Resume::Chosen,
+            _ => Resume::Nothing,
+        }
+    }
+}
+
 fn begin_chat(
     arguments: &ChatArgs,
     prompt: Option<String>,
@@ -205,11 +215,7 @@ fn begin_chat(
         options: ChatOptions {
             model,
             yes: arguments.yes,
-            resume: match (arguments.r#continue, arguments.resume) {
-                (true, _) => Resume::Last,
-                (_, true) => Resume::Chosen,
-                _ => Resume::Nothing,
-            },
+            resume: arguments.wanted_resume(),
             operator_key: std::env::var(OPERATOR_KEY).ok(),
             prompt,
             json: arguments.json,

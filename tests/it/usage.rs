@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use respool::store::{RequestQuery, StoredUsage};
+use respool::usage::Records;
 use serde_json::{Value, json};
 
 use crate::agents::{READ, echoing};
@@ -47,7 +48,7 @@ async fn usage(respool: &Respool, key: &str, query: &str) -> Value {
 
 async fn rows(respool: &Respool) -> Vec<StoredUsage> {
     let query = RequestQuery { most: 100, ..RequestQuery::default() };
-    respool.usage.find_requests(query).await.unwrap()
+    Records::of(&respool.usage).find_requests(query).await.unwrap()
 }
 
 /// Regression: a client with a wrong key could not be found.

@@ -7,13 +7,15 @@ server is asked with `tool_choice: "none"`, as respool asks for unparsed text.
 """
 import json
 import pathlib
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+from raw_http import exchange, free_port  # noqa: E402
+
 DIR, OUT = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
 PYTHON = DIR / "venv/bin/python"
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>'
@@ -30,22 +32,6 @@ HERMES = {
     "raw-xml": "<tool_call>\n<function=read>\n<parameter=path>\na\n</parameter>\n</function>\n</tool_call>",
 }
 SETS = {"hermes": ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", HERMES)}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def exchange(port, request):
-    """The answer's bytes, until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
-        connection.sendall(request)
-        received = b""
-        while piece := connection.recv(65536):
-            received += piece
-    return received
 
 
 def request(name, stream):

@@ -6,7 +6,6 @@ requests and the replies, byte for byte.
 """
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -15,8 +14,9 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parents[1] / "fixtures/vllm"
-sys.path.insert(0, str(HERE / "kit"))
+sys.path[:0] = [str(HERE / "kit"), str(HERE.parent)]
 import force  # noqa: E402
+from raw_http import exchange, free_port  # noqa: E402
 
 KIT_DIR, VERSION = sys.argv[1], os.environ["VERSION"]
 RECORDED = "0.32.0"
@@ -28,22 +28,6 @@ SETS = {
 }
 # The tokens that end a reply, by their numbers in the recorded requests.
 ENDS = {2: "<|im_end|>", 200002: "<|return|>", 200012: "<|call|>"}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def exchange(port, request):
-    """The answer's bytes, until the server closes the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=600) as connection:
-        connection.sendall(request)
-        received = b""
-        while piece := connection.recv(65536):
-            received += piece
-    return received
 
 
 def prepared(file, model, text):

@@ -1,5 +1,6 @@
 //! The rules: which conditions are alerts, what they mean and what to do. Pure; the defaults need no tuning.
 
+use store::Attention;
 use usage::{Counts, DayBudget, Minutes};
 
 /// A minute, in milliseconds.
@@ -177,20 +178,12 @@ pub(super) struct Signals {
     pub(super) counts_from_start: bool,
     /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
-    /// Approvals that wait: the id and the agent.
-    pub(super) approvals: Vec<(String, String)>,
-    /// Runs that failed of late: the id and the agent.
-    pub(super) failed_runs: Vec<(String, String)>,
-    /// Tasks that failed of late: the id and the expert.
-    pub(super) failed_tasks: Vec<(String, String)>,
-    /// Tasks whose decision is a person's: the id and the expert.
-    pub(super) escalated_tasks: Vec<(String, String)>,
+    /// The work that failed of late, or waits for a person.
+    pub(super) attention: Attention,
     /// Experts that cannot work, each with the reason.
     pub(super) not_ready: Vec<(String, String)>,
     /// How many log lines were lost of late.
     pub(super) lost_lines: u64,
-    /// Tasks that failed and wait for a person: the id and the expert.
-    pub(super) dead_letters: Vec<(String, String)>,
     /// The reason why the changed configuration is not used.
     pub(super) reload_problem: Option<String>,
     /// The reason why the changed file of client keys is not used.
@@ -249,23 +242,23 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
 /// Returns the conditions of runs and of experts' tasks.
 fn work_findings(signals: &Signals) -> Vec<Finding> {
     let mut all = Vec::new();
-    for (id, agent) in &signals.approvals {
+    for (id, agent) in &signals.attention.approvals {
         all.push(new_finding(
             Rule::ApprovalWaiting,
             id,
             format!("The agent `{agent}` is waiting for your approval (`{id}`)."),
         ));
     }
-    for (id, agent) in &signals.failed_runs {
+    for (id, agent) in &signals.attention.failed_runs {
         all.push(new_finding(Rule::RunFailed, id, format!("The run `{id}` of `{agent}` has failed.")));
     }
-    for (id, expert) in &signals.failed_tasks {
+    for (id, expert) in &signals.attention.failed_tasks {
         let what = format!(
             "A task of the expert `{expert}` has failed: `respool expert retry {id}` tries it again."
         );
         all.push(new_finding(Rule::TaskFailed, id, what));
     }
-    for (id, expert) in &signals.escalated_tasks {
+    for (id, expert) in &signals.attention.escalated_tasks {
         let what = format!(
             "The expert `{expert}` needs your decision: `respool expert retry {id} --comment TEXT` goes on."
         );
@@ -275,7 +268,7 @@ fn work_findings(signals: &Signals) -> Vec<Finding> {
         let what = end_sentence(format!("The expert `{expert}` is not ready: {why}"));
         all.push(new_finding(Rule::ExpertNotReady, expert, what));
     }
-    for (id, expert) in &signals.dead_letters {
+    for (id, expert) in &signals.attention.dead_letters {
         let what = format!(
             "A task of the expert `{expert}` failed for good: `respool expert retry {id}` tries it again."
         );
@@ -500,11 +493,13 @@ mod tests {
     #[test]
     fn everything_else_that_is_looked_at() {
         let signals = Signals {
-            approvals: vec![("a1".into(), "helper".into())],
-            failed_runs: vec![("run-1".into(), "helper".into())],
-            failed_tasks: vec![("entry-2".into(), "sales".into())],
-            dead_letters: vec![("entry-1".into(), "sales".into())],
-            escalated_tasks: vec![("entry-3".into(), "sales".into())],
+            attention: Attention {
+                approvals: vec![("a1".into(), "helper".into())],
+                failed_runs: vec![("run-1".into(), "helper".into())],
+                failed_tasks: vec![("entry-2".into(), "sales".into())],
+                dead_letters: vec![("entry-1".into(), "sales".into())],
+                escalated_tasks: vec![("entry-3".into(), "sales".into())],
+            },
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
             lost_lines: 3,
             is_state_broken: true,

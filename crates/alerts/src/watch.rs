@@ -367,9 +367,6 @@ impl Alerts {
             Some(store) => store.attention(clock::now().saturating_sub(FAILED_FOR), MOST).await,
             None => Ok(Attention::default()),
         };
-        // `removed_database` says that the store cannot be read.
-        let attention = attention.unwrap_or_default();
-        let Attention { failed_runs, failed_tasks, dead_letters, escalated_tasks, approvals } = attention;
         Signals {
             upstreams,
             minutes: watched.usage.minutes(),
@@ -377,11 +374,8 @@ impl Alerts {
             is_state_broken: watched.usage.is_broken(),
             counts_from_start: watched.usage.counts_from_start(),
             removed_database: removed_database(watched),
-            approvals,
-            failed_runs,
-            failed_tasks,
-            dead_letters,
-            escalated_tasks,
+            // `removed_database` says that the store cannot be read.
+            attention: attention.unwrap_or_default(),
             not_ready: (watched.not_ready)(),
             lost_lines: {
                 let mut lost = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);

@@ -216,11 +216,12 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     session.yes = setting.options.yes;
     session.is_attended = terminal;
     session.price_of = setting.price_of;
-    match setting.options.resume {
-        Resume::Nothing => {}
-        Resume::Last => session.take_up(&others).await?,
-        Resume::Chosen => session.resume_chosen().await?,
-    }
+    let resumed = match setting.options.resume {
+        Resume::Nothing => Ok(()),
+        Resume::Last => session.take_up(&others).await,
+        Resume::Chosen => session.resume_chosen().await,
+    };
+    resumed.map_err(|why| why.to_string())?;
     // Not earlier: the resumed conversation may be old.
     session.clear_old();
     Ok(session)

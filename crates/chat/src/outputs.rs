@@ -29,6 +29,17 @@ pub(super) struct CallOutput {
     pub(super) is_change: bool,
 }
 
+/// A result that cannot be shown.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoOutput {
+    #[error("no tool has run yet")]
+    NothingRan,
+    #[error(
+        "there is no output {number}: the outputs {first} to {last} are kept, /output shows the last one"
+    )]
+    NotKept { number: String, first: usize, last: usize },
+}
+
 impl Outputs {
     /// Adds a result and returns its number.
     pub(super) fn add(&mut self, output: CallOutput) -> usize {
@@ -60,19 +71,16 @@ impl Outputs {
     /// Returns the result with this number, or the last one.
     ///
     /// # Errors
-    /// Which results there are instead.
-    pub(super) fn find(&self, number: Option<&str>) -> Result<&CallOutput, String> {
+    /// [`NoOutput`], with the results that there are.
+    pub(super) fn find(&self, number: Option<&str>) -> Result<&CallOutput, NoOutput> {
         let first = self.last - self.all.len() + 1;
         let at = match number {
             None => self.all.len().checked_sub(1),
             Some(number) => number.parse::<usize>().ok().and_then(|number| number.checked_sub(first)),
         };
         at.and_then(|at| self.all.get(at)).ok_or_else(|| match self.last {
-            0 => "no tool has run yet".to_owned(),
-            last => format!(
-                "there is no output {}: the outputs {first} to {last} are kept, /output shows the last one",
-                number.unwrap_or_default()
-            ),
+            0 => NoOutput::NothingRan,
+            last => NoOutput::NotKept { number: number.unwrap_or_default().to_owned(), first, last },
         })
     }
 }
@@ -89,16 +97,16 @@ mod tests {
     #[test]
     fn results_are_found_by_number() {
         let mut outputs = Outputs::default();
-        assert_eq!(outputs.find(None).unwrap_err(), "no tool has run yet");
+        assert_eq!(outputs.find(None).unwrap_err(), NoOutput::NothingRan);
         assert_eq!((outputs.add(output("a")), outputs.add(output("b"))), (1, 2));
         let text = |outputs: &Outputs, number| outputs.find(number).map(|found| found.text.clone());
         assert_eq!(text(&outputs, None).unwrap(), "b");
         assert_eq!(text(&outputs, Some("1")).unwrap(), "a");
         for wrong in ["0", "3", "x"] {
-            assert!(text(&outputs, Some(wrong)).unwrap_err().contains("1 to 2"));
+            assert!(text(&outputs, Some(wrong)).unwrap_err().to_string().contains("1 to 2"));
         }
         (3..=102).for_each(|number| assert_eq!(outputs.add(output("c")), number));
-        assert!(text(&outputs, Some("2")).unwrap_err().contains("3 to 102"));
+        assert!(text(&outputs, Some("2")).unwrap_err().to_string().contains("3 to 102"));
         assert!(text(&outputs, Some("3")).is_ok());
     }
 

@@ -14,7 +14,7 @@ use super::approval::Asking;
 use super::editor::PROMPT;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::markdown::Markdown;
-use super::outputs::{CallOutput, Outputs};
+use super::outputs::{CallOutput, NoOutput, Outputs};
 use super::pager;
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
@@ -466,8 +466,8 @@ impl Screen {
     /// Shows a result whole: in the pager if it is longer than the screen.
     ///
     /// # Errors
-    /// Which results there are instead.
-    pub(super) fn show_whole_output(&mut self, number: Option<&str>) -> Result<(), String> {
+    /// [`NoOutput`], with the results that there are.
+    pub(super) fn show_whole_output(&mut self, number: Option<&str>) -> Result<(), NoOutput> {
         self.measure_terminal();
         let CallOutput { tool, subject, text, is_change } = self.outputs.find(number)?.clone();
         let mut out = format!(

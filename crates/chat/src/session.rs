@@ -26,7 +26,7 @@ use super::terminal::{self, SavedTerminal};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{TypedText, Watched, observer_of, wait_for_signal};
-use agent::{Conversation, Outcome, Spent};
+use agent::{Conversation, Outcome, ResumeError, Spent};
 use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
 
@@ -66,6 +66,19 @@ pub(super) struct Session {
     pub(super) ending: CancellationToken,
 }
 
+/// Why no earlier conversation is resumed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotResumed {
+    #[error("this conversation: {0}")]
+    Chosen(ResumeError),
+    #[error("the conversations of this directory: {0}")]
+    Listed(ResumeError),
+    #[error("the last conversation of this directory: {0}")]
+    Last(ResumeError),
+    #[error("no conversation was chosen")]
+    NoneChosen,
+}
+
 impl Session {
     pub(super) fn new(
         conversation: Conversation,
@@ -102,32 +115,31 @@ impl Session {
 
     /// Lists the conversations of this directory and resumes the chosen one. Begins a new one if the person
     /// chooses none.
-    pub(super) async fn resume_chosen(&mut self) -> Result<(), String> {
+    pub(super) async fn resume_chosen(&mut self) -> Result<(), NotResumed> {
         match self.choose_past("Enter begins a new conversation").await? {
             Some(id) => self.resume(&id).await,
             None => Ok(()),
         }
     }
 
-    /// Closes the conversation and resumes the one that the person chooses, if any.
-    async fn change_conversation(&mut self) -> Result<(), String> {
+    /// Closes the conversation and resumes the one that the person chooses; if none is chosen, it goes on.
+    async fn change_conversation(&mut self) -> Result<(), NotResumed> {
         let Some(id) = self.choose_past("Enter keeps this conversation").await? else { return Ok(()) };
         self.conversation.close().await;
         self.own_outputs.clear();
         self.resume(&id).await
     }
 
-    async fn resume(&mut self, id: &str) -> Result<(), String> {
-        self.conversation.resume(id).await.map_err(|why| format!("this conversation: {why}"))?;
+    async fn resume(&mut self, id: &str) -> Result<(), NotResumed> {
+        self.conversation.resume(id).await.map_err(NotResumed::Chosen)?;
         self.show_last_exchanges();
         Ok(())
     }
 
     /// Lists the conversations of this directory and returns the id of the chosen one. `none`: the effect of
     /// an empty line.
-    async fn choose_past(&mut self, none: &str) -> Result<Option<String>, String> {
-        let past = self.conversation.list_past(SHOWN_PAST).await;
-        let past = past.map_err(|why| format!("the conversations of this directory: {why}"))?;
+    async fn choose_past(&mut self, none: &str) -> Result<Option<String>, NotResumed> {
+        let past = self.conversation.list_past(SHOWN_PAST).await.map_err(NotResumed::Listed)?;
         if past.is_empty() {
             self.show_note("there is no earlier conversation in this directory; this is a new one");
             return Ok(None);
@@ -140,7 +152,7 @@ impl Session {
         }
         loop {
             let Input::Text { text, .. } = editor::read_line(&format!("Number ({none}): ")) else {
-                return Err("no conversation was chosen".to_owned());
+                return Err(NotResumed::NoneChosen);
             };
             match chosen_index(&text, past.len()) {
                 Ok(chosen) => return Ok(chosen.map(|chosen| past[chosen].id.clone())),
@@ -150,9 +162,8 @@ impl Session {
     }
 
     /// Resumes the last conversation of this directory.
-    pub(super) async fn take_up(&mut self, others: &[String]) -> Result<(), String> {
-        let taken = self.conversation.resume_last(others).await;
-        let taken = taken.map_err(|why| format!("the last conversation of this directory: {why}"))?;
+    pub(super) async fn take_up(&mut self, others: &[String]) -> Result<(), NotResumed> {
+        let taken = self.conversation.resume_last(others).await.map_err(NotResumed::Last)?;
         let turns = transcript::turn_count(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
         let during = self.conversation.interrupted_call().map(|call| {
@@ -432,7 +443,7 @@ impl Session {
             Command::Compact => self.compact().await,
             Command::Resume => {
                 if let Err(why) = self.change_conversation().await {
-                    self.show_problem(&why);
+                    self.show_problem(&why.to_string());
                 }
             }
             Command::Save(path) => self.save_transcript(path.as_deref()),
@@ -503,7 +514,7 @@ impl Session {
 
     fn show_whole_output(&mut self, number: Option<&str>) {
         if let Err(why) = self.screen.show_whole_output(number) {
-            self.show_problem(&why);
+            self.show_problem(&why.to_string());
         }
     }
 

@@ -157,8 +157,8 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// Loads the package of a folder. If that fails, returns the package in service, or else the last
-    /// installed one.
+    /// Loads the package of a folder. If it cannot be loaded, returns the package in service; if none is, the
+    /// one that was installed last.
     fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
         let loaded = load(path);
         let text = self.library.bindings_of(&folder_name(path));

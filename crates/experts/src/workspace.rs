@@ -103,8 +103,8 @@ impl Workspace {
         state::prepare_session(&self.root.join(self.session_folder()), &self.package)
     }
 
-    /// Changes files in an epoch of a run from now on. Whoever works on it in an earlier one changes nothing
-    /// any more.
+    /// Changes files in this epoch of a run from now on. A process that works on the run in an earlier epoch
+    /// changes none after that.
     ///
     /// # Errors
     /// When another process works on the run in a later epoch, or the disk cannot be written.

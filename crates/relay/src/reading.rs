@@ -145,7 +145,7 @@ impl Relay {
         origin: Origin,
     ) -> ClientRequest {
         let ParsedRequest {
-            request,
+            mut request,
             body,
             is_declared,
             recent,
@@ -162,10 +162,8 @@ impl Relay {
         let profile = self.build_profile(&request, model, modes, &origin);
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
-        origin
-            .record
-            .content()
-            .note_conversation(|| conversation::identify_by_words(&origin.headers, &request));
+        let content = origin.record.content();
+        content.note_conversation(|| conversation::identify_by_words(&origin.headers, &request));
         // Before anything is edited.
         let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools);
         if let Some(PrefixLoss { place, bytes }) = loss {
@@ -191,7 +189,6 @@ impl Relay {
             rules: &known_rules,
             reports_progress: self.config.recovery.announce_waiting,
         };
-        let mut request = request;
         let adapted = adapt_request(&mut request, body, &how);
         let first = Attempt::first(upstream, adapted, rules.token_limit);
         let Origin { headers, request_id, path_and_query, received, record, progress, .. } = origin;

@@ -442,9 +442,12 @@ impl Local {
         Ok(())
     }
 
-    /// Returns true for a call that changes a file on which other programs act.
+    /// Returns true for a call that changes a file on which other programs act. Only the chat, whose person
+    /// may say "always", looks for such files.
     async fn is_kept(&self, call: &Call) -> Result<bool, ToolError> {
-        let (Call::Write { place, .. } | Call::Edit { place, .. }) = call else { return Ok(false) };
+        let (Naming::Chat, Call::Write { place, .. } | Call::Edit { place, .. }) = (self.naming, call) else {
+            return Ok(false);
+        };
         let path = self.workspace.root.join(&place.real);
         self.with_sandbox(move |sandbox| Ok(sandbox.keeps(&path))).await
     }

@@ -9,7 +9,7 @@
 //! Processes that share a database keep their rows in their own files first and copy them behind: each row
 //! arrives once, however often the database is away. What each spends is said every second.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -22,10 +22,7 @@ use super::key_tokens::KeyTokens;
 use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
-use super::report::{Report, make_report};
-use store::{
-    Dimension, RequestQuery, SharedUsage, Store, StoreError, StoredUsage, UsageQuery, UsageRows, UsageStore,
-};
+use store::{Dimension, RequestQuery, SharedUsage, Store, StoreError, UsageQuery, UsageRows, UsageStore};
 use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
 
 /// The most rows that wait. Further rows are lost, and counted.
@@ -97,17 +94,6 @@ struct State {
     minutes: Minutes,
 }
 
-/// The tokens and the cost of the model calls of a run.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RunUsage {
-    /// The names of the keys that it was for.
-    pub keys: Vec<String>,
-    /// The tokens that it read and wrote.
-    pub tokens: u64,
-    /// Its cost, if any price is known.
-    pub cost: Option<Money>,
-}
-
 /// Something that went wrong, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
@@ -166,7 +152,7 @@ impl Ledger {
         self.lock_state().is_broken = true;
     }
 
-    fn current_settings(&self) -> Arc<LedgerSettings> {
+    pub(super) fn current_settings(&self) -> Arc<LedgerSettings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -195,7 +181,7 @@ impl Ledger {
     }
 
     /// The rows for reports: those of all processes, or this one's alone while the others' cannot be read.
-    fn rows(&self) -> Option<&dyn UsageRows> {
+    pub(super) fn rows(&self) -> Option<&dyn UsageRows> {
         let own: &dyn UsageRows = self.store.as_deref()?;
         match self.shared_usage() {
             Some(shared) if !self.lock_state().is_apart => Some(shared),
@@ -247,7 +233,11 @@ impl Ledger {
             most: PROBLEMS,
             ..RequestQuery::default()
         };
-        let rows = self.find_requests(query).await.unwrap_or_default();
+        self.flush().await;
+        let rows = match &self.store {
+            Some(store) => store.find(query).await.unwrap_or_default(),
+            None => return,
+        };
         let mut state = self.lock_state();
         let newest = state.problems.front().map_or(u64::MAX, |problem| problem.at);
         let room = PROBLEMS.saturating_sub(state.problems.len());
@@ -494,94 +484,11 @@ impl Ledger {
         self.lock_state().problems.iter().rev().cloned().collect()
     }
 
-    /// Reports the usage.
-    ///
-    /// # Errors
-    /// When the store cannot be read, or rows are not kept.
-    pub async fn report_usage(&self, query: UsageQuery) -> Result<Report, StoreError> {
-        let none = || {
-            StoreError("no rows of what is used are kept: `[usage] keep` is 0s, or the state directory cannot be used (see the log)".to_owned())
-        };
-        self.bring_up_to_date().await;
-        let rows = self.rows().ok_or_else(none)?;
-        let settings = self.current_settings();
-        report_from_store(rows, query, &settings.prices, &settings.config.compare).await
-    }
-
     /// Writes the rows that wait, so that they can be read.
-    async fn bring_up_to_date(&self) {
+    pub(super) async fn bring_up_to_date(&self) {
         self.flush().await;
         if !self.lock_state().is_apart {
             self.share().await;
-        }
-    }
-
-    /// Returns the cost of the model calls of a run, if the price of any of them is known.
-    pub async fn run_cost(&self, run: &str) -> Option<Money> {
-        self.usage_of_runs(vec![run.to_owned()]).await.remove(run)?.cost
-    }
-
-    /// Returns what the model calls of these runs used, by run. Runs without model calls are left out.
-    pub async fn usage_of_runs(&self, runs: Vec<String>) -> BTreeMap<String, RunUsage> {
-        self.bring_up_to_date().await;
-        let Some(rows) = self.rows() else { return BTreeMap::new() };
-        let prices = &self.current_settings().prices;
-        let mut all: BTreeMap<String, RunUsage> = BTreeMap::new();
-        for sum in rows.sums_of_runs(runs).await.unwrap_or_default() {
-            let [run, key] = &sum.names[..] else { continue };
-            let used = all.entry(run.clone()).or_default();
-            used.tokens += sum.totals.usage.total_tokens();
-            if !key.is_empty() && !used.keys.contains(key) {
-                used.keys.push(key.clone());
-            }
-            if let Some(cost) = prices.cost_of(&sum.model, sum.totals.usage) {
-                used.cost = Some(used.cost.unwrap_or_default() + cost);
-            }
-        }
-        all
-    }
-
-    /// Returns the model calls of a run and the request that began it, the oldest first.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
-        self.bring_up_to_date().await;
-        let Some(rows) = self.rows() else { return Ok(Vec::new()) };
-        rows.requests_of_run(run, most).await
-    }
-
-    /// Returns the requests of this process's own file that a query selects.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn find_requests(&self, query: RequestQuery) -> Result<Vec<StoredUsage>, StoreError> {
-        let Some(store) = &self.store else { return Ok(Vec::new()) };
-        self.flush().await;
-        store.find(query).await
-    }
-
-    /// Returns the newest request of this id; with a time, the one that arrived then.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn find_request(&self, id: &str, at: Option<u64>) -> Result<Option<StoredUsage>, StoreError> {
-        let Some(store) = &self.store else { return Ok(None) };
-        self.flush().await;
-        store.find_one(id, at).await
-    }
-
-    /// Returns the values that each of these columns has in recent rows.
-    ///
-    /// # Errors
-    /// When the store cannot be read.
-    pub async fn recent_values<const N: usize>(
-        &self,
-        columns: [Dimension; N],
-    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
-        match &self.store {
-            Some(store) => store.recent_values(columns).await,
-            None => Ok(Vec::new()),
         }
     }
 
@@ -597,27 +504,6 @@ impl Ledger {
     pub fn currency(&self) -> String {
         self.current_settings().config.currency.clone().unwrap_or_default()
     }
-
-    /// Returns the cost of one request at today's prices; `None` when no price is known.
-    pub fn request_cost(&self, row: &StoredUsage) -> Option<Money> {
-        // The model calls of a run have costs of their own.
-        let usage = row.usage.filter(|_| row.route != "agent")?;
-        self.current_settings().prices.cost_of(&row.model, usage)
-    }
-}
-
-/// Reports the usage from a store, also while a server has it open.
-///
-/// # Errors
-/// When the store cannot be read.
-pub async fn report_from_store(
-    store: &dyn UsageRows,
-    query: UsageQuery,
-    prices: &Prices,
-    compare: &[String],
-) -> Result<Report, StoreError> {
-    let (span, by) = (query.since..query.until.min(clock::now()), query.by.clone());
-    Ok(make_report(span, &by, &store.sums(query).await?, prices, compare))
 }
 
 impl UsageSink for Ledger {
@@ -686,6 +572,9 @@ fn warn_about_budget(warning: &DayBudget) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::records::Records;
     use super::*;
     use store::{DatabaseConfig, StoreConfig};
     use testing::stores::refuse_usage;
@@ -724,7 +613,7 @@ mod tests {
         ledger.flush().await;
         assert!(!ledger.is_broken());
         let query = RequestQuery { most: usize::MAX, ..RequestQuery::default() };
-        let kept = ledger.find_requests(query).await.unwrap();
+        let kept = Records::of(&ledger).find_requests(query).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
     }
 
@@ -754,7 +643,7 @@ mod tests {
             Ledger::new(LedgerSettings { prices: prices(), ..LedgerSettings::default() }, Some(store));
         let rows = [used("alice", "mine", 1_000, 900), used("bob", "cheap", 2_000_000, 3_600)];
         rows.into_iter().for_each(|row| record(&ledger, row));
-        let report = ledger.report_usage(everything()).await.unwrap();
+        let report = Records::of(&ledger).report(everything()).await.unwrap();
         let costs: Vec<_> = report.lines.iter().map(|line| (&*line.names[0], line.cost.units())).collect();
         assert_eq!(costs, [("alice", 0.0), ("bob", 2.0)]);
     }
@@ -929,7 +818,7 @@ mod tests {
     async fn rows_of_all_nodes_arrive_once() {
         let Some(([first, second], dirs, url)) = two_nodes(&BudgetsConfig::default()).await else { return };
         let names = async |ledger: &Ledger| {
-            let report = ledger.report_usage(everything()).await.unwrap();
+            let report = Records::of(ledger).report(everything()).await.unwrap();
             let names = report.lines.iter().map(|line| (line.names[0].clone(), line.totals.requests));
             names.collect::<Vec<_>>()
         };
@@ -939,7 +828,7 @@ mod tests {
         names(&first).await;
         let all = [("alice".to_owned(), 2), ("bob".to_owned(), 1)];
         assert_eq!(names(&second).await, all);
-        assert_eq!(second.requests_of_run("run-1", 9).await.unwrap().len(), 1);
+        assert_eq!(Records::of(&second).requests_of_run("run-1", 9).await.unwrap().len(), 1);
         // The database has the rows, but the answer is lost.
         rusqlite::Connection::open(dirs[0].path().join("usage.db"))
             .unwrap()
@@ -977,10 +866,10 @@ mod tests {
     async fn rows_after_a_deletion_arrive_too() {
         let Some(([first, second], _dirs, _)) = two_nodes(&BudgetsConfig::default()).await else { return };
         record(&first, used("alice", "m", 10, 0));
-        first.report_usage(everything()).await.unwrap();
+        Records::of(&first).report(everything()).await.unwrap();
         first.store().unwrap().clear(u64::MAX, u64::MAX).await.unwrap();
         record(&first, used("bob", "m", 10, 0));
-        first.report_usage(everything()).await.unwrap();
-        assert_eq!(second.report_usage(everything()).await.unwrap().lines.len(), 2);
+        Records::of(&first).report(everything()).await.unwrap();
+        assert_eq!(Records::of(&second).report(everything()).await.unwrap().lines.len(), 2);
     }
 }

@@ -1,8 +1,8 @@
 //! Usage and its cost: the ledger that takes a row of each request and writes them behind the replies,
 //! prices, reports by model, key, agent and day, and budgets.
 //!
-//! `ledger` is the only file here that acts. The others are pure: they get rows, sums and the time as
-//! arguments.
+//! `ledger` and `records` are the only files here that act. The others are pure: they get rows, sums and the
+//! time as arguments.
 
 mod budget;
 pub mod config;
@@ -11,12 +11,14 @@ mod ledger;
 mod minutes;
 mod money;
 mod prices;
+mod records;
 mod report;
 
 pub use budget::{DayBudget, Exhausted, Owner, Scope, Shortage};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
-pub use ledger::{Ledger, LedgerSettings, Problem, RunUsage, report_from_store};
+pub use ledger::{Ledger, LedgerSettings, Problem};
 pub use minutes::{Counts, Minutes, RequestOutcome};
 pub use money::Money;
 pub use prices::{Price, PriceSource, Prices};
+pub use records::{Records, RunUsage, report_from_store};
 pub use report::{Comparison, Report, ReportLine, UnknownDimension, make_report, parse_dimensions};

@@ -67,8 +67,8 @@ impl Scratchpads {
         Ok(true)
     }
 
-    /// Deletes a scratchpad that is no longer needed, unless another invocation has it by now: this process
-    /// may have been stopped since the work was over.
+    /// Deletes the scratchpad of an invocation that is over. If this process was stopped meanwhile, another
+    /// invocation may have the scratchpad, and it stays.
     pub(super) fn clear(&self, files: &Workspace, path: &str, invocation: &str) -> io::Result<()> {
         let lock = File::create(self.root.join(OWNERS).join(".lock"))?;
         lock.lock()?;

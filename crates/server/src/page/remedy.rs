@@ -28,6 +28,8 @@ pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'stat
     .into()
 }
 
+const OTHERWISE: &str = "Run `respool check` with the options of `respool serve`: it tests the upstreams and says how to fix each problem.";
+
 const SERVER_FAILED: &str =
     "The model server failed. Its log says why: it may have run out of memory, or lost its GPU.";
 
@@ -40,7 +42,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
              tell the client the true window."
         }
         Some(Code::InvalidApiKey) => {
-            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`. For a wrong key, the              error has the beginning of its SHA-256: `printf %s KEY | sha256sum` shows that of a key."
+            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`. For a wrong key, the error has the beginning of its SHA-256: `printf %s KEY | sha256sum` shows that of a key."
         }
         Some(Code::KeyLimitReached) => {
             "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."
@@ -99,9 +101,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
         }
         Some(Code::UpstreamError | Code::UpstreamBrokeOff | Code::UpstreamEmptyStream) => SERVER_FAILED,
         _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
-        _ => {
-            "Run `respool check` with the options of `respool serve`: it tests the upstreams and says how to fix each problem."
-        }
+        _ => OTHERWISE,
     }
 }
 

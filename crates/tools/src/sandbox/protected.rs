@@ -314,7 +314,7 @@ impl Locks {
 /// Returns where a `.git` leads, by its own words, links in it and its configuration.
 fn named_by_repository(top: &Path, home: Option<&Path>, budget: &mut Budget) -> Vec<PathBuf> {
     let git = top.join(".git");
-    // Wherever a file leads, git obeys what is there.
+    // git obeys the files to which included ones lead.
     let own = target_of(&git);
     let common = own.as_ref().and_then(|own| Some(own.join(read_line(&own.join("commondir"))?)));
     let mut named: Vec<PathBuf> = own.into_iter().chain(common).collect();
@@ -429,7 +429,7 @@ mod tests {
         for _ in 0..2 {
             let (kept, watched) = protected.begin(&root, true).unwrap();
             assert!(!kept.frozen.contains(&git));
-            // The same directory as the one that was there at first.
+            // The directory that was there at first, by its number.
             fs::rename(&aside, &git).unwrap();
             assert_eq!(watched.restore().len(), 1);
         }
