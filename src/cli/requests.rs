@@ -10,6 +10,7 @@ use super::listing::{ListArgs, Noun, align_rows};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::Loaded;
+use crate::server::describe_reason;
 use crate::store::{Dimension, RequestQuery, StoredUsage, UsageStore};
 
 #[derive(Args, Debug)]
@@ -126,10 +127,10 @@ fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
     let fallback = Some(&row.details.fallback).filter(|models| !models.is_empty());
     let fallback =
         fallback.map(|models| format!("in place of {}", models.replace(':', " (").replace(',', "), ") + ")"));
-    let earlier =
-        row.details.earlier_attempts.iter().map(|attempt| format!("{} ({})", attempt.upstream, attempt.why));
+    let earlier = row.details.earlier_attempts.iter();
+    let earlier = earlier.map(|attempt| format!("{} ({})", attempt.upstream, describe_reason(&attempt.why)));
     let earlier: Vec<String> = earlier.collect();
-    let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join(", ")));
+    let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join("; ")));
     let waited = (row.waited >= NOTABLE_WAIT).then(|| {
         format!("waited {:.1} s for a free place, or for the upstream to return", row.waited.as_secs_f64())
     });
@@ -188,7 +189,14 @@ mod tests {
         moved.waited = Duration::from_millis(2_500);
         let found = table_lines(&[moved]);
         let waited = "    waited 2.5 s for a free place, or for the upstream to return";
-        assert_eq!(found[2..], ["    in place of big (failed)", "    asked before: box (failover)", waited]);
+        assert_eq!(
+            found[2..],
+            [
+                "    in place of big (failed)",
+                "    asked before: box (the server failed, so another one was asked)",
+                waited
+            ]
+        );
         let expected = [
             "time                  outcome           status  model  key    upstream  tokens  seconds  id",
             "2026-11-21T01:14:58Z  upstream_refused     503  qwen   alice  box            –      1.2  r2",

@@ -30,6 +30,8 @@ mod usage;
 mod waterfall;
 mod words;
 
+pub use words::reason as describe_reason;
+
 use axum::Router;
 use axum::response::Response;
 use axum::routing::{get, post};

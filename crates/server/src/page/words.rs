@@ -13,7 +13,7 @@ pub(super) fn outcome(name: &str) -> Cow<'_, str> {
 }
 
 /// Says why another attempt followed.
-pub(super) fn reason(name: &str) -> Cow<'_, str> {
+pub fn reason(name: &str) -> Cow<'_, str> {
     match name {
         "model_glitch" => "the server reported a glitch of the model".into(),
         "lost_reply" => "the server lost the reply".into(),
