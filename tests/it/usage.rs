@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use respool::store::{RequestQuery, StoredUsage};
-use respool::usage::Records;
 use serde_json::{Value, json};
 
 use crate::agents::{READ, echoing};
@@ -48,7 +47,7 @@ async fn usage(respool: &Respool, key: &str, query: &str) -> Value {
 
 async fn rows(respool: &Respool) -> Vec<StoredUsage> {
     let query = RequestQuery { most: 100, ..RequestQuery::default() };
-    Records::of(&respool.usage).find_requests(query).await.unwrap()
+    respool.usage.records().find_requests(query).await.unwrap()
 }
 
 /// Regression: a client with a wrong key could not be found.

@@ -12,7 +12,7 @@ use super::metered_request::MeteredRequest;
 use super::own_route::{begin_own_record, finish_response, store_failed};
 use agent::{client_digest, report};
 use store::{RunFilter, Store};
-use usage::{Money, Records};
+use usage::Money;
 use wire::{ApiError, ErrorCode};
 
 /// How many runs are listed.
@@ -38,7 +38,7 @@ pub(super) async fn get_run(State(app): State<App>, Path(id): Path<String>, requ
         let run = require_store(&app)?.run(&id).await.map_err(store_failed)?;
         let run = run.filter(|run| whose.includes(&run.row.agent, run.client.as_deref()));
         let mut body = report::breakdown(&run.ok_or_else(|| unknown_run(&id))?);
-        body["cost"] = Records::of(&app.usage).run_cost(&id).await.map(Money::units).into();
+        body["cost"] = app.usage.records().run_cost(&id).await.map(Money::units).into();
         Ok(body)
     };
     finish_response(found.await, &record)

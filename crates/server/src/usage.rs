@@ -13,7 +13,7 @@ use url::form_urlencoded;
 use super::app::App;
 use super::metered_request::MeteredRequest;
 use super::own_route::{begin_own_record, finish_response, store_failed};
-use ::usage::{Records, parse_dimensions};
+use ::usage::parse_dimensions;
 use store::{Dimension, UsageQuery};
 use wire::units::parse_duration;
 use wire::{ApiError, ErrorCode};
@@ -41,7 +41,7 @@ fn own_key(request: &Request) -> Option<String> {
 
 async fn usage_report(app: &App, query: &str, key: Option<String>) -> Result<Value, ApiError> {
     let (query, costs) = read_query(query, key)?;
-    Ok(Records::of(&app.usage).report(query).await.map_err(store_failed)?.to_json(costs))
+    Ok(app.usage.records().report(query).await.map_err(store_failed)?.to_json(costs))
 }
 
 /// `since=7d&by=model,day&costs=true`.

@@ -574,7 +574,6 @@ fn warn_about_budget(warning: &DayBudget) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::super::records::Records;
     use super::*;
     use store::{DatabaseConfig, StoreConfig};
     use testing::stores::refuse_usage;
@@ -613,7 +612,7 @@ mod tests {
         ledger.flush().await;
         assert!(!ledger.is_broken());
         let query = RequestQuery { most: usize::MAX, ..RequestQuery::default() };
-        let kept = Records::of(&ledger).find_requests(query).await.unwrap();
+        let kept = ledger.records().find_requests(query).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));
     }
 
@@ -643,7 +642,7 @@ mod tests {
             Ledger::new(LedgerSettings { prices: prices(), ..LedgerSettings::default() }, Some(store));
         let rows = [used("alice", "mine", 1_000, 900), used("bob", "cheap", 2_000_000, 3_600)];
         rows.into_iter().for_each(|row| record(&ledger, row));
-        let report = Records::of(&ledger).report(everything()).await.unwrap();
+        let report = ledger.records().report(everything()).await.unwrap();
         let costs: Vec<_> = report.lines.iter().map(|line| (&*line.names[0], line.cost.units())).collect();
         assert_eq!(costs, [("alice", 0.0), ("bob", 2.0)]);
     }
@@ -818,7 +817,7 @@ mod tests {
     async fn rows_of_all_nodes_arrive_once() {
         let Some(([first, second], dirs, url)) = two_nodes(&BudgetsConfig::default()).await else { return };
         let names = async |ledger: &Ledger| {
-            let report = Records::of(ledger).report(everything()).await.unwrap();
+            let report = ledger.records().report(everything()).await.unwrap();
             let names = report.lines.iter().map(|line| (line.names[0].clone(), line.totals.requests));
             names.collect::<Vec<_>>()
         };
@@ -828,7 +827,7 @@ mod tests {
         names(&first).await;
         let all = [("alice".to_owned(), 2), ("bob".to_owned(), 1)];
         assert_eq!(names(&second).await, all);
-        assert_eq!(Records::of(&second).requests_of_run("run-1", 9).await.unwrap().len(), 1);
+        assert_eq!(second.records().requests_of_run("run-1", 9).await.unwrap().len(), 1);
         // The database has the rows, but the answer is lost.
         rusqlite::Connection::open(dirs[0].path().join("usage.db"))
             .unwrap()
@@ -866,10 +865,10 @@ mod tests {
     async fn rows_after_a_deletion_arrive_too() {
         let Some(([first, second], _dirs, _)) = two_nodes(&BudgetsConfig::default()).await else { return };
         record(&first, used("alice", "m", 10, 0));
-        Records::of(&first).report(everything()).await.unwrap();
+        first.records().report(everything()).await.unwrap();
         first.store().unwrap().clear(u64::MAX, u64::MAX).await.unwrap();
         record(&first, used("bob", "m", 10, 0));
-        Records::of(&first).report(everything()).await.unwrap();
-        assert_eq!(Records::of(&second).report(everything()).await.unwrap().lines.len(), 2);
+        first.records().report(everything()).await.unwrap();
+        assert_eq!(second.records().report(everything()).await.unwrap().lines.len(), 2);
     }
 }

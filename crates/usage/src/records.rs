@@ -24,12 +24,14 @@ pub struct RunUsage {
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a>(&'a Ledger);
 
-impl<'a> Records<'a> {
+impl Ledger {
     /// Returns the records of this ledger. Rows that wait are written before they are read.
-    pub fn of(ledger: &'a Ledger) -> Self {
-        Self(ledger)
+    pub fn records(&self) -> Records<'_> {
+        Records(self)
     }
+}
 
+impl Records<'_> {
     /// Reports the usage.
     ///
     /// # Errors

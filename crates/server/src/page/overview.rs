@@ -15,7 +15,7 @@ use super::session::Viewer;
 use super::{alerts, format, layout, remedy, requests, words};
 use crate::app::App;
 use ::alerts::Rule;
-use ::usage::{Problem, Records, Report};
+use ::usage::{Problem, Report};
 use store::UsageQuery;
 
 /// How many problems are shown.
@@ -52,7 +52,7 @@ pub(super) async fn report_today(app: &App) -> Report {
     let now = clock::now();
     let query =
         UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), only: Vec::new() };
-    Records::of(&app.usage).report(query).await.unwrap_or_default()
+    app.usage.records().report(query).await.unwrap_or_default()
 }
 
 /// Writes the parts that are kept live.

@@ -14,7 +14,6 @@ use super::response::page_response;
 use super::waterfall::{Bar, waterfall};
 use super::{exchange, format, layout, remedy, requests, words};
 use crate::app::App;
-use ::usage::Records;
 use store::StoredUsage;
 use wire::turn::describe_repair;
 
@@ -29,7 +28,7 @@ pub(super) async fn show_request(
         Err(response) => return *response,
     };
     let at = PageQuery::parse(&uri).get("at").parse().ok();
-    let (status, main) = match Records::of(&app.usage).find_request(&id, at).await {
+    let (status, main) = match app.usage.records().find_request(&id, at).await {
         Ok(Some(row)) => {
             let exchange = if viewer.name.is_empty() && app.access.has_operators() {
                 exchange::login_note()
@@ -93,7 +92,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
                 dt { "Tokens in" } dd { (format::format_count(usage.prompt)) @if let Some(cached) = usage.cached { ", " (format::format_count(cached)) " of them cached" } }
                 dt { "Tokens out" } dd { (format::format_count(usage.completion)) @if let Some(reasoning) = usage.reasoning { ", " (format::format_count(reasoning)) " of them reasoning" } }
             } @else { dt { "Tokens" } dd { "not stated by the model server" } }
-            @if let Some(cost) = Records::of(&app.usage).cost_of(row) { dt { "Cost" } dd { (cost.with_currency(&app.usage.currency())) } }
+            @if let Some(cost) = app.usage.records().cost_of(row) { dt { "Cost" } dd { (cost.with_currency(&app.usage.currency())) } }
             @if let Some(first) = row.first_byte { dt { "First byte" } dd { "after " (format::format_duration(first)) } }
             @if !row.waited.is_zero() { dt { "Waited" } dd { (format::format_duration(row.waited)) " for a free place, or for the upstream to return" } }
         }

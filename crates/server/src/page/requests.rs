@@ -10,7 +10,6 @@ use super::query::PageQuery;
 use super::response::page_response;
 use super::{format, layout, words};
 use crate::app::App;
-use ::usage::Records;
 use store::{Dimension, RequestOrder, RequestQuery, StoreError, StoredUsage};
 
 const PATH: &str = "/ui/requests";
@@ -41,10 +40,10 @@ pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: Hea
 }
 
 async fn requests_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError> {
-    let mut rows = Records::of(&app.usage).find_requests(request_query(query, clock::now())).await?;
+    let mut rows = app.usage.records().find_requests(request_query(query, clock::now())).await?;
     let has_more = rows.len() > PAGE;
     rows.truncate(PAGE);
-    let values = Records::of(&app.usage).recent_values(FILTERS.map(|(dimension, _)| dimension)).await?;
+    let values = app.usage.records().recent_values(FILTERS.map(|(dimension, _)| dimension)).await?;
     let is_filtered = !query.link("", &[("page", "")]).is_empty();
     // Older pages and other orders would move under the reader.
     let is_live = query.page() == 1 && query.get("order").is_empty();
@@ -136,7 +135,7 @@ const HEADS: [(&str, &str); 10] = [
 /// Shows requests as a table with one line for each.
 pub(super) fn request_table(app: &App, caption: &str, rows: &[StoredUsage]) -> Markup {
     let now = clock::now();
-    let costs: Vec<_> = rows.iter().map(|row| Records::of(&app.usage).cost_of(row)).collect();
+    let costs: Vec<_> = rows.iter().map(|row| app.usage.records().cost_of(row)).collect();
     let money = format::MoneyColumn::new(costs.iter().flatten().copied());
     let rows = html! {
         @for (row, cost) in rows.iter().zip(&costs) {

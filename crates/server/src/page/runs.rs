@@ -17,7 +17,7 @@ use super::waterfall::{Bar, waterfall};
 use super::{format, layout, remedy, requests};
 use crate::app::App;
 use ::agent::report;
-use ::usage::{Money, Records};
+use ::usage::Money;
 use experts::event_of_run;
 use store::{RunFilter, RunRow, Status};
 use wire::ErrorCode;
@@ -106,7 +106,7 @@ struct ListedRun {
 
 async fn listed_runs(app: &App, rows: Vec<RunRow>) -> Vec<ListedRun> {
     let ids = rows.iter().map(|row| row.id.clone()).collect();
-    let mut sums = Records::of(&app.usage).usage_of_runs(ids).await;
+    let mut sums = app.usage.records().usage_of_runs(ids).await;
     let mut runs = Vec::new();
     for row in rows {
         let used = sums.remove(&row.id).unwrap_or_default();
@@ -200,8 +200,8 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
         Some(store) => event_of_run(store, &id).await.ok().flatten(),
         None => None,
     };
-    let cost = Records::of(&app.usage).run_cost(&id).await;
-    let requests = Records::of(&app.usage).requests_of_run(&id, PAGE).await.unwrap_or_default();
+    let cost = app.usage.records().run_cost(&id).await;
+    let requests = app.usage.records().requests_of_run(&id, PAGE).await.unwrap_or_default();
     let body = report::breakdown(&stored);
     let title = report::title(&stored).filter(|_| app.recording.content);
     let main = html! {

@@ -13,7 +13,7 @@ use super::response::page_response;
 use super::{format, layout, limits};
 use crate::app::App;
 use store::{Dimension, StoreError, UsageQuery};
-use usage::{Comparison, Money, PriceSource, Records, Report, ReportLine};
+use usage::{Comparison, Money, PriceSource, Report, ReportLine};
 
 const PATH: &str = "/ui/usage";
 /// An hour and a day, in milliseconds.
@@ -85,7 +85,7 @@ async fn usage_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError
     let only: Vec<(Dimension, String)> = chosen.filter(|(_, value)| !value.is_empty()).collect();
     let report = async |by| {
         let query = UsageQuery { since: period.since, until: u64::MAX, by: vec![by], only: only.clone() };
-        Records::of(&app.usage).report(query).await
+        app.usage.records().report(query).await
     };
     let by_step = report(period.by).await?;
     let mut tables = Vec::new();
