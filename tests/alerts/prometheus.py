@@ -5,13 +5,16 @@ import json
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.parse
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from model_server import ModelServer  # noqa: E402
+from raw_http import free_port  # noqa: E402
 
 work = pathlib.Path(sys.argv[1]) / "prometheus"
 root = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -20,32 +23,12 @@ REPLY = {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "us
          "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Paris"}}]}
 
 
-class Model(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def answer(self, body):
-        body = json.dumps(body).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_GET(self):
-        self.answer({"object": "list", "data": [{"id": "m", "object": "model"}]})
+class Model(ModelServer):
+    models = [{"id": "m", "object": "model"}]
 
     def do_POST(self):
-        self.rfile.read(int(self.headers["content-length"]))
-        self.answer(REPLY)
-
-    def log_message(self, *_):
-        pass
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+        self.read_json()
+        self.send_json(200, REPLY)
 
 
 def get(url, body=None):

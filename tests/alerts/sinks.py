@@ -3,7 +3,6 @@ import email
 import http.server
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,10 @@ import time
 
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
+from model_server import ModelServer  # noqa: E402
+from raw_http import free_port  # noqa: E402
 
 work = pathlib.Path(sys.argv[1])
 mails, notes, problems = [], [], []
@@ -50,16 +53,6 @@ class Ntfy(http.server.BaseHTTPRequestHandler):
         pass
 
 
-class Model(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b'{"object": "list", "data": [{"id": "m"}]}')
-
-    def log_message(self, *_):
-        pass
-
-
 def wait(what, is_so, seconds):
     end = time.monotonic() + seconds
     while not is_so():
@@ -68,17 +61,12 @@ def wait(what, is_so, seconds):
         time.sleep(0.1)
 
 
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    mail_port = free.getsockname()[1]
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    model_port = free.getsockname()[1]
+mail_port, model_port = free_port(), free_port()
 smtp = Controller(Mailbox(), hostname="127.0.0.1", port=mail_port, authenticator=password, auth_required=True, auth_require_tls=False)
 smtp.start()
 ntfy = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Ntfy)
 threading.Thread(target=ntfy.serve_forever, daemon=True).start()
-model = http.server.ThreadingHTTPServer(("127.0.0.1", model_port), Model)
+model = http.server.ThreadingHTTPServer(("127.0.0.1", model_port), ModelServer)
 threading.Thread(target=model.serve_forever, daemon=True).start()
 
 config = work / "respool.toml"
@@ -121,7 +109,7 @@ try:
     time.sleep(15)
     if len(mails) != 2 or len(notes) != 2:
         sys.exit("told more than once")
-    model = http.server.ThreadingHTTPServer(("127.0.0.1", model_port), Model)
+    model = http.server.ThreadingHTTPServer(("127.0.0.1", model_port), ModelServer)
     threading.Thread(target=model.serve_forever, daemon=True).start()
     wait("mail and note of the end", lambda: len(mails) == 3 and len(notes) == 3, 60)
 finally:

@@ -1,13 +1,18 @@
 """A scripted model server for tests/chat/run.sh: streams what script.json says for the person's last words.
 
 Usage: upstream.py SCRIPT PORT_FILE LOG. Chooses the step by how often the model has called tools since those words, and
-logs each request's last message as a line of JSON. A request that breaks the protocol is answered with 400 and logged.
+logs each request's last message as a line of JSON. While PORT_FILE.slow exists, the list of models comes late. A request that breaks the protocol is answered with 400 and logged.
 """
 
 import json
+import os
 import sys
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from model_server import ModelServer  # noqa: E402
 
 script_path, port_file, log_path = sys.argv[1:]
 with open(script_path, encoding="utf-8") as file:
@@ -34,30 +39,18 @@ def problem(messages):
     return f"no result for {open_calls}" if open_calls else None
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def log_message(self, *_):
-        pass
-
-    def send_json(self, status, body):
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+class Handler(ModelServer):
+    models = [{"id": name, "max_model_len": 131072} for name in ("scripted", "scripted-too")]
 
     def do_GET(self):
-        if self.path == "/v1/models":
-            self.send_json(200, {"object": "list", "data": [{"id": "scripted", "max_model_len": 131072}]})
-        else:
-            self.send_json(404, {"detail": "Not Found"})
+        if os.path.exists(port_file + ".slow"):
+            time.sleep(2)
+        super().do_GET()
 
     def do_POST(self):
-        request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        request = self.read_json()
         messages = request["messages"]
-        log({"last": messages[-1], "count": len(messages), "system": messages[0]["role"]})
+        log({"last": messages[-1], "count": len(messages), "system": messages[0]["role"], "model": request["model"]})
         fault = problem(messages)
         if fault:
             log({"problem": fault})

@@ -352,7 +352,7 @@ async fn commit_after_counts_from_arrival() {
     let (begin, rest) = request.split_at(request.len() - 1);
     let mut client = Client::connect(respool.address).await;
     client.send_raw(begin).await;
-    tokio::time::sleep(pause).await;
+    testing::waiting::delay(pause).await;
     client.send_raw(rest).await;
     let sent = Instant::now();
     client.head().await;

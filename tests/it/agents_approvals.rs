@@ -201,7 +201,8 @@ async fn expired_consent_is_refused() {
     let agent = named("desk", &respool, confirms(&["exec"], rules));
     let (run, waits) = serve(&respool, &agent).await;
     let request = awaited(waits);
-    tokio::time::sleep(Duration::from_millis(600)).await;
+    let expires = request.expires.unwrap();
+    wait_until("its time is over", async || clock::now() > expires).await;
     let late = respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await;
     assert_eq!(late, Err(DecideError::TooLate));
     let watch = respool.agents.resume_as(&agent, &run, RunOptions::default()).await.unwrap();

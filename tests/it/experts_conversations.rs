@@ -173,7 +173,7 @@ async fn approved_calls_wait_for_their_server() {
 
         let open = async {
             // Time for the fault: nothing is claimed of how long anything takes.
-            tokio::time::sleep(Duration::from_millis(1_500)).await;
+            testing::waiting::delay(Duration::from_millis(1_500)).await;
             fs::write(desk.path("up"), "").unwrap();
         };
         if is_by_hand {

@@ -20,6 +20,7 @@ use respool::units::Secret;
 use serde_json::{Value, json};
 use testing::postgres_server::{self, RemoteDatabase, RestartableServer};
 use testing::seed::seed;
+use testing::waiting::delay;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 use tokio::task::AbortHandle;
@@ -92,7 +93,7 @@ impl Road {
         for connection in self.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             connection.abort();
         }
-        wait(duration).await;
+        delay(duration).await;
         self.is_closed.store(false, Ordering::Relaxed);
     }
 }
@@ -108,11 +109,6 @@ fn start_node(desk: &Desk, number: usize, clocks: &[&str]) -> Child {
         command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1").env("FAKETIME_DISABLE_SHM", "1");
     }
     command.spawn().unwrap()
-}
-
-/// Lets time pass between two harms: their moments are what is tried.
-async fn wait(duration: Duration) {
-    tokio::time::sleep(duration).await;
 }
 
 /// Three processes at work while they are harmed, and the events that arrive meanwhile.
@@ -140,7 +136,7 @@ impl<'d> Field<'d> {
             enqueue(self.store, event(self.events)).await;
             self.events += 1;
         }
-        wait(Duration::from_millis(self.random.random_range(0..400))).await;
+        delay(Duration::from_millis(self.random.random_range(0..400))).await;
     }
 
     /// Waits until all events are over.
@@ -179,7 +175,7 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
             }
             5..7 => {
                 send_signal(&nodes[number], Signal::SIGSTOP);
-                wait(LEASE.mul_f64(random.random_range(0.5..2.5))).await;
+                delay(LEASE.mul_f64(random.random_range(0.5..2.5))).await;
                 send_signal(&nodes[number], Signal::SIGCONT);
                 "stopped"
             }

@@ -10,7 +10,6 @@ import http.server
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,9 @@ import urllib.error
 import urllib.request
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(TOP / "tests"))
+from raw_http import free_port  # noqa: E402
+
 DIR, RESPOOL, CHOSEN = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
 SERVER = os.environ.get("SERVER", "llama.cpp")
 TEMPLATES = ["Qwen3.5-4B", "openai-gpt-oss-120b", "mistralai-Mistral-Nemo-Instruct-2407", "google-gemma-2-2b-it",
@@ -28,12 +30,6 @@ PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses"
 WITHIN = 600
 PICTURE = ("data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5"
            "ErkJggg==")
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def post(base, path, body):

@@ -34,7 +34,8 @@ pub fn look_blocking<T>(bound: Duration, mut look: impl FnMut() -> Option<T>) ->
     }
 }
 
-/// Takes the time that a scripted server, tool or client takes. Tests do not wait for results with it.
+/// Takes the time that a scripted server, tool or client takes, or that passes between two harms. Tests do
+/// not wait for results with it.
 pub async fn delay(span: Duration) {
     sleep(span).await;
 }
