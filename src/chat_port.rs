@@ -7,7 +7,7 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::HeaderMap;
 
-use crate::chat::{ListedModel, ModelDirectory};
+use crate::chat::{ListedModel, ModelDirectory, NoModels};
 use crate::config::VLLM_KEY;
 use crate::relay_ports::RelayedModels;
 use crate::upstream::{NoModelList, Upstream};
@@ -16,15 +16,15 @@ use crate::upstream::{NoModelList, Upstream};
 const LIST_WITHIN: Duration = Duration::from_secs(15);
 
 impl ModelDirectory for RelayedModels {
-    fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>> {
+    fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, NoModels>>> {
         let list = |upstream: &Arc<Upstream>| {
             let upstream = Arc::clone(upstream);
             let list = async move {
                 let (name, listed) =
                     (&upstream.name, upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await);
-                let models = listed.map_err(|problem| explain_problem(name, problem))?;
+                let models = listed.map_err(|problem| NoModels::Unusable(explain_problem(name, problem)))?;
                 if models.is_empty() {
-                    return Err(format!("`{name}` lists no models: is its URL right?"));
+                    return Err(NoModels::NoneListed(name.to_string()));
                 }
                 Ok(models
                     .into_iter()

@@ -20,7 +20,7 @@ use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
 use super::usage::load_prices;
 use crate::agent::{OPERATOR_KEY, Tokens};
-use crate::chat::{self, ChatOptions, EventOfRun, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
+use crate::chat::{self, ChatOptions, EventOfRun, Ports, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
 use crate::config::{Flags, Loaded, Problems, Settings};
 use crate::observe::{self, ErrorReport};
 use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
@@ -201,17 +201,19 @@ fn begin_chat(
     let setting = Setting {
         system,
         sources,
-        chat_model: models.clone(),
-        models,
+        ports: Ports {
+            chat_model: models.clone(),
+            models,
+            price_of: price_of(&loaded.settings).map_err(|found| loaded.problems(found))?,
+            event_of_run: event_of_run(store.clone()),
+        },
         tools: loaded.settings.tools.clone(),
-        event_of_run: event_of_run(store.clone()),
         store,
         report: ErrorReport::new(loaded.settings.log.errors_dir.clone()),
         log_content: loaded.settings.log.content,
         state_dir: loaded.settings.store.state_dir.clone(),
         workspace: std::env::current_dir()
             .map_err(|error| format!("this directory cannot be used: {error}"))?,
-        price_of: price_of(&loaded.settings).map_err(|found| loaded.problems(found))?,
         options: ChatOptions {
             model,
             yes: arguments.yes,

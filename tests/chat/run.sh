@@ -154,6 +154,16 @@ say "/undo"
 await "no file change"
 say "/cost"
 await "tokens in ("
+echo "result = 1" > "$repo/new file.py"
+echo "" > "$repo/README.md"
+say "/diff"
+await "● new file.py"
+shows "-A calculator."
+shows "1 +result = 1"
+rm "$repo/new file.py"
+git -C "$repo" checkout -q README.md
+say "/diff"
+await "● begun.txt" 2
 keys -l "/mo"
 keys Tab
 sleep 0.3
@@ -381,6 +391,45 @@ grep -q '\[respool\] What has been done so far' "$dir/log" || fail "the summary 
 keys C-d
 await "left with 0"
 ok "Esc stops; !command, @file, /compact"
+
+touch "$dir/port.slow"
+start --continue
+await "starting: asking the model server"
+keys -l "Are you there?"
+rm "$dir/port.slow"
+await "asks before it changes"
+await "❯ Are you there?"
+keys C-c
+say "/model scripted-too"
+await "the next turn goes to scripted-too"
+# A terminal that does not mark a paste.
+printf 'line one\nline two\n\tline three\nAre you there?' | tmux load-buffer -
+tmux paste-buffer -t chat
+await "❯ line one"
+await "line three"
+[ "$(screen | grep -c "line one")" = 1 ] || fail "the first line of a paste is there twice"
+grep -q '"last": .*line one' "$dir/log" && fail "a paste was sent"
+keys Enter
+await "Yes." 2
+grep -qF 'line one\nline two\n\tline three\nAre you there?' "$dir/log" || fail "a paste has lost lines"
+tmux send-keys -t chat "Are you there?" Enter
+await "Yes." 3
+keys C-d
+await "left with 0"
+start --continue
+await "the next turn goes to scripted-too, as the last one did"
+say "Are you there?"
+await "Yes." 2
+tail -1 "$dir/log" | grep -q '"model": "scripted-too"' || fail "another model was asked"
+keys C-d
+await "left with 0"
+touch "$dir/port.slow"
+start --continue
+await "starting: asking the model server"
+keys C-d
+await "left with 0"
+rm "$dir/port.slow"
+ok "what is typed while it starts is kept; bursts lose no line; --continue keeps the model"
 
 once() { (cd "$repo" && "$respool" chat --config "$dir/respool.toml" "$@" < /dev/null 2> /dev/null); }
 once -p "Say it slowly." > "$dir/words" &

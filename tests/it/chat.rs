@@ -169,7 +169,7 @@ async fn configured_aliases_and_windows_hold() {
     };
     check(&["-p", "x"], 30_000 / 4).await;
     check(&["--model", "fast", "-p", "x"], 9_000 / 4).await;
-    check(&["--continue", "-p", "y"], 30_000 / 4).await;
+    check(&["--continue", "-p", "y"], 9_000 / 4).await;
 }
 
 #[tokio::test]
@@ -263,6 +263,42 @@ async fn conversations_continue_in_another_process() {
         command(&elsewhere, &["--config", config.to_str().unwrap()], &["--continue", "-p", "Go on."]).await;
     assert!(stderr(&other).contains("no earlier conversation in this directory"), "{}", stderr(&other));
     assert_eq!(fake.requests()[3].json()["messages"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn answered_prompts_are_done() {
+    let place = ChatFolder::new();
+    let fake = FakeVllm::start([text(&["One."])]).await;
+    place.chat(&fake.url(), "", &["-p", "Count."]).await;
+    fake.then(Script::json(400, &replies::error(400, "No such thing.", "BadRequestError")));
+    place.chat(&fake.url(), "", &["-p", "Count again."]).await;
+    let list = Command::new(env!("CARGO_BIN_EXE_respool"))
+        .args(["runs", "list", "--json", "--config", place.0.path().join("respool.toml").to_str().unwrap()])
+        .output()
+        .await
+        .unwrap();
+    let runs: Value = serde_json::from_slice(&list.stdout).unwrap();
+    let statuses: Vec<&str> =
+        runs.as_array().unwrap().iter().filter_map(|run| run["status"].as_str()).collect();
+    assert_eq!(statuses, ["suspended", "done"], "newest first: {runs}");
+}
+
+#[tokio::test]
+async fn conversations_keep_their_model() {
+    let place = ChatFolder::new();
+    let fake = FakeVllm::start([text(&["One."]), text(&["Two."]), text(&["Three."])]).await;
+    fake.serve_models(&["small", "large"]);
+    place.chat(&fake.url(), "", &["--model", "large", "-p", "Count."]).await;
+    let done = place.chat(&fake.url(), "", &["--continue", "-p", "Go on."]).await;
+    assert!(stderr(&done).contains("the next turn goes to large, as the last one did"), "{}", stderr(&done));
+    let named = ["--continue", "--model", "small", "-p", "Go on."];
+    place.chat(&fake.url(), "", &named).await;
+    let asked: Vec<Value> = fake.requests().iter().map(|request| request.json()["model"].clone()).collect();
+    assert_eq!(asked, ["large", "large", "small"]);
+    fake.serve_models(&["large"]);
+    fake.then(text(&["Four."]));
+    let done = place.chat(&fake.url(), "", &["--continue", "-p", "Go on."]).await;
+    assert!(stderr(&done).contains("the last turn went to small, the next one goes to large"));
 }
 
 #[tokio::test]

@@ -145,10 +145,11 @@ impl Conversation {
     async fn resume_stored(&mut self, store: Arc<Store>, stored: &StoredRun) -> Result<(), ResumeError> {
         let id = &stored.row.id;
         let (run, _) = restore(stored).ok_or(ResumeError::OtherVersion)?;
-        let epoch = store.claim(id, ClaimScope::IdleOrCancelled).await?;
+        let epoch = store.claim(id, ClaimScope::IdleOrOver).await?;
         let epoch = epoch.ok_or(ResumeError::OpenElsewhere)?;
         let journal = Journal::new(id, epoch, Some(store), stored.events.len() as u64);
         self.held = Some(Held { run, journal });
+        self.asked = self.last_model().map(str::to_owned);
         Ok(())
     }
 
@@ -184,6 +185,12 @@ impl Conversation {
     /// Returns the call that was in progress when the process ended.
     pub fn interrupted_call(&self) -> Option<&RequestedCall> {
         self.held.as_ref().and_then(|held| held.run.started_call())
+    }
+
+    /// Returns the model that gave the last reply; `None` if it is not known.
+    pub fn last_model(&self) -> Option<&str> {
+        let last = self.held.as_ref()?.run.iterations().last()?;
+        Some(last.model.as_str()).filter(|model| !model.is_empty())
     }
 
     /// Adds a note on something that happened since the last turn; the model gets it with the next one.
@@ -358,7 +365,16 @@ impl Conversation {
 
     /// Closes the conversation: the next turn begins another one, and this one can be resumed.
     pub async fn close(&mut self) {
-        self.mark_status(Status::Suspended).await;
+        self.leave_as(Status::Suspended).await;
+    }
+
+    /// Closes a conversation whose question is answered. It can be resumed, too.
+    pub async fn finish(&mut self) {
+        self.leave_as(Status::Done).await;
+    }
+
+    async fn leave_as(&mut self, status: Status) {
+        self.mark_status(status).await;
         self.held = None;
     }
 

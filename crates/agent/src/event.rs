@@ -130,6 +130,9 @@ pub struct ModelReply {
     pub refused: Vec<(String, String)>,
     /// The dialects in which text was read as calls.
     pub dialects: Vec<String>,
+    /// The model that was asked. Replies of older versions do not say so.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
     /// The token limit cut it.
     pub cut: bool,
     /// Its cost.

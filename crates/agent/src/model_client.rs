@@ -64,7 +64,8 @@ impl ModelClient {
         };
         let kind = match answer {
             Ok(ModelAnswer::Reply { turn, earlier_prompts }) => {
-                let reply = model_reply(turn, earlier_prompts, took);
+                let model = self.model_id.clone();
+                let reply = ModelReply { model, earlier_prompts, took, ..model_reply(turn) };
                 if purpose == CallPurpose::Summary {
                     EventKind::Summarised(reply)
                 } else {
@@ -100,7 +101,7 @@ impl ModelClient {
 }
 
 /// Returns a reply as the run keeps it.
-fn model_reply(turn: Turn, earlier_prompts: u64, took: u64) -> ModelReply {
+fn model_reply(turn: Turn) -> ModelReply {
     let usage = turn.usage.unwrap_or_default();
     let dialect = |note: &Note| match note {
         Note::Dialect(name) => Some((*name).to_owned()),
@@ -120,8 +121,7 @@ fn model_reply(turn: Turn, earlier_prompts: u64, took: u64) -> ModelReply {
         content: turn.content,
         reasoning: turn.reasoning,
         tokens,
-        earlier_prompts,
-        took,
+        ..ModelReply::default()
     }
 }
 

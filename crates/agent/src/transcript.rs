@@ -53,6 +53,8 @@ pub struct ToolResult {
 pub struct Iteration {
     /// The purpose of the call: `iteration`, `last`, `summary`.
     pub purpose: String,
+    /// The model that was asked; empty if it is not known.
+    pub model: String,
     /// The cost of the call.
     pub tokens: Tokens,
     /// How long it took.

@@ -10,6 +10,8 @@ pub(super) enum Command {
     Model(Option<String>),
     Tools,
     Cost,
+    /// Show what changed in the files of the directory.
+    Diff,
     /// Show the whole result of the call with this number.
     Output(Option<String>),
     Clear,
@@ -26,7 +28,7 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 14] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 15] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
     ("/output", "[N]", "the whole output of the last call, or of call N (also Ctrl-O)"),
@@ -36,6 +38,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 14] = [
     ("/resume", "", "choose an earlier conversation of this directory and continue it"),
     ("/compact", "", "summarise this conversation, so that more fits into the model's window"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
+    ("/diff", "", "how the files here differ from git's last commit"),
     ("/undo", "", "restore the files that the last turn with changes changed"),
     ("/approvals", "[ID]", "what agents and experts ask consent for, or one request with its inputs"),
     ("/approve", "ID", "let the calls of a request run"),
@@ -90,6 +93,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
         "/help" | "/?" => Command::Help,
         "/tools" => Command::Tools,
         "/cost" => Command::Cost,
+        "/diff" => Command::Diff,
         "/clear" | "/new" => Command::Clear,
         "/resume" => Command::Resume,
         "/compact" => Command::Compact,

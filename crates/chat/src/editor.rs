@@ -3,10 +3,15 @@
 
 use std::borrow::Cow;
 use std::fs;
+use std::io::Write as _;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, poll};
 use rustyline::completion::Completer;
 use rustyline::config::Builder;
 use rustyline::error::ReadlineError;
@@ -24,7 +29,7 @@ use super::command;
 use super::figures::terminal_columns;
 use super::paint::Paint;
 use super::pastes::Pastes;
-use wire::visible::cut_line;
+use wire::visible::{char_width, cut_line};
 
 pub(super) const PROMPT: &str = "❯ ";
 /// The beginning of a line that chooses a model.
@@ -32,6 +37,11 @@ const MODEL: &str = "/model ";
 const MOST_HISTORY: usize = 1_000;
 /// The milliseconds after which Esc is a key of its own.
 const ESC_ALONE: u16 = 50;
+
+/// The longest pause between keys that came together, and not from a person's fingers.
+const KEY_PAUSE: Duration = Duration::from_millis(5);
+/// The milliseconds after which a burst of keys is over.
+const BURST_PAUSE: u8 = 30;
 
 /// Names that a task learns while the person writes.
 pub(super) type Names = Arc<Mutex<Vec<String>>>;
@@ -67,6 +77,24 @@ struct PromptState {
     incoming: Option<String>,
     /// Whether Ctrl-O ended the line.
     wants_output: bool,
+    pace: Pace,
+    /// The keys behind an input that came together with it.
+    rest: Option<String>,
+}
+
+/// When keys come. What a terminal without marks for pastes pastes comes faster than a person types.
+#[derive(Default)]
+struct Pace {
+    last: Option<Instant>,
+    /// Whether Enter came together with the key before it.
+    is_burst: bool,
+}
+
+impl Pace {
+    fn take_key(&mut self, is_enter: bool, now: Instant) {
+        let passed = self.last.replace(now).map(|last| now.duration_since(last));
+        self.is_burst = is_enter && passed.is_some_and(|passed| passed < KEY_PAUSE);
+    }
 }
 
 /// Returns settings with which Esc stands for itself, and not for the beginning of what comes later.
@@ -116,6 +144,7 @@ impl Lines {
         let read = self.editor.readline_with_initial(PROMPT, (&typed, ""));
         let mut state = lock(&self.state);
         let wants_output = std::mem::take(&mut state.wants_output);
+        let is_burst = std::mem::take(&mut state.pace).is_burst;
         state.incoming = None;
         match read {
             Ok(text) if wants_output => Input::Output(text),
@@ -123,11 +152,42 @@ impl Lines {
                 let line = without_continuations(&line);
                 let text = state.pastes.expand(&line);
                 drop(state);
+                let rest = if is_burst { self.take_rest() } else { String::new() };
+                if !rest.is_empty() {
+                    erase_line(&line);
+                    return self.read_input(&format!("{text}\n{rest}"));
+                }
                 self.remember(&line, &text);
                 Input::Text { line, text }
             }
             Err(ReadlineError::Interrupted) => Input::Interrupt,
             Err(_) => Input::End,
+        }
+    }
+
+    /// Takes the keys that came together with the last line: those that the editor has read already, and
+    /// those that the terminal still has.
+    fn take_rest(&mut self) -> String {
+        let stdin = std::io::stdin();
+        let Ok(flags) = fcntl(&stdin, FcntlArg::F_GETFL).map(OFlag::from_bits_retain) else {
+            return String::new();
+        };
+        let mut rest = String::new();
+        loop {
+            lock(&self.state).rest = Some(String::new());
+            // Without waiting, the end of the keys is an error.
+            let _ = fcntl(&stdin, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK));
+            let _ = self.editor.readline("");
+            let _ = fcntl(&stdin, FcntlArg::F_SETFL(flags));
+            // The editor goes to the next line when it ends.
+            print_codes("\u{1b}[1A");
+            let taken = lock(&self.state).rest.take().unwrap_or_default();
+            let mut more = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+            let is_over = taken.is_empty() || !matches!(poll(&mut more, BURST_PAUSE), Ok(1..));
+            rest.push_str(&taken);
+            if is_over {
+                return with_line_feeds(&rest);
+            }
         }
     }
 
@@ -170,9 +230,16 @@ impl ConditionalEventHandler for PromptKeys {
     fn handle(&self, event: &Event, _: RepeatCount, _: bool, context: &EventContext<'_>) -> Option<Cmd> {
         let KeyEvent(code, modifiers) = *event.get(0)?;
         let mut state = lock(&self.0);
+        if let Some(rest) = &mut state.rest {
+            rest.extend(key_text(code, modifiers));
+            return Some(Cmd::Noop);
+        }
         if let Some(received) = state.receive_key(code, modifiers) {
             return Some(received);
         }
+        let is_enter =
+            matches!((code, modifiers), (KeyCode::Enter, _) | (KeyCode::Char('J'), Modifiers::CTRL));
+        state.pace.take_key(is_enter, Instant::now());
         let (before, after) = context.line().split_at(context.pos());
         // A movement that ends at a bracket of the mark: rustyline replaces the counts of others.
         let to = |bracket| Some(Cmd::Kill(Movement::ViCharSearch(1, bracket)));
@@ -203,20 +270,42 @@ impl PromptState {
             return Some(Cmd::Noop);
         }
         let incoming = self.incoming.as_mut()?;
-        match (code, modifiers) {
-            (KeyCode::BracketedPasteEnd, _) => {
-                let text = self.incoming.take()?.replace("\r\n", "\n").replace('\r', "\n");
-                return Some(Cmd::Insert(1, self.pastes.shorten(text)));
-            }
-            (KeyCode::Enter, _) => incoming.push('\r'),
-            (KeyCode::Char('J'), Modifiers::CTRL) => incoming.push('\n'),
-            (KeyCode::Tab, _) => incoming.push('\t'),
-            (KeyCode::Char(c), modifiers) if !modifiers.contains(Modifiers::CTRL) => incoming.push(c),
-            // Other control characters are not text.
-            _ => {}
+        if code == KeyCode::BracketedPasteEnd {
+            let text = with_line_feeds(&self.incoming.take()?);
+            return Some(Cmd::Insert(1, self.pastes.shorten(text)));
         }
+        incoming.extend(key_text(code, modifiers));
         Some(Cmd::Noop)
     }
+}
+
+/// Returns the character of a pasted key; `None` for keys that are not text.
+fn key_text(code: KeyCode, modifiers: Modifiers) -> Option<char> {
+    match (code, modifiers) {
+        (KeyCode::Enter, _) => Some('\r'),
+        (KeyCode::Char('J'), Modifiers::CTRL) => Some('\n'),
+        (KeyCode::Tab, _) => Some('\t'),
+        (KeyCode::Char(c), modifiers) if !modifiers.contains(Modifiers::CTRL) => Some(c),
+        _ => None,
+    }
+}
+
+fn with_line_feeds(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
+/// Erases the line that the editor has just accepted: it stands in the next prompt.
+fn erase_line(line: &str) {
+    let columns = |line: &str| line.chars().map(char_width).sum::<usize>();
+    let width = terminal_columns();
+    let rows: usize = format!("{PROMPT}{line}").lines().map(|row| columns(row).div_ceil(width).max(1)).sum();
+    print_codes(&format!("\r\u{1b}[{rows}A\u{1b}[J"));
+}
+
+fn print_codes(codes: &str) {
+    let mut out = std::io::stdout();
+    // A closed terminal needs nothing.
+    let _ = out.write_all(codes.as_bytes()).and_then(|()| out.flush());
 }
 
 struct Keys {
@@ -300,6 +389,20 @@ mod tests {
     #[test]
     fn a_trailing_backslash_joins_lines() {
         assert_eq!(without_continuations("a\\\nb\nc \\d"), "a\nb\nc \\d");
+    }
+
+    #[test]
+    fn only_a_burst_may_have_a_rest() {
+        let begun = Instant::now();
+        let check = |keys: &[(bool, u64)], expected: bool| {
+            let mut pace = Pace::default();
+            keys.iter().for_each(|&(enter, at)| pace.take_key(enter, begun + Duration::from_millis(at)));
+            assert_eq!(pace.is_burst, expected, "{keys:?}");
+        };
+        check(&[(false, 0), (false, 1), (true, 2)], true);
+        check(&[(false, 0), (true, 90)], false);
+        check(&[(true, 0)], false);
+        check(&[(false, 0), (false, 1)], false);
     }
 
     #[test]

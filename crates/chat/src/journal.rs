@@ -14,6 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures::future::BoxFuture;
 
+use super::changes::FileChange;
+use tools::diff::unified_diff;
 use tools::{
     Approver, Consent, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSpec, Tools,
 };
@@ -138,6 +140,25 @@ impl Journal {
         }
         turns.pop();
         Ok(undone)
+    }
+
+    /// Returns how the files that calls changed in these turns differ from what they were before the first of
+    /// them.
+    pub(super) fn changes(&self) -> Vec<FileChange> {
+        let mut first: BTreeMap<&Path, &Change> = BTreeMap::new();
+        let turns = self.lock_turns();
+        for (path, change) in turns.iter().flat_map(|turn| &turn.files) {
+            first.entry(path).or_insert(change);
+        }
+        let changed = |(path, change): (&Path, &Change)| {
+            let name = self.display_name(path).display().to_string();
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let before = change.before.as_deref().map(text).unwrap_or_default();
+            let now = look_at_file(path).content().as_deref().map(text).unwrap_or_default();
+            let diff = unified_diff(&name, &before, &now);
+            (!diff.is_empty()).then_some(FileChange { path: name, diff })
+        };
+        first.into_iter().filter_map(changed).collect()
     }
 
     /// Returns the path for people.
@@ -383,10 +404,15 @@ mod tests {
         call(&journal, "write_file", &json!({"file_path": "new/b.txt", "content": "b"})).await.unwrap();
         call(&journal, "shell_command", &json!({"command": "true"})).await.unwrap();
         journal.begin_turn();
+        let changes: Vec<_> = journal.changes().into_iter().map(|one| (one.path, one.diff)).collect();
+        let of_a = "--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-one\n+three\n";
+        assert_eq!(changes[0], ("a.txt".to_owned(), of_a.to_owned()), "from the first turn on");
+        assert_eq!((changes.len(), changes[1].0.as_str()), (2, "new/b.txt"));
         let undone = journal.undo_turn().unwrap();
         assert_eq!((undone.files, undone.removed), (vec!["a.txt".into()], vec!["new/b.txt".into()]));
         assert!(!journal.root.join("new").exists(), "its empty directory stays");
         assert_eq!((undone.commands, undone.lost), (1, vec![]));
+        assert_eq!(journal.changes(), [], "nothing differs any more");
         assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
         assert!(journal.undo_turn().unwrap_err().contains("no file change"));
     }

@@ -9,6 +9,7 @@ mod answers;
 mod approval;
 mod approvals;
 mod attachments;
+mod changes;
 mod command;
 mod editor;
 mod emphasis;
@@ -34,11 +35,13 @@ mod watched;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
 
 use agent::{Agent, AgentConfig, ChatModel, Conversation, Spent, Supervision};
 use answers::{Answers, EventLines, PlainText};
@@ -46,14 +49,16 @@ use approvals::Approvals;
 pub use approvals::EventOfRun;
 pub use greeting::Sources;
 use journal::Journal;
-pub use models::{ListedModel, ModelDirectory, PriceOf};
+use models::FoundModel;
+pub use models::{ListedModel, ModelDirectory, NoModels, PriceOf};
 use paint::Paint;
 use screen::Screen;
 use session::Session;
 use store::Store;
 use telemetry::ErrorReport;
-use terminal::SavedTerminal;
+use terminal::{SavedTerminal, TypedText};
 use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
+use watched::Watched;
 use wire::units::Size;
 
 /// The system prompt for users without their own.
@@ -80,10 +85,8 @@ pub enum Resume {
 
 /// Everything that a chat needs.
 pub struct Setting {
-    /// The way to the models.
-    pub chat_model: Arc<dyn ChatModel>,
-    /// The available models.
-    pub models: Arc<dyn ModelDirectory>,
+    /// The ports to the product.
+    pub ports: Ports,
     /// `[tools]`: policy, timeouts, limits.
     pub tools: ToolsConfig,
     /// The store of conversations; `None` when they are not stored.
@@ -100,12 +103,20 @@ pub struct Setting {
     pub system: String,
     /// The sources of these settings, to be shown.
     pub sources: Sources,
+    /// The options of the command line and the environment.
+    pub options: ChatOptions,
+}
+
+/// The ports of a chat to the product.
+pub struct Ports {
+    /// The way to the models.
+    pub chat_model: Arc<dyn ChatModel>,
+    /// The available models.
+    pub models: Arc<dyn ModelDirectory>,
     /// Prices tokens.
     pub price_of: PriceOf,
     /// Finds the events that calls of experts are about.
     pub event_of_run: EventOfRun,
-    /// The options of the command line and the environment.
-    pub options: ChatOptions,
 }
 
 /// The options of the command line and the environment.
@@ -133,9 +144,16 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let (prompt, json) = (setting.options.prompt.clone(), setting.options.json);
     let state_dir = setting.state_dir.clone();
     let screen = new_screen(prompt.is_some(), json);
-    let mut session = match runtime.block_on(begin_session(setting, screen, terminal)) {
+    let ending = CancellationToken::new();
+    // The settings as they are now: the line editor changes them.
+    let found = SavedTerminal::read();
+    let end = runtime.spawn(session::end_on_signal(ending.clone(), found));
+    let mut session = match runtime.block_on(begin_session(setting, screen, terminal, &ending)) {
         Ok(session) => session,
         Err(why) => {
+            if ending.is_cancelled() {
+                let _ = runtime.block_on(end);
+            }
             if json {
                 EventLines::new(Box::new(io::stdout())).write(&result_event(
                     "",
@@ -147,15 +165,12 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
             return Err(why);
         }
     };
-    // The settings as they are now: the line editor changes them.
-    let found = SavedTerminal::read();
-    let end = runtime.spawn(session::end_on_signal(session.ending.clone(), found));
     let done = match prompt {
         Some(prompt) => runtime.block_on(answer_once(&mut session, &prompt)),
         None => session.talk(runtime, &state_dir),
     };
     runtime.block_on(session.close_conversation());
-    if session.ending.is_cancelled() {
+    if ending.is_cancelled() {
         // It ends the process.
         let _ = runtime.block_on(end);
     }
@@ -181,11 +196,38 @@ fn new_screen(has_prompt: bool, json: bool) -> Screen {
     }
 }
 
-async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Result<Session, String> {
-    let found = models::find_model(&setting.models, setting.options.model.as_deref()).await;
-    let (model, doubt) = found.map_err(|why| match setting.options.resume {
-        Resume::Nothing => why,
-        Resume::Last | Resume::Chosen => {
+/// Finds the model while the person sees what is waited for. Returns what they typed meanwhile, too.
+async fn find_first_model(
+    setting: &Setting,
+    screen: &mut Screen,
+    stop: CancellationToken,
+) -> (Result<FoundModel, NoModels>, TypedText) {
+    let ((_, inbox), allowed) = (mpsc::unbounded_channel(), Mutex::default());
+    screen.begin_wait("starting: asking the model server for its models");
+    let stopped = stop.clone();
+    let work = async {
+        tokio::select! {
+            found = models::find_model(&setting.ports.models, setting.options.model.as_deref()) => found,
+            () = stopped.cancelled() => Err(NoModels::Stopped),
+        }
+    };
+    let is_attended = setting.options.prompt.is_none();
+    let watched = Watched { view: screen, inbox, allowed: &allowed, stop, is_attended };
+    let found = watched.watch(work).await;
+    screen.end_turn();
+    found
+}
+
+async fn begin_session(
+    setting: Setting,
+    mut screen: Screen,
+    terminal: bool,
+    ending: &CancellationToken,
+) -> Result<Session, String> {
+    let (found, typed) = find_first_model(&setting, &mut screen, ending.child_token()).await;
+    let (model, doubt) = found.map_err(|why| match (&why, setting.options.resume) {
+        (NoModels::Stopped, _) | (_, Resume::Nothing) => why.to_string(),
+        (_, Resume::Last | Resume::Chosen) => {
             format!("{why}; with --model ID the conversation opens without asking a server")
         }
     })?;
@@ -202,11 +244,11 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     let (talks, questions) = (format!("{NAME} {}", root.display()), format!("{NAME} -p {}", root.display()));
     let (place, others) =
         if setting.options.prompt.is_some() { (questions, vec![talks]) } else { (talks, Vec::new()) };
-    let models = Arc::clone(&setting.models);
+    let models = Arc::clone(&setting.ports.models);
     let approvals = Approvals {
         store: setting.store.clone(),
         operator_key: setting.options.operator_key,
-        event_of_run: setting.event_of_run,
+        event_of_run: setting.ports.event_of_run,
     };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
@@ -215,13 +257,20 @@ async fn begin_session(setting: Setting, screen: Screen, terminal: bool) -> Resu
     session.doubt = unlisted;
     session.yes = setting.options.yes;
     session.is_attended = terminal;
-    session.price_of = setting.price_of;
+    session.ending = ending.clone();
+    if setting.options.prompt.is_none() {
+        session.keep_typed_before(typed, setting.options.resume != Resume::Chosen);
+    }
+    session.price_of = setting.ports.price_of;
     let resumed = match setting.options.resume {
         Resume::Nothing => Ok(()),
         Resume::Last => session.take_up(&others).await,
         Resume::Chosen => session.resume_chosen().await,
     };
     resumed.map_err(|why| why.to_string())?;
+    if setting.options.model.is_none() {
+        session.return_to_last_model().await;
+    }
     // Not earlier: the resumed conversation may be old.
     session.clear_old();
     Ok(session)
@@ -240,14 +289,14 @@ fn build_agent(setting: &Setting, prompt: String, model: ListedModel, tools: Arc
         name: NAME.into(),
         config,
         prompt: Some(prompt),
-        model: Arc::clone(&setting.chat_model),
+        model: Arc::clone(&setting.ports.chat_model),
         tools,
         target: String::new(),
         window: None,
         reasoning: None,
         supervision: Supervision::default(),
     };
-    talk_to(&mut agent, setting.models.as_ref(), model);
+    talk_to(&mut agent, setting.ports.models.as_ref(), model);
     agent
 }
 
@@ -282,6 +331,9 @@ async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> 
         why => why,
     };
     let spent = session.total_cost();
+    if why.is_none() {
+        session.finish_conversation().await;
+    }
     let result = result_event(&outcome.content, why.as_deref(), &spent, began.elapsed());
     let written = session.end_answer(&outcome, &result);
     written.map_err(|error| format!("standard output cannot be written: {error}"))?;

@@ -21,11 +21,30 @@ pub struct ListedModel {
     pub window: Option<u64>,
 }
 
+/// Why no model is known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoModels {
+    /// No endpoint is configured.
+    #[error("no upstream is configured")]
+    NoUpstream,
+    /// The endpoint cannot be used, for this reason.
+    #[error("{0}")]
+    Unusable(String),
+    /// The endpoint of this name lists none.
+    #[error("`{0}` lists no models: is its URL right?")]
+    NoneListed(String),
+    /// The person did not wait.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// A model, and the models that the endpoints list instead if none lists it.
+pub(super) type FoundModel = (ListedModel, Option<Vec<String>>);
+
 /// The port to the models of the configured endpoints.
 pub trait ModelDirectory: Send + Sync {
-    /// Asks each endpoint for its models, in the order of the configuration. An error says what is wrong, for
-    /// people.
-    fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, String>>>;
+    /// Asks each endpoint for its models, of which there is at least one, in the order of the configuration.
+    fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, NoModels>>>;
 
     /// Returns the names that stand for other models, each with the model.
     fn aliases(&self) -> Vec<(String, String)>;
@@ -48,10 +67,10 @@ pub type PriceOf = Arc<dyn Fn(&str, Tokens) -> Option<String> + Send + Sync>;
 pub(super) async fn find_model(
     models: &Arc<dyn ModelDirectory>,
     id: Option<&str>,
-) -> Result<(ListedModel, Option<Vec<String>>), String> {
+) -> Result<FoundModel, NoModels> {
     let Some(id) = id else {
-        let first = models.list_models().into_iter().next().ok_or("no upstream is configured")?;
-        let listed = first.await?.into_iter().next().ok_or("it lists no models")?;
+        let first = models.list_models().into_iter().next().ok_or(NoModels::NoUpstream)?;
+        let listed = first.await?.into_iter().next().ok_or(NoModels::NoUpstream)?;
         let window = models.configured_window(&listed.id).or(listed.window);
         return Ok((ListedModel { window, ..listed }, None));
     };
@@ -78,7 +97,7 @@ pub(super) fn doubt_text(available: &[String]) -> String {
 /// # Errors
 /// The models that the endpoints list instead.
 async fn find_first(
-    asked: impl Iterator<Item = impl Future<Output = Result<Vec<ListedModel>, String>>>,
+    asked: impl Iterator<Item = impl Future<Output = Result<Vec<ListedModel>, NoModels>>>,
     id: &str,
 ) -> Result<ListedModel, Vec<String>> {
     let mut asked: FuturesUnordered<_> = asked.collect();
@@ -104,16 +123,17 @@ mod tests {
     async fn a_silent_endpoint_does_not_delay_the_others() {
         let model = |id: &str| ListedModel { id: id.into(), window: None };
         // `None`: it never answers.
-        let answer = |listed: Option<Result<Vec<ListedModel>, String>>| async move {
+        let down = || NoModels::Unusable("down".into());
+        let answer = |listed: Option<Result<Vec<ListedModel>, NoModels>>| async move {
             match listed {
                 Some(listed) => listed,
                 None => std::future::pending().await,
             }
         };
-        let asked = [answer(None), answer(Some(Err("down".into()))), answer(Some(Ok(vec![model("b")])))];
+        let asked = [answer(None), answer(Some(Err(down()))), answer(Some(Ok(vec![model("b")])))];
         let found = tokio::time::timeout(Duration::from_secs(5), find_first(asked.into_iter(), "b")).await;
         assert_eq!(found.expect("it waits for all"), Ok(model("b")));
-        let asked = [answer(Some(Ok(vec![model("a")]))), answer(Some(Err("down".into())))];
+        let asked = [answer(Some(Ok(vec![model("a")]))), answer(Some(Err(down())))];
         assert_eq!(find_first(asked.into_iter(), "c").await, Err(vec!["a".to_owned()]));
         assert_eq!(doubt_text(&["a".to_owned()]), "no upstream lists this model. Available models: a");
         assert!(doubt_text(&[]).starts_with("it is not known"));

@@ -3,6 +3,7 @@
 //! model and runs no tool.
 
 mod ask;
+mod whole;
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -14,8 +15,7 @@ use super::approval::Asking;
 use super::editor::PROMPT;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::markdown::Markdown;
-use super::outputs::{CallOutput, NoOutput, Outputs};
-use super::pager;
+use super::outputs::{CallOutput, Outputs};
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::terminal::END;
@@ -262,10 +262,15 @@ impl Screen {
 
     /// Begins a turn.
     pub(super) fn begin_turn(&mut self) {
-        self.measure_terminal();
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
-        self.awaits_summary = false;
         self.measure_terminal();
+        self.awaits_summary = false;
+    }
+
+    /// Shows what is waited for, until [`Self::end_turn`].
+    pub(super) fn begin_wait(&mut self, what: &str) {
+        self.begin_turn();
+        self.set_status(what);
     }
 
     /// Reads the size of the terminal, which may have changed.
@@ -461,31 +466,6 @@ impl Screen {
     /// Returns the results of the calls.
     pub(super) fn outputs_mut(&mut self) -> &mut Outputs {
         &mut self.outputs
-    }
-
-    /// Shows a result whole: in the pager if it is longer than the screen.
-    ///
-    /// # Errors
-    /// [`NoOutput`], with the results that there are.
-    pub(super) fn show_whole_output(&mut self, number: Option<&str>) -> Result<(), NoOutput> {
-        self.measure_terminal();
-        let CallOutput { tool, subject, text, is_change } = self.outputs.find(number)?.clone();
-        let mut out = format!(
-            "{} {} {}\n",
-            self.paint.cyan("●"),
-            self.paint.bold(&one_line(&tool, 60)),
-            make_visible(&subject)
-        );
-        if is_change {
-            out.push_str(&self.paint_rows(&preview::diff_rows(&text, self.width)));
-        } else {
-            out.extend(make_visible(&text).lines().map(|line| format!("    {line}\n")));
-        }
-        let rows: usize = out.lines().map(|line| rows_of(line, self.width)).sum();
-        if !self.moves || rows + 2 < terminal_height() || pager::show_paged(&out).is_err() {
-            self.write_text(&out);
-        }
-        Ok(())
     }
 
     /// Says where hidden lines of a result are, if a prompt follows.

@@ -15,6 +15,7 @@ use super::answers::Answers;
 use super::approval::{Allowed, Person};
 use super::approvals::Approvals;
 use super::attachments::{Mention, attach_files};
+use super::changes::{NoChanges, uncommitted_changes};
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines, PROMPT};
 use super::figures::{format_count, format_seconds, format_thousands};
@@ -22,10 +23,10 @@ use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, own_command, run_own_command};
 use super::screen::Screen;
-use super::terminal::{self, SavedTerminal};
+use super::terminal::{self, SavedTerminal, TypedText};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
-use super::watched::{TypedText, Watched, observer_of, wait_for_signal};
+use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent};
 use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
@@ -127,7 +128,9 @@ impl Session {
         let Some(id) = self.choose_past("Enter keeps this conversation").await? else { return Ok(()) };
         self.conversation.close().await;
         self.own_outputs.clear();
-        self.resume(&id).await
+        self.resume(&id).await?;
+        self.return_to_last_model().await;
+        Ok(())
     }
 
     async fn resume(&mut self, id: &str) -> Result<(), NotResumed> {
@@ -369,6 +372,12 @@ impl Session {
         }
     }
 
+    /// Keeps what was typed before the first prompt. `is_sent`: if Enter ended it, it is sent.
+    pub(super) fn keep_typed_before(&mut self, typed: TypedText, is_sent: bool) {
+        self.sends_typed = typed.is_entered && is_sent;
+        self.typed = Some(typed.text);
+    }
+
     /// Keeps what was typed for the next prompt, if one follows. After Enter it is sent, unless the person
     /// first has to see how the turn ended.
     fn keep_typed(&mut self, typed: &TypedText, has_ended_well: bool) {
@@ -410,9 +419,9 @@ impl Session {
         !self.yes && !self.is_attended && self.screen.has_denied()
     }
 
-    /// Runs a command. Ctrl-C ends one that only asks endpoints, which may not answer.
+    /// Runs a command. Ctrl-C ends one that only asks endpoints or git, which may not answer.
     async fn run_command(&mut self, command: Command) {
-        if !matches!(command, Command::Model(_)) {
+        if !matches!(command, Command::Model(_) | Command::Diff) {
             return self.apply_command(command).await;
         }
         let mut interrupts = signal(SignalKind::interrupt()).ok();
@@ -434,6 +443,7 @@ impl Session {
             Command::Model(Some(id)) => self.choose_model(&id).await,
             Command::Tools => self.show_tools(),
             Command::Cost => self.show_cost(),
+            Command::Diff => self.show_changes().await,
             Command::Output(number) => self.show_whole_output(number.as_deref()),
             Command::Clear => {
                 self.conversation.close().await;
@@ -456,6 +466,24 @@ impl Session {
         }
     }
 
+    /// Goes on with the model that a resumed conversation asked last, if an upstream still has it.
+    pub(super) async fn return_to_last_model(&mut self) {
+        let current = self.conversation.agent_mut().config.model.clone();
+        let last = self.conversation.last_model().filter(|last| *last != current).map(str::to_owned);
+        let Some(last) = last else { return };
+        match models::find_model(&self.models, Some(&last)).await {
+            Ok((model, None)) => {
+                self.show_note(&format!("the next turn goes to {last}, as the last one did"));
+                super::talk_to(self.conversation.agent_mut(), self.models.as_ref(), model);
+            }
+            Ok((_, Some(others))) => self.show_problem(&format!(
+                "the last turn went to {last}, the next one goes to {current}: {}",
+                models::doubt_text(&others)
+            )),
+            Err(why) => self.show_problem(&why.to_string()),
+        }
+    }
+
     async fn choose_model(&mut self, id: &str) {
         match models::find_model(&self.models, Some(id)).await {
             Ok((_, Some(others))) if !others.is_empty() => {
@@ -466,7 +494,7 @@ impl Session {
                 self.show_note(&format!("the next turn goes to {id}{}", doubt.unwrap_or_default()));
                 super::talk_to(self.conversation.agent_mut(), self.models.as_ref(), model);
             }
-            Err(why) => self.show_problem(&why),
+            Err(why) => self.show_problem(&why.to_string()),
         }
     }
 
@@ -479,7 +507,7 @@ impl Session {
         }
         for listed in join_all(models.list_models()).await {
             match listed {
-                Err(why) => self.show_problem(&why),
+                Err(why) => self.show_problem(&why.to_string()),
                 Ok(listed) => {
                     for model in listed {
                         let mark = if model.id == current { "●" } else { " " };
@@ -516,6 +544,21 @@ impl Session {
         if let Err(why) = self.screen.show_whole_output(number) {
             self.show_problem(&why.to_string());
         }
+    }
+
+    async fn show_changes(&mut self) {
+        let changes = match uncommitted_changes(&self.root).await {
+            Ok(changes) => changes,
+            Err(why @ NoChanges::NoRepository) => {
+                self.show_note(&format!("{why}: these are the changes of edit_file and write_file"));
+                self.journal.changes()
+            }
+            Err(why) => return self.show_problem(&why.to_string()),
+        };
+        if changes.is_empty() {
+            self.show_note("no file differs");
+        }
+        self.screen.show_changes(&changes);
     }
 
     fn show_cost(&mut self) {
@@ -590,6 +633,11 @@ impl Session {
         }
         let note = format!("The person undid your last changes of files; {files}");
         self.conversation.add_note(note).await;
+    }
+
+    /// Closes the conversation after the answer to its question.
+    pub(super) async fn finish_conversation(&mut self) {
+        self.conversation.finish().await;
     }
 
     /// Closes the conversation.

@@ -50,6 +50,14 @@ struct TypedKeys {
     escape: Option<Instant>,
 }
 
+/// The text typed while no prompt was shown.
+#[derive(Debug, Default)]
+pub(super) struct TypedText {
+    pub(super) text: String,
+    /// Whether Enter ended it.
+    pub(super) is_entered: bool,
+}
+
 /// Ctrl-C as a key.
 pub(super) const CTRL_C: u8 = 3;
 /// Ctrl-D as a key.
@@ -177,18 +185,19 @@ impl Quiet {
     }
 
     /// Takes what was typed or pasted while no question waited for a key. Blocks while a paste goes on.
-    pub(super) fn take_typed(&self) -> String {
-        let mut typed = self.keep_typed();
-        while !typed.is_empty() {
+    pub(super) fn take_typed(&self) -> TypedText {
+        let mut text = self.keep_typed();
+        while !text.is_empty() {
             std::thread::sleep(PASTE_PAUSE);
             let more = self.keep_typed();
-            if more == typed {
+            if more == text {
                 break;
             }
-            typed = more;
+            text = more;
         }
-        self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes.clear();
-        typed
+        let bytes = std::mem::take(&mut self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes);
+        // Only now: Enter may have come last.
+        TypedText { is_entered: is_entered(&bytes), text }
     }
 }
 

@@ -11,20 +11,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::approval::{Allowed, Asking};
 use super::screen::{Answer, Screen, Shown};
-use super::terminal::Quiet;
+use super::terminal::{Quiet, TypedText};
 use agent::{Activity, Observer};
 use tools::Consent;
 
 /// The interval at which the status line moves.
 const TICK: Duration = Duration::from_millis(100);
-
-/// The text typed while no prompt was shown.
-#[derive(Debug, Default)]
-pub(super) struct TypedText {
-    pub(super) text: String,
-    /// Whether Enter ended it.
-    pub(super) is_entered: bool,
-}
 
 /// Work on a conversation that a person watches.
 pub(super) struct Watched<'a> {
@@ -69,11 +61,7 @@ impl Watched<'_> {
         while let Ok(shown) = inbox.try_recv() {
             view.show(shown);
         }
-        let typed = quiet.map(|quiet| {
-            quiet.keep_typed();
-            TypedText { is_entered: quiet.is_entered(), text: quiet.take_typed() }
-        });
-        (result, typed.unwrap_or_default())
+        (result, quiet.map(|quiet| quiet.take_typed()).unwrap_or_default())
     }
 }
 

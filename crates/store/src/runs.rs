@@ -75,6 +75,8 @@ pub enum ClaimScope {
     Idle,
     /// Also those whose client went away.
     IdleOrCancelled,
+    /// Also those that are over: a conversation goes on after its answer.
+    IdleOrOver,
     /// Also those that a process works on: the claimant has the right to (the parent of a child run, the
     /// holder of a lease).
     Any,

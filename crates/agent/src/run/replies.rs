@@ -189,6 +189,7 @@ impl Run {
         self.spent.total += tokens;
         self.iterations.push(Iteration {
             purpose: purpose.as_str().into(),
+            model: reply.model.clone(),
             tokens,
             model_ms: reply.took,
             parser,

@@ -63,6 +63,10 @@ pub(super) async fn a_run_belongs_to_one_process_at_a_time(bed: &Bed) {
     assert_eq!(second.unanswered_run("f", 0).await.unwrap().as_deref(), Some("a"));
     assert_eq!(second.claim("a", ClaimScope::Idle).await.unwrap(), Some(Store::FIRST_EPOCH + 1));
     assert_eq!(second.claim("a", ClaimScope::Idle).await.unwrap(), None, "it is running now");
+    let over = Append { epoch: Store::FIRST_EPOCH + 1, ..event("a", 0, Status::Done) };
+    second.append(over).await.unwrap();
+    assert_eq!(second.claim("a", ClaimScope::IdleOrCancelled).await.unwrap(), None, "it is over");
+    assert_eq!(second.claim("a", ClaimScope::IdleOrOver).await.unwrap(), Some(Store::FIRST_EPOCH + 2));
 }
 
 /// A conversation goes on after one of its turns was cancelled.

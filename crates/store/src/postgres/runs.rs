@@ -109,10 +109,12 @@ fn claim(change: &mut Change<'_>, run: &str, owner: &str, scope: ClaimScope) -> 
     let sql = "UPDATE respool.runs SET owner = $2, status = 'running', answered = false, epoch = epoch + 1
          WHERE id = $1 AND NOT cancel
            AND (status IN ('interrupted', 'suspended', 'awaiting_approval') OR ($3 AND status = 'cancelled')
-                OR ($4 AND status = 'running'))
+                OR ($4 AND status = 'running') OR ($5 AND status IN ('done', 'limited', 'failed')))
          RETURNING epoch";
-    let (with_cancelled, with_running) = (scope != ClaimScope::Idle, scope == ClaimScope::Any);
-    change.find(sql, &[&run, &owner, &with_cancelled, &with_running], |row| super::columns::number(row, 0))
+    let [with_running, with_over] = [ClaimScope::Any, ClaimScope::IdleOrOver].map(|wide| scope == wide);
+    let values: [&(dyn postgres::types::ToSql + Sync); 5] =
+        [&run, &owner, &(scope != ClaimScope::Idle), &with_running, &with_over];
+    change.find(sql, &values, |row| super::columns::number(row, 0))
 }
 
 fn write_append(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<Ack, Error> {

@@ -113,9 +113,10 @@ fn claim(
     let sql = "UPDATE runs SET owner = ?2, status = 'running', answered = 0, epoch = epoch + 1
         WHERE id = ?1 AND cancel = 0
           AND (status IN ('interrupted', 'suspended', 'awaiting_approval') OR (?3 AND status = 'cancelled')
-               OR (?4 AND status = 'running'))
+               OR (?4 AND status = 'running') OR (?5 AND status IN ('done', 'limited', 'failed')))
         RETURNING epoch";
-    let values = params![run, owner, scope != ClaimScope::Idle, scope == ClaimScope::Any];
+    let [with_running, with_over] = [ClaimScope::Any, ClaimScope::IdleOrOver].map(|wide| scope == wide);
+    let values = params![run, owner, scope != ClaimScope::Idle, with_running, with_over];
     let epoch = find(change, sql, values, |row| row.get::<_, i64>(0))?;
     Ok(epoch.map(i64::unsigned_abs))
 }

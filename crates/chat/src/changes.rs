@@ -1,0 +1,175 @@
+//! `/diff`: how the files of a directory differ from the last commit of git. The commands change nothing, and
+//! of the programs that the repository's settings name they start only filters.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Read as _;
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use tokio::process::Command;
+
+use tools::diff::unified_diff;
+use tools::programs::find_program;
+
+/// The most new files that are shown.
+const MOST_NEW: usize = 200;
+/// The most bytes of a new file that are shown.
+const MOST_BYTES: u64 = 256 << 10;
+
+/// A changed file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FileChange {
+    /// Its path in the directory.
+    pub(super) path: String,
+    /// The change, as a unified diff or in words.
+    pub(super) diff: String,
+}
+
+/// Why git shows no changes.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NoChanges {
+    #[error("git knows no repository here")]
+    NoRepository,
+    #[error("git cannot show the changes: {0}")]
+    Failed(String),
+}
+
+/// Returns how the files of a directory differ from the last commit; new files come last.
+///
+/// # Errors
+/// Why git cannot say so.
+pub(super) async fn uncommitted_changes(root: &Path) -> Result<Vec<FileChange>, NoChanges> {
+    let is_inside = run_git(root, &["rev-parse", "--is-inside-work-tree"]).await?;
+    if !is_inside.status.success() || is_inside.stdout.trim_ascii() != b"true" {
+        return Err(NoChanges::NoRepository);
+    }
+    let has_commit = run_git(root, &["rev-parse", "--quiet", "--verify", "HEAD"]).await?.status.success();
+    // Without a commit everything is new: it differs from the empty tree.
+    let base = if has_commit {
+        "HEAD".to_owned()
+    } else {
+        text_of(&run_git(root, &["hash-object", "-t", "tree", "--stdin"]).await?)?.trim().to_owned()
+    };
+    let diff = ["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty"];
+    let form = ["--relative", "--src-prefix=a/", "--dst-prefix=b/", &base, "--"];
+    let tracked = text_of(&run_git(root, &[&diff[..], &form[..]].concat()).await?)?;
+    let listed = run_git(root, &["ls-files", "--others", "--exclude-standard", "-z"]).await?;
+    let mut changes = split_files(&tracked);
+    changes.extend(new_files(root, &text_of(&listed)?));
+    Ok(changes)
+}
+
+async fn run_git(root: &Path, arguments: &[&str]) -> Result<Output, NoChanges> {
+    let git = find_program("git", &[]).ok_or(NoChanges::NoRepository)?;
+    let mut command = Command::new(git);
+    command.args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]).args(arguments);
+    command.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null()).kill_on_drop(true);
+    command.output().await.map_err(|error| NoChanges::Failed(error.to_string()))
+}
+
+fn text_of(output: &Output) -> Result<String, NoChanges> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    let why = text(&output.stderr);
+    Err(NoChanges::Failed(why.lines().next().unwrap_or("it failed").to_owned()))
+}
+
+/// Splits the output of `git diff`. A line of a file never begins like the head of the next one: it has a
+/// sign or a space before it.
+fn split_files(diff: &str) -> Vec<FileChange> {
+    let mut changes: Vec<FileChange> = Vec::new();
+    let mut is_head = false;
+    for line in diff.lines() {
+        if let Some(names) = line.strip_prefix("diff --git ") {
+            is_head = true;
+            let path = names.rsplit_once(" b/").map_or(names, |(_, path)| path).to_owned();
+            changes.push(FileChange { path, diff: String::new() });
+            continue;
+        }
+        let Some(change) = changes.last_mut() else { continue };
+        is_head &= !line.starts_with("@@ ");
+        if is_head && let Some(path) = line.strip_prefix("+++ b/") {
+            path.trim_end_matches('\t').clone_into(&mut change.path);
+        }
+        let is_known = ["--- ", "+++ ", "index ", "new file mode 100644"];
+        if !is_head || !is_known.iter().any(|start| line.starts_with(start)) {
+            let _ = writeln!(change.diff, "{line}");
+        }
+    }
+    changes
+}
+
+/// Returns the files of this list, each as one that was added.
+fn new_files(root: &Path, names: &str) -> Vec<FileChange> {
+    let names: Vec<&str> = names.split('\0').filter(|name| !name.is_empty()).collect();
+    let change = |name: &&str| FileChange {
+        path: (*name).to_owned(),
+        diff: match read_text(&root.join(name)) {
+            Some(text) => unified_diff(name, "", &text),
+            None => "a new file; it is large, or not text\n".to_owned(),
+        },
+    };
+    let mut changes: Vec<FileChange> = names.iter().take(MOST_NEW).map(change).collect();
+    if let Some(more @ 1..) = names.len().checked_sub(MOST_NEW) {
+        changes.push(FileChange { path: format!("{more} more new files"), diff: String::new() });
+    }
+    changes
+}
+
+/// Reads a file of text; `None` for anything else and for larger files.
+fn read_text(path: &Path) -> Option<String> {
+    // A link is shown as git keeps it: as the path that it holds.
+    if let Ok(target) = fs::read_link(path) {
+        return Some(format!("{}\n", target.display()));
+    }
+    let kind = fs::metadata(path).ok()?;
+    if !kind.is_file() || kind.len() > MOST_BYTES {
+        return None;
+    }
+    let mut text = String::new();
+    fs::File::open(path).ok()?.take(MOST_BYTES).read_to_string(&mut text).ok()?;
+    (!text.contains('\0')).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn git(root: &Path, arguments: &[&str]) {
+        let me = ["-c", "user.name=me", "-c", "user.email=me@example.org"];
+        let done = run_git(root, &[&me[..], arguments].concat()).await.unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+
+    #[tokio::test]
+    async fn changes_are_those_since_the_last_commit() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let write = |name: &str, text: &str| fs::write(root.join(name), text).unwrap();
+        assert!(matches!(uncommitted_changes(root).await, Err(NoChanges::NoRepository)));
+        git(root, &["init", "-q"]).await;
+        write("a b.txt", "one\ntwo\n");
+        git(root, &["add", "."]).await;
+        let shown = uncommitted_changes(root).await.unwrap();
+        assert_eq!((shown.len(), shown[0].path.as_str()), (1, "a b.txt"), "before the first commit");
+        git(root, &["commit", "-qm", "first"]).await;
+        assert_eq!(uncommitted_changes(root).await.unwrap(), []);
+        // The programs of the repository's settings are not started.
+        git(root, &["config", "diff.external", "false"]).await;
+        write("a b.txt", "one\ndiff --git a/x b/x\n");
+        write("neü.txt", "new\n");
+        write("data", "\0");
+        let shown = uncommitted_changes(root).await.unwrap();
+        let paths: Vec<&str> = shown.iter().map(|change| change.path.as_str()).collect();
+        assert_eq!(paths, ["a b.txt", "data", "neü.txt"]);
+        assert_eq!(shown[0].diff, "@@ -1,2 +1,2 @@\n one\n-two\n+diff --git a/x b/x\n");
+        assert_eq!(shown[1].diff, "a new file; it is large, or not text\n");
+        assert!(shown[2].diff.ends_with("@@ -0,0 +1 @@\n+new\n"), "{shown:?}");
+        fs::remove_file(root.join("a b.txt")).unwrap();
+        let shown = uncommitted_changes(root).await.unwrap();
+        assert_eq!(shown[0].diff, "deleted file mode 100644\n@@ -1,2 +0,0 @@\n-one\n-two\n");
+    }
+}
