@@ -236,7 +236,7 @@ fn assert_each_once(desk: &Desk, fake: &FakeVllm) {
 /// itself always sees what is there. `None` on a machine without `PostgreSQL`.
 async fn desk_behind_a_road(fake: &FakeVllm) -> Option<(Desk, Store, Road)> {
     let database = postgres_server::new_remote_database()?;
-    let road = Road::to(database.port).await;
+    let road = Road::to(database.front).await;
     let (desk, store) = desk_on(fake, &database, road.port);
     Some((desk, store, road))
 }
@@ -248,7 +248,7 @@ fn desk_on(fake: &FakeVllm, database: &RemoteDatabase, port: u16) -> (Desk, Stor
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
     let toml = format!("{toml}\n[store]\nurl = \"{}\"\npool = 3\n", url(port));
     fs::write(desk.path("respool.toml"), toml).unwrap();
-    let own = DatabaseConfig { url: Some(Secret::new(url(database.port))), pool: 2, ..Default::default() };
+    let own = DatabaseConfig { url: Some(Secret::new(url(database.front))), pool: 2, ..Default::default() };
     let config = StoreConfig { state_dir: desk.path("state"), store: own, ..StoreConfig::default() };
     (desk, Store::open(&config).unwrap())
 }
@@ -268,7 +268,7 @@ async fn restarts_of_the_database_lose_and_double_nothing() {
     let fake = FakeVllm::thinking(noting).await;
     fake.allow_cut_requests();
     let Some(mut server) = RestartableServer::start() else { return };
-    let (desk, store) = desk_on(&fake, &server.database, server.database.port);
+    let (desk, store) = desk_on(&fake, &server.database, server.database.front);
     let restarts = std::env::var("RESPOOL_RESTARTS").map_or(2, |restarts| restarts.parse().unwrap());
     let mut field = Field::start(&desk, &store, &[]);
     for number in 0..restarts {
@@ -356,7 +356,7 @@ async fn a_database_that_cannot_be_written_is_waited_for() {
     let fake = FakeVllm::thinking(noting_or_answering).await;
     fake.allow_cut_requests();
     let Some(database) = postgres_server::new_remote_database() else { return };
-    let (desk, _store) = desk_on(&fake, &database, database.port);
+    let (desk, _store) = desk_on(&fake, &database, database.front);
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
     let hooks = "[experts.sales-desk]\nhook_secret_env = { new_email = \"HOOK\" }\n";
     fs::write(desk.path("respool.toml"), format!("{toml}{hooks}")).unwrap();
@@ -371,7 +371,7 @@ async fn a_database_that_cannot_be_written_is_waited_for() {
         exchange(address, &hook.header("authorization", &format!("Bearer {SECRET}"))).await
     };
     wait_until("the hook is known", async || post(0).await.status == 202).await;
-    let url = format!("postgres://postgres@127.0.0.1:{}/{}?sslmode=disable", database.port, database.name);
+    let url = format!("postgres://postgres@127.0.0.1:{}/{}?sslmode=disable", database.front, database.name);
     let run = async |sql: &'static str| {
         let url = url.clone();
         let run =

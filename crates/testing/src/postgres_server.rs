@@ -46,8 +46,10 @@ static DATABASES: AtomicU32 = AtomicU32::new(0);
 pub struct RemoteDatabase {
     /// Its name.
     pub name: String,
-    /// The port on the loopback. The server's certificate is for `localhost`.
+    /// The server's port on the loopback. Its certificate is for `localhost`.
     pub port: u16,
+    /// The port of the pooler in front, or else the server's.
+    pub front: u16,
     /// The certificate of the issuer of the server's.
     pub issuer: PathBuf,
 }
@@ -63,9 +65,15 @@ pub fn new_database() -> Option<String> {
 pub fn new_remote_database() -> Option<RemoteDatabase> {
     make_database(|server, name| RemoteDatabase {
         name: name.to_owned(),
-        port: server.pooler.unwrap_or(server.port),
+        port: server.port,
+        front: server.pooler.unwrap_or(server.port),
         issuer: server.directory.path().join("issuer.crt"),
     })
+}
+
+/// Whether `PgBouncer` is in front of the databases: it passes no notifications on.
+pub fn is_pooled() -> bool {
+    std::env::var_os("RESPOOL_PGBOUNCER").is_some()
 }
 
 fn make_database<T: Send>(describe: impl FnOnce(&Server, &str) -> T + Send) -> Option<T> {
@@ -179,7 +187,10 @@ impl RestartableServer {
         let server = std::thread::scope(|scope| scope.spawn(start).join().unwrap())?;
         let port = server.port;
         let issuer = server.directory.path().join("issuer.crt");
-        Some(Self { server, database: RemoteDatabase { name: "postgres".to_owned(), port, issuer } })
+        Some(Self {
+            server,
+            database: RemoteDatabase { name: "postgres".to_owned(), port, front: port, issuer },
+        })
     }
 
     /// Stops the server, in a mode of `pg_ctl stop`, and starts it again. Blocks, and must not be called on a

@@ -1,6 +1,7 @@
 //! A database that cannot be used is refused at the start, in words that say what to do.
 
 use postgres::{Client, NoTls};
+use testing::postgres_server;
 use wire::units::Secret;
 
 use super::Bed;
@@ -33,8 +34,11 @@ async fn unusable_urls_are_refused() {
         assert!(why.contains(expected), "{why}");
     };
     check("host=", "hos=", "`store.url` cannot be read");
-    check("dbname=", "dbname=no_", "make this database");
     check("host=", "host=/nowhere", "PostgreSQL cannot be used");
+    if postgres_server::is_pooled() {
+        return; // It answers for databases that are not there, and comes as a user of its own.
+    }
+    check("dbname=", "dbname=no_", "make this database");
     run_sql(&bed, "CREATE ROLE no_rights LOGIN");
     check("user=postgres", "user=no_rights", "right to create and use the schema");
 }

@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn certificates_are_checked_as_the_mode_says() {
-        let Some(RemoteDatabase { name, port, issuer }) = new_remote_database() else { return };
+        let Some(RemoteDatabase { name, port, issuer, .. }) = new_remote_database() else { return };
         let url = |host: &str, mode: &str, roots: &Path| {
             format!("postgres://postgres@{host}:{port}/{name}?sslmode={mode}&sslrootcert={}", roots.display())
         };
@@ -246,7 +246,7 @@ mod tests {
     /// The certificate of many servers is its own issuer, and clients have a copy of it.
     #[test]
     fn the_certificate_itself_is_trusted() {
-        let Some(RemoteDatabase { name, port, issuer }) = new_remote_database() else { return };
+        let Some(RemoteDatabase { name, port, issuer, .. }) = new_remote_database() else { return };
         let own = issuer.with_file_name("server.crt");
         let url = format!("postgres://postgres@localhost:{port}/{name}?sslmode=verify-full");
         assert_eq!(connect(&format!("{url}&sslrootcert={}", own.display())), Ok(true));
