@@ -10,7 +10,7 @@ use crate::support::fake_vllm::{FakeVllm, Seen};
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
-use respool::adapt::{FAMILIES, Loss, Row, Rule, Switch, TABLE, row_of};
+use respool::adapt::{FAMILIES, Loss, Row, Rule, Switch, row_of, rows};
 use respool::upstream::RuleFile;
 
 fn refusal(status: u16, words: &str) -> Script {
@@ -42,7 +42,7 @@ fn request(text: &str) -> Value {
 
 #[tokio::test]
 async fn one_refusal_teaches_each_rule() {
-    for row in TABLE.iter().filter(|row| row.loss != Loss::Lossy) {
+    for row in rows().filter(|row| row.loss != Loss::Lossy) {
         let (before, after) = row.example;
         // A picture or sound that is certainly good is refused, too: the model cannot see or hear.
         let probes = usize::from(matches!(row.rule, Rule::NoImages | Rule::NoAudio));
@@ -121,7 +121,7 @@ async fn lossy_rules_need_consent() {
 /// with consent.
 #[tokio::test]
 async fn lossy_rules_apply_with_consent() {
-    let of_table = TABLE.iter().filter(|row| row.loss == Loss::Lossy).map(|row| {
+    let of_table = rows().filter(|row| row.loss == Loss::Lossy).map(|row| {
         let (before, after) = row.example;
         (row.said[0].1, request(before), request(after))
     });
@@ -306,8 +306,9 @@ async fn unknown_refusals_reach_the_client() {
 
 #[tokio::test]
 async fn useless_rules_are_forgotten() {
-    let body = request(TABLE[0].example.0);
-    let words = TABLE[0].said[0].1;
+    let row = rows().next().unwrap();
+    let body = request(row.example.0);
+    let words = row.said[0].1;
     let fake = FakeVllm::start([refusal(400, words), refusal(400, words), ok()]).await;
     let respool = Respool::before(&fake).await;
     assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 400);
@@ -425,7 +426,7 @@ fn fields_that_make_the_request_cannot_be_declared() {
 
 #[tokio::test]
 async fn learned_rules_outlive_a_restart() {
-    let row = &TABLE[0];
+    let row = rows().next().unwrap();
     let body = request(row.example.0);
     let state = tempfile::tempdir().unwrap();
     let config = format!("state_dir = {:?}\n", state.path());
@@ -458,6 +459,9 @@ audio and files are the exception, because they stay in the conversation and eve
 they become a text that says so, unless `[adapt] media = false` forbids it. Before a model counts as
 blind or deaf, respool sends it a picture or a sound that is certainly good: one broken picture takes the
 sight from no other conversation.
+
+gpt-oss takes only text, and vLLM leaves out its pictures and sounds without a word. For it they become such
+texts at once, unless `media` forbids it.
 
 What the server no longer checks, respool checks in the reply, with the client's own schema. It mends what it
 can. When a call still breaks the schema, the model is asked again, with a note that names the problem; if that
@@ -549,7 +553,7 @@ fn loss(row: &Row) -> String {
 #[test]
 fn the_page_of_rules_is_current() {
     let mut page = HEAD.to_owned();
-    for row in TABLE {
+    for row in rows() {
         let said: Vec<String> = row
             .said
             .iter()
@@ -582,4 +586,26 @@ client of `/v1/responses`, such as Codex, never goes to the server: respool itse
     }
     let current = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(page == current, "docs/requests.md is not current: run UPDATE_DOCS=1 cargo test --test it adapt");
+}
+
+/// gpt-oss takes only text. Its servers leave out pictures and sounds without a word, so nothing is learned.
+#[tokio::test]
+async fn pictures_for_gpt_oss_become_texts() {
+    let (image, sound) = (row_of(&Rule::NoImages).unwrap(), row_of(&Rule::NoAudio).unwrap());
+    for (config, is_replaced) in [("", true), ("[adapt]\nmedia = false", false)] {
+        let fake = FakeVllm::always(ok()).await;
+        fake.serve_models(&["gpt-oss-20b"]);
+        let respool = Respool::with(&fake, config).await;
+        for row in [image, sound] {
+            let mut body = request(row.example.0);
+            body["model"] = json!("gpt-oss-20b");
+            assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+            let wanted = if is_replaced { fields(row.example.1) } else { fields(row.example.0) };
+            let sent = fake.requests().last().unwrap().json();
+            assert_eq!(sent["messages"], wanted["messages"], "{config}");
+        }
+        assert_eq!(fake.requests().len(), 2, "no probe");
+        let list = exchange(respool.address, &Request::get("/v1/models")).await.json();
+        assert_eq!(list["data"][0]["capabilities"], json!({"vision": false, "audio": false}));
+    }
 }

@@ -1,7 +1,7 @@
 //! Adapts a chat request to what one model server takes.
 //!
 //! A [`Rule`] names one construct that a server refuses and the smallest change that keeps the request's
-//! meaning. [`TABLE`] has one row for each: the construct, the servers' words, the change and the loss.
+//! meaning. [`rows`] has one [`Row`] for each: the construct, the servers' words, the change and the loss.
 //! [`find_rule`] reads a refusal and names the rule that answers it; [`adapt`] applies rules to a request
 //! body.
 //!
@@ -30,9 +30,9 @@ mod words;
 
 pub use apply::{Adapted, AppliedRule, adapt, adapt_object};
 pub use declared::{Declared, Fields, UNDECLARABLE};
-pub use media::{has_pictures, known_good_request};
+pub use media::{has_media, has_pictures, known_good_request};
 pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort};
 pub use refusal::{find_rule, is_known_refusal};
 pub use row::{Row, describe_rule, row_of};
 pub use rule::{Consent, Loss, Parameter, Rule, RuleSet, UnknownRule};
-pub use table::TABLE;
+pub use table::rows;

@@ -53,16 +53,28 @@ pub fn has_pictures(body: &str) -> bool {
     conversation.is_some_and(|mut conversation| replace_media(&mut conversation, &Rule::NoImages))
 }
 
+/// Returns true when a message's content has pictures or sounds.
+pub fn has_media(content: &str) -> bool {
+    let is_media = |part: &&str| matches!(rule_about(part), Some(Rule::NoImages | Rule::NoAudio));
+    content.starts_with('[') && array_elements(content).is_some_and(|parts| parts.iter().any(is_media))
+}
+
+/// The rule that replaces this part.
+fn rule_about(part: &str) -> Option<Rule> {
+    match Object::parse(part).ok()?.string("type")?.as_str() {
+        "image_url" | "image" | "input_image" | "video_url" | "image_file" => Some(Rule::NoImages),
+        "input_audio" | "audio_url" | "audio" => Some(Rule::NoAudio),
+        "file" | "input_file" | "document" => Some(Rule::NoFiles),
+        _ => None,
+    }
+}
+
 /// The text part that stands for this part, if the rule is about it.
 fn text_for(part: &str, rule: &Rule) -> Option<String> {
-    let kind = Object::parse(part).ok()?.string("type")?;
-    let (thing, verb) = match (rule, kind.as_str()) {
-        (Rule::NoImages, "image_url" | "image" | "input_image" | "video_url" | "image_file") => {
-            ("picture", "see")
-        }
-        (Rule::NoAudio, "input_audio" | "audio_url" | "audio") => ("sound", "hear"),
-        (Rule::NoFiles, "file" | "input_file" | "document") => ("file", "open"),
-        _ => return None,
+    let (thing, verb) = match rule_about(part).filter(|about| about == rule)? {
+        Rule::NoImages => ("picture", "see"),
+        Rule::NoAudio => ("sound", "hear"),
+        _ => ("file", "open"),
     };
     let details = details_of(part);
     let text = format!("[A {thing} was sent here{details}. This model cannot {verb} it.]");

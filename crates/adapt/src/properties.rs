@@ -14,7 +14,7 @@ use translate::responses::{RecalledItems, read_response};
 
 use crate::conversation::Conversation;
 use crate::messages::change_messages;
-use crate::{Loss, Rule, RuleSet, TABLE, adapt};
+use crate::{Loss, Rule, RuleSet, adapt, rows};
 
 /// One step of a conversation: its messages.
 fn step() -> impl Strategy<Value = Vec<Value>> {
@@ -183,7 +183,7 @@ fn said(messages: &[Value]) -> [Vec<String>; 5] {
 }
 
 fn lossless_rules() -> impl Iterator<Item = Rule> {
-    TABLE.iter().filter(|row| row.loss == Loss::Lossless).map(|row| row.rule.clone())
+    rows().filter(|row| row.loss == Loss::Lossless).map(|row| row.rule.clone())
 }
 
 proptest! {
@@ -201,7 +201,7 @@ proptest! {
     #[test]
     fn a_rule_that_reports_no_change_makes_none(messages in conversation()) {
         let text = Value::from(messages).to_string();
-        for row in TABLE {
+        for row in rows() {
             let mut conversation = Conversation::read(&text).unwrap();
             let changes = change_messages(&mut conversation, &row.rule);
             prop_assert!(changes || conversation.to_json() == text, "{}", row.rule);

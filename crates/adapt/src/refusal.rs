@@ -12,7 +12,7 @@ use wire::pattern::compile_pattern;
 use crate::apply::adapt;
 use crate::parameters::EFFORT;
 use crate::rule::{Parameter, Rule, RuleSet};
-use crate::table::TABLE;
+use crate::table::rows;
 
 /// The part of an error's text, in bytes, that is searched: a dump of the request may follow.
 const SEARCHED: usize = 1_000;
@@ -26,10 +26,7 @@ const DUMP: &str = "request body:";
 const NEEDED: [&str; 4] = ["model", "messages", "tools", "stream"];
 
 static SIGNS: LazyLock<Vec<(&'static Rule, Vec<Regex>)>> = LazyLock::new(|| {
-    TABLE
-        .iter()
-        .map(|row| (&row.rule, row.signs.iter().map(|sign| compile_pattern(sign)).collect()))
-        .collect()
+    rows().map(|row| (&row.rule, row.signs.iter().map(|sign| compile_pattern(sign)).collect())).collect()
 });
 
 /// Words for a parameter that the server does not know; each captures its name.
@@ -173,7 +170,7 @@ mod tests {
 
     #[test]
     fn each_row_is_found_by_its_words() {
-        for row in TABLE {
+        for row in rows() {
             let (before, after) = row.example;
             for (server, words) in row.said {
                 let found = find_rule(words, None, before, &RuleSet::new());

@@ -1,7 +1,7 @@
 //! One row of the table of rules, and how rows are found.
 
 use crate::rule::{Loss, Rule};
-use crate::table::TABLE;
+use crate::table::rows;
 
 /// One rule of the table.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Row {
 
 /// The row of a rule; `None` for a single parameter.
 pub fn row_of(rule: &Rule) -> Option<&'static Row> {
-    TABLE.iter().find(|row| row.rule == *rule)
+    rows().find(|row| row.rule == *rule)
 }
 
 /// Says what the rule of this name changes, and what that costs, for people.

@@ -10,7 +10,7 @@ use wire::settings::Scalar;
 /// The rules that apply to one upstream and model.
 pub type RuleSet = BTreeSet<Rule>;
 
-/// One construct that a server refuses, with the change that avoids it. [`crate::TABLE`] says more of each.
+/// One construct that a server refuses, with the change that avoids it. [`crate::rows`] says more of each.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// `pattern` in a tool's schema.

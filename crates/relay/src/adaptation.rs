@@ -7,9 +7,11 @@
 //! are applied here. Called where an attempt is built: by `reading` for the first one, by `request` for the
 //! others.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
-use adapt::{Declared, EffortReader, Loss, RuleSet, adapt_object};
+use adapt::{Declared, EffortReader, Loss, Rule, RuleSet, adapt_object, has_media};
 use translate::{Additions, Outbound, edit_request};
 use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
@@ -89,6 +91,19 @@ pub(super) fn adapt_request<'a>(
     }
     let drops_checks = applied.iter().any(|applied| applied.rule.loss() == Loss::Enforced);
     Adapted { body, edits, rules, drops_checks }
+}
+
+/// Adds the rules about pictures and sounds for a model that takes only text, if the request has any. The
+/// servers of gpt-oss do not refuse them: vLLM leaves them out without a word, and the model answers as if
+/// nothing had been there.
+pub(super) fn add_media_rules(rules: Arc<RuleSet>, request: &ChatRequest<'_>) -> Arc<RuleSet> {
+    let mut contents = request.messages.iter().filter_map(|message| message.object.get("content"));
+    if !contents.any(has_media) {
+        return rules;
+    }
+    let mut all = RuleSet::clone(&rules);
+    all.extend([Rule::NoImages, Rule::NoAudio]);
+    Arc::new(all)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::adaptation::{Adaptation, adapt_request};
+use super::adaptation::{Adaptation, adapt_request, add_media_rules};
 use super::answer::ReadRequest;
 use super::attempt::Attempt;
 use super::client::{Origin, Wire};
@@ -175,13 +175,17 @@ impl Relay {
         let rules = ReplyRules { response_template, ..ReplyRules::from_request(&request, tools, prior) };
         let wants_raw = modes.tool_parsing == ToolParsing::Raw;
         let traits = request_traits(&request, profile.route, wants_raw, is_declared);
-        let (target, known_rules) =
-            (upstream.server_traits(), conversation_rules.rules_for(&upstream, &target_model));
+        let target = upstream.server_traits();
+        let is_harmony = upstream.models.facts_of(&target_model).is_harmony;
+        let mut known_rules = conversation_rules.rules_for(&upstream, &target_model);
+        if is_harmony && self.config.adapt.media {
+            known_rules = add_media_rules(known_rules, &request);
+        }
         let how = Adaptation {
             outbound: traits.outbound,
             is_declared,
             declared: &declared,
-            is_raw: traits.wants_raw && !upstream.models.facts_of(&target_model).is_harmony,
+            is_raw: traits.wants_raw && !is_harmony,
             model: &profile.model,
             target_model: &target_model,
             added: &history.added,

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::adaptation::{Adaptation, Adapted, adapt_request};
+use super::adaptation::{Adaptation, Adapted, adapt_request, add_media_rules};
 use super::attempt::{Attempt, Changed, Fit};
 use super::client::{RequestProgress, Wire};
 use super::config::RelayConfig;
@@ -173,14 +173,18 @@ impl ClientRequest {
         on_trial: RuleSet,
     ) -> Attempt {
         let remedy = changed.as_ref().map(|changed| &changed.remedy);
-        let can_be_raw = !upstream.models.facts_of(&self.plan.target_model).is_harmony;
+        let is_harmony = upstream.models.facts_of(&self.plan.target_model).is_harmony;
         let is_raw = match remedy {
-            Some(Remedy::Raw) => can_be_raw,
+            Some(Remedy::Raw) => !is_harmony,
             Some(Remedy::Required) => false,
-            _ => self.traits.wants_raw && can_be_raw,
+            _ => self.traits.wants_raw && !is_harmony,
         };
         let original = changed.as_ref().map_or(&self.outgoing.body, |changed| &changed.body);
-        let known = self.conversation_rules.rules_for(upstream, &self.plan.target_model);
+        let mut parsed = ChatRequest::parse(original).ok();
+        let mut known = self.conversation_rules.rules_for(upstream, &self.plan.target_model);
+        if let Some(request) = parsed.as_ref().filter(|_| is_harmony && self.settings.adapt.media) {
+            known = add_media_rules(known, request);
+        }
         let all: RuleSet = known.union(&on_trial).cloned().collect();
         let target = upstream.server_traits();
         let how = Adaptation {
@@ -195,9 +199,9 @@ impl ClientRequest {
             rules: &all,
             reports_progress: self.settings.recovery.announce_waiting,
         };
-        let Adapted { body, edits, rules, drops_checks } = match ChatRequest::parse(original) {
-            Ok(mut parsed) => adapt_request(&mut parsed, original, &how),
-            Err(_) => Adapted::from_body(original.clone().into()),
+        let Adapted { body, edits, rules, drops_checks } = match &mut parsed {
+            Some(parsed) => adapt_request(parsed, original, &how),
+            None => Adapted::from_body(original.clone().into()),
         };
         let token_limit = match remedy {
             Some(Remedy::MoreTokens(limit)) => Some(*limit),

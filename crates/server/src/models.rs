@@ -204,15 +204,16 @@ async fn upstream_models(
     Ok(models)
 }
 
-/// Adds whether a model sees and hears, as far as refusals or its server's list say so.
+/// Adds whether a model sees and hears, as far as its family, refusals or its server's list say so.
 fn add_capabilities(model: &mut Value, upstream: &Upstream) {
     if model.get("capabilities").is_some() {
         return;
     }
-    let rules = upstream.rules.get(model["id"].as_str().unwrap_or_default());
+    let id = model["id"].as_str().unwrap_or_default();
+    let (rules, takes_only_text) = (upstream.rules.get(id), upstream.models.facts_of(id).is_harmony);
     let modalities = model["architecture"]["input_modalities"].as_array();
     let takes = |refused: &Rule, modality: &str| {
-        if rules.contains(refused) {
+        if takes_only_text || rules.contains(refused) {
             return Some(false);
         }
         Some(modalities?.iter().any(|known| known == modality))
