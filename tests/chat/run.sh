@@ -164,6 +164,10 @@ rm "$repo/new file.py"
 git -C "$repo" checkout -q README.md
 say "/diff"
 await "● begun.txt" 2
+keys -l "/c"
+keys Tab
+await "/compact"
+keys C-c
 keys -l "/mo"
 keys Tab
 sleep 0.3
@@ -421,6 +425,9 @@ await "the next turn goes to scripted-too, as the last one did"
 say "Are you there?"
 await "Yes." 2
 tail -1 "$dir/log" | grep -q '"model": "scripted-too"' || fail "another model was asked"
+say "/cost"
+await "no price of scripted-too"
+tr -s '\n ' ' ' <<<"$(screen)" | grep -q "no price of scripted is known" || fail "the models share a price"
 keys C-d
 await "left with 0"
 touch "$dir/port.slow"

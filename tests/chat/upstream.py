@@ -45,7 +45,10 @@ class Handler(ModelServer):
     def do_GET(self):
         if os.path.exists(port_file + ".slow"):
             time.sleep(2)
-        super().do_GET()
+        try:
+            super().do_GET()
+        except OSError:
+            log({"hung_up": self.path})
 
     def do_POST(self):
         request = self.read_json()

@@ -213,6 +213,13 @@ impl Conversation {
         }
     }
 
+    /// Returns the tokens up to now by the model that was asked; the model of the next turn stands for those
+    /// that are not known.
+    pub fn tokens_by_model(&self) -> Vec<(String, Tokens)> {
+        let iterations = self.held.as_ref().map_or(&[][..], |held| held.run.iterations());
+        sum_by_model(iterations, &self.agent.config.model)
+    }
+
     /// Runs one turn: the person's message, and the model's work on it.
     pub async fn run_turn(
         &mut self,
@@ -388,6 +395,19 @@ impl Conversation {
     }
 }
 
+/// Sums tokens by model. `unnamed` stands for a model that is not known.
+fn sum_by_model(iterations: &[Iteration], unnamed: &str) -> Vec<(String, Tokens)> {
+    let mut sums: Vec<(String, Tokens)> = Vec::new();
+    for Iteration { model, tokens, .. } in iterations {
+        let model = if model.is_empty() { unnamed } else { model };
+        match sums.iter_mut().find(|(known, _)| known == model) {
+            Some((_, sum)) => *sum += *tokens,
+            None => sums.push((model.to_owned(), *tokens)),
+        }
+    }
+    sums
+}
+
 /// Returns true when the next turn goes to a model of another size, or to another one of the same size: it
 /// counts tokens otherwise. `asked`: the model of the last turn, unless another process asked it.
 fn is_move(asked: Option<&str>, model: &str, known: ModelSizes, sizes: ModelSizes) -> bool {
@@ -397,6 +417,18 @@ fn is_move(asked: Option<&str>, model: &str, known: ModelSizes, sizes: ModelSize
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_model_has_its_tokens() {
+        let of = |model: &str, prompt| Iteration {
+            model: model.into(),
+            tokens: Tokens { prompt, ..Tokens::default() },
+            ..Iteration::default()
+        };
+        let sums = sum_by_model(&[of("", 1), of("b", 2), of("a", 4), of("b", 8)], "a");
+        let sums: Vec<(&str, u64)> = sums.iter().map(|(model, sum)| (model.as_str(), sum.prompt)).collect();
+        assert_eq!(sums, [("a", 5), ("b", 10)]);
+    }
 
     #[test]
     fn a_model_of_equal_window_is_a_move() {

@@ -122,7 +122,8 @@ impl Lines {
         models: Names,
     ) -> Result<Self, ReadlineError> {
         let config = key_config().max_history_size(MOST_HISTORY)?.completion_type(CompletionType::List);
-        let config = config.history_ignore_dups(true)?.auto_add_history(false).build();
+        let config = config.completion_show_all_if_ambiguous(true).history_ignore_dups(true)?;
+        let config = config.auto_add_history(false).build();
         let mut kept = FileHistory::with_config(&config);
         let mut editor = Editor::with_config(config)?;
         let state: Arc<Mutex<PromptState>> = Arc::default();

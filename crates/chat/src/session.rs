@@ -27,7 +27,7 @@ use super::terminal::{self, SavedTerminal, TypedText};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
-use agent::{Conversation, Outcome, ResumeError, Spent};
+use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
 use tools::{Approver, Tools as _, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
 
@@ -568,10 +568,15 @@ impl Session {
             some => format!("; the server reported no tokens for {}", format_count(some, "call")),
         };
         let model = self.conversation.agent_mut().config.model.clone();
-        let cost = match (self.price_of)(&model, tokens) {
+        let mut by_model = self.conversation.tokens_by_model();
+        if by_model.is_empty() {
+            by_model.push((model, tokens));
+        }
+        let cost = |(model, tokens): &(String, Tokens)| match (self.price_of)(model, *tokens) {
             Some(cost) => format!("{cost} at the prices of {model}"),
             None => format!("no price of {model} is known: add it to [prices]"),
         };
+        let cost = by_model.iter().map(cost).collect::<Vec<_>>().join("; ");
         if let Some((used, window)) = self.conversation.context_size() {
             self.show_note(&format!(
                 "context: about {} of {} tokens ({} %); /compact makes room",
