@@ -6,6 +6,7 @@ mod bind;
 mod fire;
 mod installed;
 mod learn;
+mod model_check;
 mod new;
 mod output;
 mod package;
@@ -130,7 +131,8 @@ pub(super) enum ExpertCommand {
         #[command(flatten)]
         arguments: ListArgs,
     },
-    /// Cancel an invocation that is queued, in progress, or waiting for a person.
+    /// Cancel an invocation that is queued, in progress, or waiting for a person; drop one that failed or was
+    /// escalated.
     #[command(after_help = "Example:\n  respool expert cancel inv-0123")]
     Cancel {
         /// The invocation, as `queue` shows it

@@ -1,5 +1,6 @@
 //! Puts the installed experts into service: the catalog and their hooks.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
@@ -34,24 +35,40 @@ pub(super) fn serve_experts(
         tracing::error!(target: "respool::expert", "experts are off: they need the store, which cannot be used");
         return None;
     };
-    tokio::spawn(keep_page(config.clone(), Arc::clone(&catalog), served.cloned(), abort.clone()));
+    let page = ExpertsPage {
+        config: config.clone(),
+        state_dir: settings.store.state_dir.clone(),
+        served: served.cloned(),
+    };
+    tokio::spawn(keep_page(page, Arc::clone(&catalog), abort.clone()));
     let secrets = HookSecrets::new(&settings.store.state_dir, config);
     Some(Arc::new(Hooks::new(catalog, store.clone(), secrets, config.clone())))
 }
 
-/// Keeps the catalog and `EXPERTS.md` current until `stop`.
-async fn keep_page(
+/// The sources of `EXPERTS.md` and of the file of readiness.
+struct ExpertsPage {
     config: ExpertsConfig,
-    catalog: Arc<Catalog>,
+    state_dir: PathBuf,
     served: Option<Arc<Experts>>,
-    stop: CancellationToken,
-) {
+}
+
+impl ExpertsPage {
+    fn write(&self, catalog: &Catalog) {
+        let served = self.served.as_deref();
+        write_agents_page(&self.config, catalog, served);
+        let checked = served.map(|experts| experts.readiness.last_check()).unwrap_or_default();
+        if let Err(error) = checked.write(&self.state_dir) {
+            tracing::warn!(target: "respool::expert", %error, "it cannot be written which experts are ready, so `respool expert list` may be wrong");
+        }
+    }
+}
+
+/// Keeps the catalog, `EXPERTS.md` and the file of readiness current until `stop`.
+async fn keep_page(page: ExpertsPage, catalog: Arc<Catalog>, stop: CancellationToken) {
+    let served = page.served.clone();
     // Only one task writes at a time, and the last one knows everything.
-    let page = Arc::new(Mutex::new((config, served.clone())));
-    let rewrite = move |catalog: &Catalog| {
-        let page = page.lock().unwrap_or_else(PoisonError::into_inner);
-        write_agents_page(&page.0, catalog, page.1.as_deref());
-    };
+    let page = Arc::new(Mutex::new(page));
+    let rewrite = move |catalog: &Catalog| page.lock().unwrap_or_else(PoisonError::into_inner).write(catalog);
     let (first, now) = (rewrite.clone(), Arc::clone(&catalog));
     let _ = tokio::task::spawn_blocking(move || first(&now)).await;
     let (again, shown, until) = (rewrite.clone(), Arc::clone(&catalog), stop.clone());

@@ -118,11 +118,14 @@ async fn late_consent_runs_recorded_inputs_once() {
     assert_eq!((waiting.len(), &waiting[0].1, waiting[0].0.run.as_str()), (1, &request, run.as_str()));
     assert_eq!(tools.asked(), [], "nothing ran without consent");
     let foreign = Decision { approved: vec!["other".into()], ..Decision::approve_all(&request, "anna") };
-    assert_eq!(respool.agents.decide_approval(&foreign).await, Err(DecideError::UnknownCall("other".into())));
+    let refused = respool.agents.decide_approval(&foreign).await.unwrap_err().describe_for("it");
+    let known = format!("the approval it has no call other. Its calls: {} (exec)", request.calls[0].id);
+    assert_eq!(refused, known);
     let consent = Decision::approve_all(&request, "anna");
     respool.agents.decide_approval(&consent).await.unwrap();
     let again = respool.agents.decide_approval(&Decision { approved: vec![], ..consent }).await;
-    assert!(matches!(again, Err(DecideError::NotWaiting(_))), "{again:?}");
+    let again = again.unwrap_err().describe_for("it");
+    assert!(again.starts_with("the approval it is over: it was approved by anna at 2"), "{again}");
     ends_as(&respool, &run, Status::Done).await;
     let made = [("exec".to_owned(), "send it".to_owned()), ("read".to_owned(), "a.txt".to_owned())];
     assert_eq!((tools.asked(), tools.approved()), (made.to_vec(), 1));
@@ -231,7 +234,10 @@ async fn drafts_never_run() {
     let request = awaited(waits);
     assert!(respool.agents.cancel_run(&run).await.unwrap());
     let late = respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await;
-    assert_eq!(late, Err(DecideError::NotWaiting(ApprovalState::Withdrawn)));
+    assert!(
+        matches!(&late, Err(DecideError::NotWaiting(row)) if row.state == ApprovalState::Withdrawn),
+        "{late:?}"
+    );
     assert_eq!(status(&respool, &run).await, Status::Cancelled);
 }
 
@@ -502,7 +508,8 @@ async fn command_line_decisions_reach_the_server() {
     assert!(is_done && said.ends_with("approved\n"), "{said}{problem}");
     let twice = ["reject", &request.id, &request.id];
     let (_, problem, is_done) = command(&config, &twice, Some("sk-root")).await;
-    assert!(!is_done && problem.matches("already").count() == 2, "each is tried: {problem}");
+    let over = "is over: 1 of its 2 calls were approved by operator_keys_env";
+    assert!(!is_done && problem.matches(over).count() == 2, "each is tried: {problem}");
     ends_as(&respool, &run, Status::Done).await;
     assert_eq!(tools.asked(), [("read".to_owned(), "a.txt".to_owned())], "only the approved call");
 }

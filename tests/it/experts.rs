@@ -115,6 +115,11 @@ fn commands_say_what_keeps_an_expert_from_being_ready() {
     let refused = it.refused(&["bind", "lending-desk", "shelf", "books", "--operation", "raed=look"]);
     assert!(refused.contains("has no operation \"raed\": did you mean \"read\"? it has read"), "{refused}");
     assert!(it.refused(&["bind", "lending-desk", "shel", "books"]).contains("did you mean \"shelf\"?"));
+    let fire = ["fire", "lendingdesk", "order", "--payload", "{}"];
+    for misspelt in [&["update", "lendng-desk"][..], &fire] {
+        let refused = it.refused(misspelt);
+        assert!(refused.contains("did you mean \"lending-desk\"?"), "{refused}");
+    }
     let (_, bound) = it.run(&["bind", "lending-desk", "shelf", "books", "--operation", "read=look"]);
     assert!(bound.contains("no [tools.mcp.books] in the configuration yet"), "{bound}");
     let shown = it.done(&["show", "lending-desk"]);
@@ -134,6 +139,34 @@ fn commands_say_what_keeps_an_expert_from_being_ready() {
     );
 }
 
+/// The server that docs/experts.md shows is bound and called for its tools.
+#[test]
+fn the_documented_program_is_a_tool() {
+    let page = include_str!("../../docs/experts.md");
+    let block = |language: &str, from: &str| {
+        let (_, after) = page.split_once(from).unwrap();
+        let (_, text) = after.split_once(&format!("```{language}\n")).unwrap();
+        text.split_once("```").unwrap().0.to_owned()
+    };
+    let it = Installation::new();
+    let heading = "### A program of your own as a tool";
+    fs::write(it.path("books.py"), block("python", heading)).unwrap();
+    let config = fs::read_to_string(it.path("respool.toml")).unwrap();
+    let server = block("toml", heading).replace("/home/kim/books.py", it.path("books.py").to_str().unwrap());
+    fs::write(it.path("respool.toml"), config + &server).unwrap();
+    it.edit("expert.yaml", "components:", "requires: {tools: [shelf]}\ncomponents:\n  tools: [shelf.yaml]");
+    let tool = "name: shelf\ndescription: d\noperations: [{name: find, description: d}, {name: lend, description: d}]\n";
+    fs::write(it.path("source/shelf.yaml"), tool).unwrap();
+    it.install();
+    it.done(&["bind", "lending-desk", "shelf", "books"]);
+    let found = it.done(&["validate", "lending-desk"]);
+    assert!(found.contains("bound: shelf → books"), "{found}");
+    assert!(found.contains("shelf.lend: books has no mcp:books/lend; it has mcp:books/find"), "{found}");
+    let config = fs::read_to_string(it.path("respool.toml")).unwrap();
+    fs::write(it.path("respool.toml"), config.replace("model = \"m\"\n", "")).unwrap();
+    assert!(it.refused(&["validate", "lending-desk"]).contains("not ready: experts have no model"));
+}
+
 /// The experts of a test: a directory for each command's configuration.
 struct Installation {
     root: tempfile::TempDir,
@@ -143,7 +176,10 @@ impl Installation {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().display();
-        let toml = format!("[experts]\ndir = \"{path}/experts\"\nworkspace = \"{path}/workspace\"\n");
+        let toml = format!(
+            "[[upstream]]\nurl = \"http://127.0.0.1:9\"\n\
+             [experts]\nmodel = \"m\"\ndir = \"{path}/experts\"\nworkspace = \"{path}/workspace\"\n"
+        );
         fs::write(root.path().join("respool.toml"), toml).unwrap();
         write_package(&root.path().join("source"));
         Self { root }

@@ -22,6 +22,7 @@ use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::served::Served;
 use crate::support::wait_until;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
@@ -521,7 +522,9 @@ async fn an_escalated_task_is_tried_again_by_a_person() {
     assert_eq!(until(store, &retried.id, is_over).await.state, EntryState::Done);
     assert_eq!(desk.effects(), ["create_note"], "what was done is kept");
     assert!(open_tasks(store, None, 10).await.unwrap().is_empty());
-    assert!(matches!(retry_task(store, "i1", None).await, Err(RetryError::Unknown(_))));
+    let again = retry_task(store, "i1:escalated", None).await.unwrap_err().to_string();
+    assert_eq!(again, format!("i1 was tried again as {}, which is done", retried.id));
+    assert!(matches!(retry_task(store, "i2", None).await, Err(RetryError::Unknown(_))));
     assert!(matches!(retry_task(store, &retried.id, None).await, Err(RetryError::Done(_))));
     respool.killed().await;
 }
@@ -948,6 +951,28 @@ impl Drop for HttpCrm {
     }
 }
 
+/// `expert list` had the readiness of an alert, which ends half a minute after its cause.
+#[tokio::test(flavor = "multi_thread")]
+async fn listed_experts_are_as_the_server_sees_them() {
+    let fake = FakeVllm::start([]).await;
+    let desk = Desk::new(&fake.url());
+    let server = HttpCrm::start(&desk).await;
+    let toml = HttpCrm::toml(&desk, &fake.url());
+    fs::write(desk.path("respool.toml"), &toml).unwrap();
+    let _served = Served::with_file(&toml, &[("PATH", &std::env::var("PATH").unwrap())]);
+    let shows = async |text: &str| {
+        let list = || String::from_utf8_lossy(&respool(&desk, &["list"]).stdout).into_owned();
+        wait_until(text, async || list().contains(text)).await;
+    };
+    shows("ready: crm → crm-fake, email → mail-fake").await;
+    drop(server);
+    shows("not ready: crm: its MCP server crm-fake cannot be reached").await;
+    let _server = HttpCrm::start(&desk).await;
+    let began = std::time::Instant::now();
+    shows("ready: crm → crm-fake, email → mail-fake").await;
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
 /// Events escalated, and an approval was used up without an effect, when a server behind a URL was away.
 #[tokio::test]
 async fn work_waits_for_http_servers() {
@@ -1015,6 +1040,10 @@ async fn experts_ignore_client_instructions_and_tools() {
     let ids: Vec<&str> =
         listed["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
     assert!(ids.contains(&"expert/sales-desk"), "{ids:?}");
+    let misspelt = json!({"model": "expert/sales-dsk", "messages": [{"role": "user", "content": "Hi"}]});
+    let reply = exchange(respool.address, &Request::chat(&misspelt)).await;
+    let error = reply.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(reply.status == 404 && error.contains("did you mean \"expert/sales-desk\"?"), "{error}");
     respool.killed().await;
 }
 
@@ -1071,6 +1100,7 @@ async fn the_command_line_runs_experts() {
     let text = |out: &Output| {
         format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
     };
+    fake.serve_models(&["gpt-oss-20b"]);
     let unbound = respool(&desk, &["validate", "sales-desk"]);
     assert_eq!(unbound.status.code(), Some(1));
     assert!(
@@ -1083,11 +1113,7 @@ async fn the_command_line_runs_experts() {
     assert_eq!(asked.status.code(), Some(1));
     assert!(text(&asked).contains("sales-desk is not ready: crm: it is not bound"), "{}", text(&asked));
     let wrong = respool(&desk, &["bind", "sales-desk", "calendar", "x"]);
-    assert!(
-        text(&wrong).contains("requires no tool \"calendar\": it requires crm, email"),
-        "{}",
-        text(&wrong)
-    );
+    assert!(text(&wrong).contains("requires no tool \"calendar\": it requires crm, email"), "{wrong:?}");
     for (tool, server) in [("crm", "crm-fake"), ("email", "mail-fake")] {
         let bound = respool(&desk, &["bind", "sales-desk", tool, server]);
         assert!(bound.status.success(), "{}", text(&bound));
@@ -1095,6 +1121,12 @@ async fn the_command_line_runs_experts() {
     let out = respool(&desk, &["validate", "sales-desk", "--format", "json"]);
     let found: Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{}", text(&out)));
     assert_eq!((&found["binding"]["ready"], out.status.code()), (&json!(true), Some(0)), "{found:#}");
+    // Regression: a model that no server has made each event fail, and the expert was called ready.
+    fake.serve_models(&["gpt-oss-120b"]);
+    let out = respool(&desk, &["validate", "sales-desk"]);
+    let lost = "not ready: no upstream lists the model \"gpt-oss-20b\": did you mean \"gpt-oss-120b\"?";
+    assert!(out.status.code() == Some(1) && text(&out).contains(lost), "{}", text(&out));
+    fake.serve_models(&["gpt-oss-20b"]);
     let mapped =
         respool(&desk, &["bind", "sales-desk", "crm", "crm-fake", "--operation", "get_deal=no_such"]);
     assert!(mapped.status.success());
@@ -1114,7 +1146,7 @@ async fn the_command_line_runs_experts() {
     }
     let dry = respool(&desk, &[&line[..], &["--payload", MOVE]].concat());
     let report: Value = serde_json::from_slice(&dry.stdout).unwrap_or_else(|_| panic!("{}", text(&dry)));
-    assert_eq!(report["end"], "done");
+    assert_eq!((&report["end"], &report["calls"][0]["outcome"]), (&json!("done"), &json!("not_called")));
     assert!(
         report["calls"][0]["result"]
             .as_str()

@@ -158,6 +158,18 @@ async fn letters_are_queued_once_by_sender() {
 }
 
 /// An event that was answered with 202 survives an immediate end of the process.
+/// A value of the wrong type ran silently.
+#[tokio::test]
+async fn senders_learn_what_a_payload_lacks() {
+    let bed = Bed::new().await;
+    let answer = async |body: Value| bed.post("order", &body).await.json()["data"][0]["warnings"].clone();
+    let wrong = "the input `message_id` must be of type string, but the payload has a number";
+    assert_eq!(answer(json!({"order_id": 1, "message_id": 7})).await, json!([wrong]));
+    let missing = "the payload has no value for the input `message_id`";
+    assert_eq!(answer(json!({"order_id": 2})).await, json!([missing]));
+    assert_eq!(answer(json!({"order_id": 3, "message_id": "m"})).await, Value::Null);
+}
+
 #[tokio::test]
 async fn what_is_accepted_survives_the_process() {
     let bed = Bed::new().await;

@@ -353,6 +353,11 @@ async fn calls_are_approved_one_by_one() {
     let decision: Decision = serde_json::from_str(&decided).unwrap();
     assert_eq!(decision.approved, [asked.calls[0].id.clone()]);
     assert_eq!((&*decision.by, decision.comment.as_deref()), ("root", Some("one is enough")));
+    let again = post(&respool, &path, &cookie, &form, "http://127.0.0.1").await;
+    assert_eq!(again.status, 409);
+    let again = again.text();
+    assert!(again.contains("1 of its 2 calls were approved by root at 2"), "{again}");
+    assert!(again.contains("Back to the approvals") && again.contains("/ui/runs"), "{again}");
     fake.wait_for_requests(2).await;
 }
 

@@ -1,6 +1,7 @@
 //! Tools of MCP servers, against a small strict server over both transports.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -113,6 +114,22 @@ async fn failed_servers_do_not_stop_respool() {
     fs::remove_file(folder.path().join("refuse")).unwrap();
     wait_until("it is started again", async || names(&tools).len() == 9).await;
     no_problems(&folder);
+}
+
+/// Regression: a broken pipe was given as the reason, and the program's own words were lost.
+#[tokio::test]
+async fn a_program_says_why_it_did_not_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("crm.py");
+    fs::write(&program, "#!/usr/bin/env no-such-python\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let toml = format!("mcp.crm.command = {:?}", program.display().to_string());
+    let config = config(&toml);
+    let sources = Sources::open(&config).unwrap();
+    sources.await_servers(["crm"], Duration::from_secs(30)).await;
+    let problem = sources.mcp_problem("crm").unwrap().text;
+    assert!(problem.contains("it did not start: it ended (exit status: 127); it said: "), "{problem}");
+    assert!(problem.contains("no-such-python") && !problem.contains('\n'), "{problem}");
 }
 
 #[tokio::test]

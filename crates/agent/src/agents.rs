@@ -54,11 +54,11 @@ pub enum DecideError {
     /// There is no such request.
     Unknown,
     /// It does not wait for a decision any more.
-    NotWaiting(ApprovalState),
+    NotWaiting(Box<ApprovalRow>),
     /// Its time has passed, which rejects the calls.
     TooLate,
-    /// The decision names a call that is not in the request.
-    UnknownCall(String),
+    /// The decision names a call that is not in the request, which has these.
+    UnknownCall(String, Vec<String>),
     /// The store cannot be used.
     Store(StoreError),
 }
@@ -68,14 +68,15 @@ impl DecideError {
     pub fn describe_for(self, id: &str) -> String {
         match self {
             Self::Unknown => format!("there is no approval {id} any more"),
-            Self::NotWaiting(ApprovalState::Applied) => format!(
-                "the approval {id} is over: it was decided, or its time ran out, and its run has gone on"
-            ),
-            Self::NotWaiting(state) => format!("the approval {id} is already {}", state.as_str()),
+            Self::NotWaiting(row) => {
+                format!("the approval {id} is over: {}", super::report::describe_end(&row))
+            }
             Self::TooLate => format!(
                 "the approval {id} came too late: its time has run out, and the package rejects its calls in that case"
             ),
-            Self::UnknownCall(call) => format!("the approval {id} has no call {call}"),
+            Self::UnknownCall(call, known) => {
+                format!("the approval {id} has no call {call}. Its calls: {}", known.join(", "))
+            }
             Self::Store(error) => error.0,
         }
     }
@@ -501,7 +502,8 @@ pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), D
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
     let is_known = |id: &&String| request.calls.iter().any(|call| call.id == **id);
     if let Some(unknown) = decision.approved.iter().find(|id| !is_known(id)) {
-        return Err(DecideError::UnknownCall(unknown.clone()));
+        let known = request.calls.iter().map(|call| format!("{} ({})", call.id, call.name)).collect();
+        return Err(DecideError::UnknownCall(unknown.clone(), known));
     }
     let text = serde_json::to_string(decision).unwrap_or_default();
     let late = match request.on_timeout {
@@ -513,10 +515,10 @@ pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), D
     }
     // Another decision may have come first.
     let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
-    Err(match row.map(|row| row.state) {
+    Err(match row {
         None => DecideError::Unknown,
         // Respool rejects the calls as soon as it works on the run.
-        Some(ApprovalState::Waiting) => DecideError::TooLate,
-        Some(state) => DecideError::NotWaiting(state),
+        Some(row) if row.state == ApprovalState::Waiting => DecideError::TooLate,
+        Some(row) => DecideError::NotWaiting(Box::new(row)),
     })
 }

@@ -10,7 +10,7 @@ use super::run::Run;
 use super::setup::Setup;
 use super::stored::restore;
 use super::transcript::Iteration;
-use store::{ApprovalRow, RunRow, StoredEvent, StoredRun};
+use store::{ApprovalRow, ApprovalState, RunRow, StoredEvent, StoredRun};
 
 /// The most characters of a title.
 const TITLE: usize = 60;
@@ -96,6 +96,26 @@ pub fn approval_row(row: &ApprovalRow) -> Value {
         });
     }
     body
+}
+
+/// Says how a request ended that waits no longer: what was decided, by whom and when.
+pub fn describe_end(row: &ApprovalRow) -> String {
+    let decision = row.decision.as_deref().and_then(|text| serde_json::from_str::<Decision>(text).ok());
+    let Some(decision) = decision else {
+        return match row.state {
+            ApprovalState::Withdrawn => "its run has ended, or goes on without it".to_owned(),
+            _ => "its time ran out".to_owned(),
+        };
+    };
+    let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
+    let (approved, all) = (decision.approved.len(), request.calls.len());
+    let what = match approved {
+        0 => "it was rejected".to_owned(),
+        _ if approved == all => "it was approved".to_owned(),
+        _ => format!("{approved} of its {all} calls were approved"),
+    };
+    let at = row.decided.map(|at| format!(" at {}", clock::format_time(at))).unwrap_or_default();
+    format!("{what} by {}{at}", decision.by)
 }
 
 /// Returns the same with the outcome of each approved call, as far as the run that made them says. `run`:
@@ -184,6 +204,33 @@ fn iteration(iteration: &Iteration) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ends_of_requests_name_who_decided() {
+        let check = |state: ApprovalState, approved: Option<&[&str]>, expected: &str| {
+            let calls: Vec<Value> =
+                ["a", "b"].map(|id| json!({"id": id, "name": id, "arguments": "", "problems": []})).into();
+            let row = ApprovalRow {
+                id: "r".into(),
+                run: "run".into(),
+                agent: "expert/desk".into(),
+                state,
+                requested: 0,
+                expires: None,
+                body: json!({"id": "r", "calls": calls, "reason": "", "expires": null}).to_string(),
+                decided: approved.map(|_| 1_795_223_698_000),
+                decision: approved
+                    .map(|ids| json!({"request": "r", "approved": ids, "by": "anna"}).to_string()),
+            };
+            assert_eq!(describe_end(&row), expected);
+        };
+        let at = "by anna at 2026-11-21T01:14:58Z";
+        check(ApprovalState::Decided, Some(&["a", "b"]), &format!("it was approved {at}"));
+        check(ApprovalState::Applied, Some(&["a"]), &format!("1 of its 2 calls were approved {at}"));
+        check(ApprovalState::Applied, Some(&[]), &format!("it was rejected {at}"));
+        check(ApprovalState::Applied, None, "its time ran out");
+        check(ApprovalState::Withdrawn, None, "its run has ended, or goes on without it");
+    }
 
     #[test]
     fn titles_are_one_short_line() {

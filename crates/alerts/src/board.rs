@@ -47,7 +47,11 @@ pub(super) struct Kept {
 
 /// The alerts of one server.
 #[derive(Debug, Default)]
-pub(super) struct Board(BTreeMap<(Rule, String), Open>);
+pub(super) struct Board {
+    alerts: BTreeMap<(Rule, String), Open>,
+    /// When findings were taken last.
+    last_look: u64,
+}
 
 impl Board {
     /// Takes the findings of now; returns the message that is due now, if there is one.
@@ -58,12 +62,13 @@ impl Board {
         pace: Pace,
         silences: &Silences,
     ) -> Option<Message> {
+        self.last_look = now;
         for Finding { rule, subject, what, is_worse } in findings {
             if rule == Rule::UpstreamDown {
                 // Its requests fail for the same reason.
-                self.0.remove(&(Rule::CircuitOpen, subject.clone()));
+                self.alerts.remove(&(Rule::CircuitOpen, subject.clone()));
             }
-            let open = self.0.entry((rule, subject)).or_insert(Open {
+            let open = self.alerts.entry((rule, subject)).or_insert(Open {
                 since: now,
                 seen: now,
                 sent: None,
@@ -87,7 +92,7 @@ impl Board {
             // A rule of another version cannot be watched any more.
             let Some(rule) = Rule::from_name(&rule) else { continue };
             let new = Open { since, seen: now, sent: Some(sent), what, is_worse };
-            let open = self.0.entry((rule, subject)).or_insert(new);
+            let open = self.alerts.entry((rule, subject)).or_insert(new);
             if open.sent.is_none() {
                 (open.since, open.sent, open.is_worse) = (since, Some(sent), open.is_worse || is_worse);
             }
@@ -97,8 +102,8 @@ impl Board {
     /// Takes the alerts that are over from the board. One that was never sent has no message.
     fn take_resolved(&mut self, now: u64) -> Vec<Entry> {
         let over: Vec<_> =
-            self.0.iter().filter(|(_, open)| open.is_over(now)).map(|(key, _)| key.clone()).collect();
-        let taken = over.into_iter().filter_map(|key| Some((self.0.remove(&key)?, key)));
+            self.alerts.iter().filter(|(_, open)| open.is_over(now)).map(|(key, _)| key.clone()).collect();
+        let taken = over.into_iter().filter_map(|key| Some((self.alerts.remove(&key)?, key)));
         taken
             .filter(|(open, _)| open.sent.is_some())
             .map(|(open, (rule, subject))| Entry {
@@ -120,11 +125,11 @@ impl Board {
             Some(sent) => sent + pace.repeat <= now,
         };
         let is_audible = |(rule, subject): &(Rule, String)| !silences.covers(*rule, subject, now);
-        if !self.0.iter().any(|(key, open)| holds(open) && is_due(open) && is_audible(key)) {
+        if !self.alerts.iter().any(|(key, open)| holds(open) && is_due(open) && is_audible(key)) {
             return Vec::new();
         }
         let mut entries = Vec::new();
-        for (key, open) in &mut self.0 {
+        for (key, open) in &mut self.alerts {
             if !holds(open) || !is_audible(key) || !(open.sent.is_none() || is_due(open)) {
                 continue;
             }
@@ -137,7 +142,7 @@ impl Board {
         entries
     }
 
-    /// Returns the alerts that hold.
+    /// Returns the alerts that hold. Those that a person has dealt with are left out at once.
     pub(super) fn open(&self, now: u64, silences: &Silences) -> Vec<OpenAlert> {
         let one = |((rule, subject), open): (&(Rule, String), &Open)| {
             let mut alert = OpenAlert {
@@ -151,8 +156,16 @@ impl Board {
             silences.mark_alert(&mut alert, now);
             alert
         };
-        self.0.iter().filter(|(_, open)| !open.is_over(now)).map(one).collect()
+        let holds = |((rule, _), open): &(&(Rule, String), &Open)| {
+            !open.is_over(now) && (open.seen == self.last_look || !is_ended_by_person(*rule))
+        };
+        self.alerts.iter().filter(holds).map(one).collect()
     }
+}
+
+/// Returns true for a rule whose findings end by a person's decision, and do not come and go.
+fn is_ended_by_person(rule: Rule) -> bool {
+    matches!(rule, Rule::ApprovalWaiting | Rule::TaskEscalated | Rule::TaskFailed | Rule::DeadLetter)
 }
 
 impl Open {
@@ -195,6 +208,21 @@ mod tests {
         assert_eq!(sent(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
         assert_eq!(sent(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
         assert_eq!(sent(&mut board, later + 90_000, &[], pace()), [""; 0]);
+    }
+
+    /// Regression: `alerts` went on asking for an approval that had been given.
+    #[test]
+    fn decided_requests_are_listed_no_longer() {
+        let mut board = Board::default();
+        let both = [found(Rule::ApprovalWaiting, "a"), found(Rule::UpstreamDown, "box")];
+        let listed = |board: &Board, now| {
+            let open = board.open(now, &Silences::default());
+            open.into_iter().map(|alert| alert.subject).collect::<Vec<_>>()
+        };
+        sent(&mut board, 1_000, &both, pace());
+        assert_eq!(listed(&board, 2_000).len(), 2);
+        sent(&mut board, 6_000, &[], pace());
+        assert_eq!(listed(&board, 6_000), ["box"], "a server may be away again in a moment");
     }
 
     /// Regression: an alert that was sent before a restart never ended.

@@ -21,7 +21,7 @@ use super::model_access::{ModelAccess, ModelAccesses};
 use super::readiness::{Checked, Readiness};
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
-use openexperts::{Bindings, Package, Process, label::MODEL_PREFIX, outputs};
+use openexperts::{Bindings, Package, Process, label::MODEL_PREFIX, outputs, suggest_nearest};
 
 /// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
@@ -232,6 +232,14 @@ impl Experts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
+    /// Returns the error about a name that no expert has.
+    pub fn unknown_expert(&self, name: &str) -> ExpertError {
+        let names = self.names();
+        let near = suggest_nearest(name, names.iter().map(String::as_str));
+        let list = "`respool expert list` shows the installed experts";
+        format!("no expert {name:?} is installed: {near}{list}").into()
+    }
+
     /// Returns their names as models, each with the model that it uses.
     pub fn model_names(&self) -> Vec<(String, String)> {
         let model = |name: &String| (format!("{MODEL_PREFIX}{name}"), self.model_access(name).model_id);
@@ -277,9 +285,7 @@ impl Experts {
         process: &str,
         payload: Value,
     ) -> Result<Invocation, ExpertError> {
-        let expert = self.get(name).ok_or_else(|| {
-            format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
-        })?;
+        let expert = self.get(name).ok_or_else(|| self.unknown_expert(name))?;
         let Some(found) = expert.package.process(process) else {
             let known = expert.package.processes.items.iter().map(|one| one.name.value.as_str());
             let known = known.collect::<Vec<_>>().join(", ");

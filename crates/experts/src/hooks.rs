@@ -66,6 +66,8 @@ pub struct Accepted {
     pub id: String,
     /// It was accepted before, as this entry.
     pub is_duplicate: bool,
+    /// The faults of its payload, for people.
+    pub warnings: Vec<String>,
 }
 
 impl Hooks {
@@ -130,7 +132,7 @@ impl Hooks {
         let invocations = events.into_iter().enumerate().map(|(index, payload)| {
             let delivery = signed.map(|id| format!("{id}#{index}"));
             let event = Event { id: new_id(), payload, delivery, at: now };
-            let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
+            let invocation = invocation(&snapshot.package, &snapshot.digest, trigger, event);
             for warning in &invocation.warnings {
                 tracing::warn!(
                     target: "respool::expert", expert = snapshot.name(), trigger = trigger.name.value, entry = invocation.id, "{warning}"
@@ -207,16 +209,18 @@ async fn queue_all(
     invocations: impl IntoIterator<Item = Invocation>,
     remembered: Duration,
 ) -> Result<Vec<Accepted>, StoreError> {
-    let entries: Vec<NewEntry> =
-        invocations.into_iter().map(|invocation| invocation.into_entry(remembered)).collect();
+    let (warnings, entries): (Vec<Vec<String>>, Vec<NewEntry>) = invocations
+        .into_iter()
+        .map(|invocation| (invocation.warnings.clone(), invocation.into_entry(remembered)))
+        .unzip();
     if entries.is_empty() {
         return Ok(Vec::new());
     }
     let ids: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
     let queued = queue.enqueue_all(entries).await?;
-    let accepted = ids.into_iter().zip(queued).map(|(id, what)| match what {
-        Enqueued::Accepted => Accepted { id, is_duplicate: false },
-        Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true },
+    let accepted = ids.into_iter().zip(queued).zip(warnings).map(|((id, what), warnings)| match what {
+        Enqueued::Accepted => Accepted { id, is_duplicate: false, warnings },
+        Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true, warnings: Vec::new() },
     });
     Ok(accepted.collect())
 }
@@ -249,12 +253,11 @@ pub async fn fire_trigger(
         None if found.kind == Some(TriggerKind::Cron) => vec![clock_payload(found, now, now)?],
         None => return Err(format!("the trigger {trigger} needs a payload: give one with --payload").into()),
     };
-    let manifest = &snapshot.package.manifest;
     let invocations: Vec<Invocation> = payloads
         .into_iter()
         .map(|payload| {
             let event = Event { id: new_id(), payload, delivery: None, at: now };
-            Invocation { dedupe: None, ..invocation(manifest, &snapshot.digest, found, event) }
+            Invocation { dedupe: None, ..invocation(&snapshot.package, &snapshot.digest, found, event) }
         })
         .collect();
     if let Some(process) = snapshot.package.process(&found.process.value) {

@@ -27,6 +27,7 @@ use openexperts::{
     grants::{self, VersionStep},
     load, name,
     own_files::{BINDINGS, MARK, is_clutter, is_reserved},
+    suggest_nearest,
 };
 use wire::digest::{hex, sha256};
 
@@ -303,8 +304,10 @@ impl Library {
             .into());
         }
         let dir = self.dir.display();
+        let names: Vec<String> = all.iter().map(Installed::owner).collect();
+        let near = suggest_nearest(name, names.iter().map(String::as_str));
         Err(format!(
-            "no expert {name:?} is installed in {dir}; `respool expert list` shows the installed experts"
+            "no expert {name:?} is installed in {dir}: {near}`respool expert list` shows the installed experts"
         )
         .into())
     }

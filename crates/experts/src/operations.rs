@@ -122,15 +122,21 @@ impl Operations {
         }
     }
 
-    /// Describes a call that a dry run does not make: it executes only `auto` operations that read.
+    /// Returns true if calls of this name are not made: a dry run executes only `auto` operations that read.
+    pub(super) fn is_left_out(&self, name: &str) -> bool {
+        self.find_named(name).and_then(Result::ok).is_some_and(|(_, operation)| !self.executes(&operation))
+    }
+
+    fn executes(&self, operation: &OfferedOperation) -> bool {
+        !self.is_dry || self.tier(operation) == Tier::Auto && operation.spec.is_repeatable
+    }
+
+    /// Describes a call that is not made.
     fn dry_answer(&self, operation: &OfferedOperation, invocation: &Invocation) -> Option<String> {
-        if !self.is_dry {
+        if self.executes(operation) {
             return None;
         }
         let tier = self.tier(operation);
-        if tier == Tier::Auto && operation.spec.is_repeatable {
-            return None;
-        }
         let arguments = Value::Object(invocation.arguments.clone());
         Some(format!(
             "[dry run: {} ({tier}) was not called; its inputs would be {arguments}. Go on as if it had worked]",

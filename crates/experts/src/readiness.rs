@@ -1,17 +1,40 @@
 //! Which experts were ready at the last check, and why the others were not. Written by `experts`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::{Mutex, PoisonError};
+use std::{fs, io};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
+use super::atomic;
+
+/// The file in the state directory that has the outcome of the last check.
+const FILE: &str = "experts-readiness.json";
+
 /// The outcome of a check of all experts.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Checked {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checked {
     /// The names of those that are ready.
-    pub(super) ready: BTreeSet<String>,
+    pub ready: BTreeSet<String>,
     /// Why the others are not, by name. One whose server is starting is in neither.
-    pub(super) not_ready: BTreeMap<String, String>,
+    pub not_ready: BTreeMap<String, String>,
+}
+
+impl Checked {
+    /// Reads what the respool that uses this state directory has written; `None` where none has.
+    pub fn read(state_dir: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(state_dir.join(FILE)).ok()?).ok()
+    }
+
+    /// Writes it for commands to read.
+    ///
+    /// # Errors
+    /// When the state directory cannot be written.
+    pub fn write(&self, state_dir: &Path) -> io::Result<()> {
+        atomic::write_file(&state_dir.join(FILE), serde_json::to_string(self)?.as_bytes())
+    }
 }
 
 /// The readiness of the experts in service.
@@ -31,6 +54,8 @@ impl Readiness {
                     tracing::warn!(target: "respool::expert", expert, why, "an expert is not ready; its events wait");
                 }
             }
+        }
+        if *last != checked {
             self.changed.notify_one();
         }
         *last = checked;
@@ -46,6 +71,11 @@ impl Readiness {
     /// starting.
     pub fn why_not_ready(&self, name: &str) -> Option<String> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner).not_ready.get(name).cloned()
+    }
+
+    /// Returns the outcome of the last check.
+    pub fn last_check(&self) -> Checked {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the experts that are not ready, each with the reason.

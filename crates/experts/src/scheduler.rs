@@ -221,7 +221,8 @@ impl Scheduler {
         let Some((snapshot, trigger)) = found else { return Ok(false) };
         let payload = json!({"scheduled_at": armed.schedule.format_time(time), "fired_at": armed.schedule.format_time(now)});
         let event = Event { id: new_id(), payload, delivery: None, at: now };
-        let invocation = invocation(&snapshot.package.manifest, &snapshot.digest, trigger, event);
+        let invocation = invocation(&snapshot.package, &snapshot.digest, trigger, event);
+        let warnings = invocation.warnings.join("; ");
         let clock = Some(ClockTime { clock: armed.clock.clone(), time });
         let entry = NewEntry { clock, ..invocation.into_entry(Duration::ZERO) };
         let queued = self.queue.enqueue(entry).await?;
@@ -231,6 +232,9 @@ impl Scheduler {
             tracing::info!(
                 target: "respool::expert", expert = key.expert, trigger = key.trigger, scheduled_at = armed.schedule.format_time(time), "a cron trigger fires"
             );
+            if !warnings.is_empty() {
+                tracing::warn!(target: "respool::expert", expert = key.expert, trigger = key.trigger, "{warnings}");
+            }
         }
         Ok(is_first)
     }

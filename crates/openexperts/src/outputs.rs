@@ -45,9 +45,45 @@ pub fn check_inputs(declared: &[Parameter], inputs: &Value) -> Vec<String> {
     faults.collect()
 }
 
+/// Lists the inputs that are not of their declared type, as [`check_inputs`] does, for a log: without values.
+pub fn describe_misfits(declared: &[Parameter], inputs: &Value) -> Vec<String> {
+    let given = declared.iter().map(|parameter| (parameter, &inputs[&parameter.name]));
+    let misfits = given.filter(|(_, value)| !value.is_null()).filter_map(|(parameter, value)| {
+        let name = &parameter.name;
+        if !has_type(parameter, value) {
+            let (kind, given) = (&parameter.kind, type_name(value));
+            return Some(format!("the input `{name}` must be of type {kind}, but the payload has {given}"));
+        }
+        let options = || parameter.options.join(", ");
+        (!is_listed(parameter, value))
+            .then(|| format!("the input `{name}` must be one of {}, but the payload has another", options()))
+    });
+    misfits.collect()
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
 fn find_fault(parameter: &Parameter, value: &Value) -> Option<String> {
     let (name, kind) = (&parameter.name, parameter.kind.as_str());
-    let fits = match kind {
+    if !has_type(parameter, value) {
+        return Some(format!("`{name}` must be of type {kind}"));
+    }
+    let written = written_value(value);
+    (!is_listed(parameter, value))
+        .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
+}
+
+fn has_type(parameter: &Parameter, value: &Value) -> bool {
+    match parameter.kind.as_str() {
         "string" => value.is_string(),
         "number" => value.is_number(),
         "integer" => value.is_i64() || value.is_u64(),
@@ -55,14 +91,15 @@ fn find_fault(parameter: &Parameter, value: &Value) -> Option<String> {
         "object" => value.is_object(),
         "array" => value.is_array(),
         _ => true,
-    };
-    if !fits {
-        return Some(format!("`{name}` must be of type {kind}"));
     }
-    let written = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    let is_listed = parameter.options.is_empty() || parameter.options.contains(&written);
-    (!is_listed)
-        .then(|| format!("`{name}` is {written:?}, but it must be one of {}", parameter.options.join(", ")))
+}
+
+fn is_listed(parameter: &Parameter, value: &Value) -> bool {
+    parameter.options.is_empty() || parameter.options.contains(&written_value(value))
+}
+
+fn written_value(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Returns the JSON Schema of declared values, all optional.
@@ -125,6 +162,13 @@ mod tests {
             "`copies` must be of type integer, but it is 1.5",
         ];
         assert_eq!(faults(json!({"title": 1, "copies": 1.5})), expected);
+        let [misfit] = &describe_misfits(&declared, &json!({"title": ["secret"], "copies": 2}))[..] else {
+            panic!("one")
+        };
+        assert_eq!(misfit, "the input `title` must be of type string, but the payload has an array");
+        let level = Parameter { options: vec!["high".into()], ..declared[0].clone() };
+        let [misfit] = &describe_misfits(&[level], &json!({"title": "secret"}))[..] else { panic!("one") };
+        assert_eq!(misfit, "the input `title` must be one of high, but the payload has another");
     }
 
     fn declared() -> Vec<Parameter> {

@@ -13,7 +13,6 @@ use super::app::App;
 use super::metered_request::MeteredRequest;
 use super::own_route::{begin_own_record, finish_response, store_failed};
 use ::agent::{ApprovalRequest, DecideError, Decision, approval_details, report};
-use store::ApprovalState;
 use wire::{ApiError, ErrorCode};
 
 /// The most requests in the list.
@@ -122,16 +121,9 @@ async fn read_decision(request: Request, asked: &ApprovalRequest, by: String) ->
 fn decide_error(id: &str, error: DecideError) -> ApiError {
     match error {
         DecideError::Unknown => unknown_approval(id),
-        DecideError::NotWaiting(state) => {
-            let what = match state {
-                ApprovalState::Withdrawn => "its run has ended or continues without it",
-                _ => "it has already been decided, and the first decision counts",
-            };
-            ApiError::new(
-                409,
-                ErrorCode::ApprovalNotWaiting,
-                format!("the approval `{id}` is no longer waiting: {what}"),
-            )
+        DecideError::NotWaiting(row) => {
+            let what = format!("the approval `{id}` is no longer waiting: {}", report::describe_end(&row));
+            ApiError::new(409, ErrorCode::ApprovalNotWaiting, what)
         }
         DecideError::TooLate => {
             let what = format!(
@@ -139,9 +131,8 @@ fn decide_error(id: &str, error: DecideError) -> ApiError {
             );
             ApiError::new(409, ErrorCode::ApprovalNotWaiting, what)
         }
-        DecideError::UnknownCall(call) => {
-            let what =
-                format!("the approval `{id}` has no call `{call}`; GET /v1/approvals/{id} lists its calls");
+        DecideError::UnknownCall(call, known) => {
+            let what = format!("the approval `{id}` has no call `{call}`. Its calls: {}", known.join(", "));
             ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("approve")
         }
         DecideError::Store(error) => store_failed(error),

@@ -69,7 +69,14 @@ pub(super) async fn answer_not_found(State(app): State<App>, request: Request) -
 }
 
 fn accepted_json(accepted: &[Accepted]) -> Value {
-    let one = |one: &Accepted| json!({"id": one.id, "status": if one.is_duplicate { "duplicate" } else { "accepted" }});
+    let one = |one: &Accepted| {
+        let status = if one.is_duplicate { "duplicate" } else { "accepted" };
+        let mut shown = json!({"id": one.id, "status": status});
+        if !one.warnings.is_empty() {
+            shown["warnings"] = one.warnings.clone().into();
+        }
+        shown
+    };
     json!({"object": "list", "data": accepted.iter().map(one).collect::<Vec<_>>()})
 }
 

@@ -11,7 +11,7 @@ use url::form_urlencoded;
 use super::app::App;
 use super::approvals::operator_name;
 use super::own_route::{begin_own_record, finish_response, store_failed};
-use experts::{MessageKind, message_json};
+use experts::{MessageKind, message_json, read_message, read_outbox};
 use store::{MessageFilter, Store};
 use wire::{ApiError, ErrorCode};
 
@@ -26,7 +26,7 @@ pub(super) async fn list_messages(State(app): State<App>, request: Request) -> R
     let listed = async {
         requester?;
         let filter = read_filter(&query)?;
-        let rows = require_store(&app)?.messages(filter, MOST).await.map_err(store_failed)?;
+        let rows = read_outbox(require_store(&app)?, filter, MOST).await.map_err(store_failed)?;
         let rows: Vec<Value> = rows.iter().map(message_json).collect();
         Ok(json!({"object": "list", "data": rows}))
     };
@@ -42,7 +42,7 @@ pub(super) async fn get_message(
         (begin_own_record(&app, &request, "GET /v1/outbox/{id}", "outbox"), operator_name(&request));
     let found = async {
         requester?;
-        let row = require_store(&app)?.message(&id).await.map_err(store_failed)?;
+        let row = read_message(require_store(&app)?, &id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown_message(&id))
     };
     finish_response(found.await, &record)

@@ -168,6 +168,8 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     )));
     if let Some(event) = event {
         say(&flat_text(&event_line(event)));
+        let warnings = event["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        warnings.for_each(|warning| say(&flat_text(&format!("    warning: {warning}"))));
     }
     for call in &request.calls {
         say(&flat_text(&format!("    {} {}", call.name, call.arguments)));

@@ -10,7 +10,7 @@ use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
 use crate::config::Loaded;
 use crate::expert::{Catalog, fire_trigger as queue_event};
-use crate::openexperts::visible;
+use crate::openexperts::{suggest_nearest, visible};
 use crate::store::Store;
 
 /// Fires a trigger. `payload`: JSON, or `@FILE`; `None`: the payload of a clock.
@@ -23,9 +23,11 @@ pub(super) fn fire_by_hand(
     let experts = &loaded.settings.experts;
     let catalog = Catalog::open(&experts.dir);
     let snapshot = catalog.get(name).ok_or_else(|| {
+        let current = catalog.current();
+        let near = suggest_nearest(name, current.experts.keys().map(String::as_str));
+        let dir = experts.dir.display();
         format!(
-            "no expert {name:?} that loads is installed in {}; `respool expert list` shows the installed experts",
-            experts.dir.display()
+            "no expert {name:?} that loads is installed in {dir}: {near}`respool expert list` shows the installed experts"
         )
     })?;
     let payload = payload.map(read_payload).transpose()?;

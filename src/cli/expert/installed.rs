@@ -8,15 +8,14 @@ use serde_json::{Value, json};
 
 use super::output::OutputFormat;
 use super::package::fetch_package;
-use crate::alerts::{Rule, read_open};
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::cli::running::{find_listener, is_answering};
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Settings;
 use crate::expert::{
-    CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace, Source,
-    prepare_state,
+    Checked, CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace,
+    Source, prepare_state,
 };
 use crate::openexperts::{
     BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Schedule, Tier, Trigger, TriggerKind,
@@ -148,17 +147,20 @@ fn expert_line(settings: &Settings, installed: &Installed, library: &Library) ->
     }
 }
 
-/// Says whether the tools of a package are bound, and to what. The servers are not asked.
+/// Says whether an expert is ready, as the running respool sees it, and to what its tools are bound. Without
+/// one, the servers are not asked.
 fn describe_readiness(settings: &Settings, checked: &CheckedBindings, package: &Package) -> String {
     let entry = RegistryEntry::from_bindings(package, checked);
     if let Some(why) = why_not_ready(settings, checked, &entry) {
         return format!("not ready: {}", one_line(&why));
     }
     let bound: Vec<String> = entry.bound.iter().map(|(tool, target)| format!("{tool} → {target}")).collect();
-    if bound.is_empty() {
-        "ready".to_owned()
-    } else {
-        one_line(&format!("bound, servers not asked: {}", bound.join(", ")))
+    let name = &package.manifest.name.value;
+    let is_ready = bound.is_empty() || checked_in_service(settings).is_some_and(|it| it.ready.contains(name));
+    match (is_ready, bound.join(", ")) {
+        (true, bound) if bound.is_empty() => "ready".to_owned(),
+        (true, bound) => one_line(&format!("ready: {bound}")),
+        (false, bound) => one_line(&format!("bound, servers not asked: {bound}")),
     }
 }
 
@@ -192,16 +194,12 @@ fn why_not_ready(settings: &Settings, checked: &CheckedBindings, entry: &Registr
         .clone()
         .or_else(|| unknown().map(missing))
         .or_else(|| checked.bindings.tools.iter().find_map(no_program))
-        .or_else(|| problem_in_service(settings, name))
+        .or_else(|| checked_in_service(settings)?.not_ready.remove(name))
 }
 
-/// Returns why the running `respool serve` says that an expert is not ready.
-fn problem_in_service(settings: &Settings, name: &str) -> Option<String> {
-    let open = read_open(&settings.store.state_dir, clock::now())?;
-    let alert = open
-        .into_iter()
-        .find(|alert| alert.rule == Rule::ExpertNotReady.as_str() && alert.subject == name)?;
-    is_answering(&find_listener(settings)).then_some(alert.what)
+/// Returns what the running `respool serve` found when it last checked its experts.
+fn checked_in_service(settings: &Settings) -> Option<Checked> {
+    Checked::read(&settings.store.state_dir).filter(|_| is_answering(&find_listener(settings)))
 }
 
 fn one_line(text: &str) -> String {

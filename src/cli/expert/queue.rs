@@ -13,7 +13,9 @@ use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Loaded;
-use crate::expert::{Invocation, Retried, message_json, open_tasks, retry_task};
+use crate::expert::{
+    Invocation, Retried, drop_task, message_json, open_tasks, read_message, read_outbox, retry_task,
+};
 use crate::openexperts::visible;
 use crate::store::{EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
@@ -38,8 +40,9 @@ pub(in crate::cli) enum DeadLettersCommand {
         id: String,
     },
     /// Execute a dead letter again, at the end of its lane, without the operations that may have succeeded.
-    #[command(after_help = "Example:\n  respool expert dead-letters replay LETTER")]
-    Replay {
+    #[command(after_help = "Example:\n  respool expert dead-letters retry LETTER")]
+    #[command(alias = "replay")]
+    Retry {
         /// The dead letter, as `list` shows it
         id: String,
     },
@@ -118,7 +121,9 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
         let line = |(row, before): &(EntryRow, Option<String>)| {
             let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
             let problem = problem_of(row).map(|why| format!("  {} is not ready: {why}", row.queue));
-            let retry = retry_command(row).map(|command| format!("  try it again: {command}"));
+            let retry = retry_command(row).map(|command| {
+                format!("  try it again: {command}; drop it: respool expert cancel {}", row.id)
+            });
             format!("{}{behind}{}{}", entry_line(row), problem.unwrap_or_default(), retry.unwrap_or_default())
         };
         arguments.print_rows(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
@@ -156,13 +161,21 @@ fn entry_json(row: &EntryRow) -> Value {
         "ended": row.ended.map(clock::format_time)})
 }
 
-/// Ends an invocation, and its run where it has one.
+/// Ends an invocation, and its run where it has one. One that failed or was escalated is dropped.
 pub(super) fn cancel_invocation(config: &Loaded, id: &str) -> Result<(), Failure> {
     with_store(config, async |store| {
-        let is_ended = cancel_entry(&store, id).await?;
-        say(&format!("{id} {}", if is_ended { "is cancelled" } else { "is being cancelled" }));
+        say(&end_invocation(&store, id).await?);
         Ok(())
     })
+}
+
+async fn end_invocation(store: &Store, id: &str) -> Result<String, Failure> {
+    let is_over = store.entry(id).await?.is_some_and(|row| EntryState::REPLAYABLE.contains(&row.state));
+    if is_over && drop_task(store, id).await? {
+        return Ok(format!("{id} is dropped: it needs you no longer"));
+    }
+    let is_ended = cancel_entry(store, id).await?;
+    Ok(format!("{id} {}", if is_ended { "is cancelled" } else { "is being cancelled" }))
 }
 
 /// Cancels an entry that has not ended. False when a process works on its run: that process ends both.
@@ -205,11 +218,11 @@ fn entry_line(row: &EntryRow) -> String {
 }
 
 pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Result<(), Failure> {
-    if let DeadLettersCommand::Replay { id } = &command {
+    if let DeadLettersCommand::Retry { id } = &command {
         return retry_invocation(config, id, None);
     }
     with_store(config, async |store| match command {
-        DeadLettersCommand::Replay { .. } => Ok(()),
+        DeadLettersCommand::Retry { .. } => Ok(()),
         DeadLettersCommand::List { expert, arguments } => {
             let rows = store.entries(expert.as_deref(), EntryState::DeadLetter, MOST).await?;
             let noun = Noun("dead letter", "dead letters");
@@ -265,9 +278,9 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
         }
         OutboxCommand::Show { id } => {
             let of_invocation = MessageFilter { entry: Some(id.clone()), ..MessageFilter::default() };
-            let rows = match store.message(&id).await? {
+            let rows = match read_message(&store, &id).await? {
                 Some(row) => vec![row],
-                None => store.messages(of_invocation, MOST).await?,
+                None => read_outbox(&store, of_invocation, MOST).await?,
             };
             if rows.is_empty() {
                 return Err(no_message(&id).into());
@@ -280,7 +293,7 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
                 say(&format!("{id} is done"));
                 return Ok(());
             }
-            let row = store.message(&id).await?.ok_or_else(|| no_message(&id))?;
+            let row = read_message(&store, &id).await?.ok_or_else(|| no_message(&id))?;
             let since =
                 row.delivered.map(|at| format!(" since {}", clock::format_time(at))).unwrap_or_default();
             say(&format!("{id} was already delivered or done{since}"));
@@ -306,7 +319,7 @@ async fn list_messages(
     arguments: &ListArgs,
 ) -> Result<(), Failure> {
     let filter = MessageFilter { expert, kind, entry: None };
-    let rows = store.messages(filter, MOST).await?;
+    let rows = read_outbox(store, filter, MOST).await?;
     arguments.print_rows(rows, Noun("message", "messages"), |row| row.created, message_json, message_line);
     Ok(())
 }
@@ -341,7 +354,8 @@ mod tests {
 
     use super::*;
     use crate::store::{
-        Append, ClaimRequest, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status, StoreConfig,
+        Append, ClaimRequest, EntryEnd, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status,
+        StoreConfig,
     };
 
     /// An entry that is claimed and whose run waits for a person.
@@ -387,6 +401,24 @@ mod tests {
         assert!(message_line(&row).ends_with("unknown whether it took effect: crm.create_note"));
         row.message.body = json!({"result": {}}).to_string();
         assert!(message_line(&row).ends_with("  waits"));
+    }
+
+    /// No command dropped a task that failed, and `queue` went on listing it.
+    #[tokio::test]
+    async fn failed_tasks_are_dropped() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
+        let store = Store::open(&config).unwrap();
+        for (id, end) in [("fails", EntryEnd::Failed), ("dies", EntryEnd::DeadLetter)] {
+            let lease = asking(&store, id).await;
+            end_run(&store, id, Status::Failed).await;
+            assert!(store.complete(&lease, end, "no such deal".into()).await.unwrap());
+            assert_eq!(open_tasks(&store, None, 10).await.unwrap().len(), 1, "{id}");
+            let dropped = format!("{id} is dropped: it needs you no longer");
+            assert_eq!(end_invocation(&store, id).await.unwrap(), dropped);
+            assert!(open_tasks(&store, None, 10).await.unwrap().is_empty(), "{id}");
+            assert!(end_invocation(&store, id).await.is_err(), "{id}");
+        }
     }
 
     /// The run of a woken invocation waited for ever, and its files were never deleted.

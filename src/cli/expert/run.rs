@@ -41,9 +41,7 @@ pub(super) fn send_message(config: &Loaded, name: &str, message: &str) -> Result
 async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failure> {
     let experts = app.experts.as_ref().ok_or_else(|| NO_MODEL.to_owned())?;
     experts.await_servers(name, FIRST_START).await;
-    let agent = experts.agent(name).ok_or_else(|| {
-        format!("no expert {name:?} is installed; `respool expert list` shows the installed experts")
-    })?;
+    let agent = experts.agent(name).ok_or_else(|| experts.unknown_expert(name))?;
     if let Some(why) = experts.describe_hold(name) {
         return Err(Failure::Failed(why));
     }

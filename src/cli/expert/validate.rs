@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use super::model_check::{ModelCheck, check_model};
 use super::output::OutputFormat;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
@@ -60,7 +61,11 @@ fn validate_installed(config: &Configuration, name: &str, format: OutputFormat) 
     if installed.loaded.package.is_none() {
         return print_findings(&installed.loaded, format);
     }
-    let found = new_runtime()?.block_on(check_bindings(config, &installed))?;
+    let found = new_runtime()?.block_on(async {
+        let mut found = check_bindings(config, &installed).await?;
+        add_model(&mut found, check_model(config, &installed.owner()).await?);
+        Ok::<_, Failure>(found)
+    })?;
     let is_ready = found["ready"] == true;
     match format {
         OutputFormat::Json => {
@@ -83,7 +88,7 @@ fn validate_installed(config: &Configuration, name: &str, format: OutputFormat) 
         (true, _) => Ok(()),
         (false, OutputFormat::Json) => Err(Failure::Reported),
         (false, OutputFormat::Text) => Err(Failure::Failed(format!(
-            "{name} is not ready: its triggers are held until the problems above are gone"
+            "{name} is not ready: its events wait or fail until the problems above are gone"
         ))),
     }
 }
@@ -114,6 +119,19 @@ async fn check_bindings(config: &Configuration, installed: &Installed) -> Result
         "warnings": warnings,
         "bound": checked.bound.iter().map(|(tool, target)| json!({"tool": tool, "to": target})).collect::<Vec<_>>(),
     }))
+}
+
+/// Adds what is known of the expert's model to what is known of its tools.
+fn add_model(found: &mut Value, ModelCheck { problem, warnings }: ModelCheck) {
+    if let Some(problem) = problem {
+        found["ready"] = false.into();
+        let problem = json!({"tool": "", "problem": problem, "passes": false});
+        found["problems"].as_array_mut().into_iter().for_each(|all| all.push(problem.clone()));
+    }
+    found["warnings"]
+        .as_array_mut()
+        .into_iter()
+        .for_each(|all| all.extend(warnings.iter().cloned().map(Value::from)));
 }
 
 fn checklist(found: &Value) -> String {

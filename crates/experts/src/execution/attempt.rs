@@ -264,11 +264,7 @@ impl<'a> Attempt<'a> {
         package: Arc<Package>,
         process: Process,
     ) -> Self {
-        let (inputs, absent) = invocation.inputs(&process.inputs.items);
-        for name in absent {
-            tracing::warn!(target: "respool::expert", entry = claimed.lease.entry, process = process.name.value, input = name,
-                "the payload has no value for an input of the process; it is null");
-        }
+        let (inputs, _) = invocation.inputs(&process.inputs.items);
         let scratchpad = process.scratchpad.as_ref().and_then(|pattern| {
             let path = task::scratchpad_path(&pattern.value, &inputs);
             if path.is_none() {

@@ -12,7 +12,8 @@ use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
 use crate::error::ExpertError;
 use crate::experts::Experts;
-use agent::{AgentRequest, MadeCall, RunOptions, WatchEvent, WorkEnd};
+use crate::operations::Operations;
+use agent::{AgentRequest, CallOutcome, MadeCall, RunOptions, WatchEvent, WorkEnd};
 use openexperts::label::is_call;
 use store::Claimed;
 
@@ -40,8 +41,7 @@ impl DryRun {
     /// # Errors
     /// Why it cannot run, for people.
     pub async fn run_dry(self, experts: &Experts) -> Result<Value, ExpertError> {
-        let expert =
-            experts.get(&self.expert).ok_or_else(|| format!("no expert {:?} is installed", self.expert))?;
+        let expert = experts.get(&self.expert).ok_or_else(|| experts.unknown_expert(&self.expert))?;
         let invocation = experts.new_invocation(&self.expert, &self.process, self.payload)?;
         let package = Arc::clone(&expert.package);
         let process = package.process(&invocation.process).cloned();
@@ -79,7 +79,11 @@ impl DryRun {
         };
         let calls = experts.agents.run_facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
         let is_private = attempt.is_private();
-        let calls: Vec<Value> = calls.iter().map(|made| report_call(made, is_private)).collect();
+        let operations = Operations::new(&attempt.package, Arc::clone(&attempt.expert.bound), true);
+        let calls: Vec<Value> = calls
+            .iter()
+            .map(|made| report_call(made, is_private, operations.is_left_out(&made.call.name)))
+            .collect();
         Ok(match verdict::judge_end(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 json!({"end": "done", "results": verdict::delivery_body(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
@@ -91,11 +95,15 @@ impl DryRun {
     }
 }
 
-/// Returns a call in the report. For a run that may quote private knowledge, what it read and what its
-/// functions returned is withheld.
-fn report_call(made: &MadeCall, is_private: bool) -> Value {
+/// Returns a call in the report; `is_left_out`: it was not made. For a run that may quote private knowledge,
+/// what it read and what its functions returned is withheld.
+fn report_call(made: &MadeCall, is_private: bool, is_left_out: bool) -> Value {
     let is_own = made.call.name == READ || is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };
     let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
-    json!({"call": made.call.name, "inputs": inputs, "outcome": made.outcome.as_str(), "result": result})
+    let outcome = match made.outcome {
+        CallOutcome::Ok if is_left_out => "not_called",
+        outcome => outcome.as_str(),
+    };
+    json!({"call": made.call.name, "inputs": inputs, "outcome": outcome, "result": result})
 }

@@ -3,14 +3,28 @@
 
 use super::settled::settled_operations;
 use crate::invocation::Invocation;
+use crate::message::{Message, MessageKind};
 use agent::{CallOutcome, FactsError};
+use serde_json::json;
 use store::{EntryRow, EntryState, MessageRow, Store, StoreError};
 
 /// The ends of the ids of messages about an invocation that waits for a person.
 const ANSWERED: [&str; 3] = ["failed", "escalated", "lost"];
 /// Why such a message needs no delivery any more.
-const RETRIED: &str = "done: a person has the task tried again";
-const DROPPED: &str = "done: a person has dropped the task";
+const RETRIED: &str = "done: tried again as ";
+const DROPPED: &str = "done: dropped by a person";
+/// The most tasks of each state among which the one is looked for that another was tried again as.
+const MOST: usize = 1_000;
+/// All states in which that task may be.
+const STATES: [EntryState; 7] = [
+    EntryState::Waiting,
+    EntryState::Claimed,
+    EntryState::Held,
+    EntryState::Done,
+    EntryState::Escalated,
+    EntryState::Failed,
+    EntryState::DeadLetter,
+];
 
 /// How long a task without a message counts as waiting for a person, in milliseconds.
 const SHOWN_FOR: u64 = 24 * 3_600_000;
@@ -83,6 +97,12 @@ pub enum RetryError {
         "there is no task {0:?}; `respool expert queue` lists the tasks that wait, are at work, or need you"
     )]
     Unknown(String),
+    /// It was tried again, as this task, which is this far.
+    #[error("{0} was tried again as {1}, which is {2}")]
+    Again(String, String, &'static str),
+    /// It was tried again or dropped, as the note of its message says.
+    #[error("{0} waits no longer: {1}")]
+    Settled(String, String),
     /// It has not ended.
     #[error("{0} has not ended: it is {1}. `respool expert cancel {0}` ends it")]
     Open(String, &'static str),
@@ -106,8 +126,7 @@ pub enum RetryError {
 /// When there is no such task, it has not ended, or it was done.
 pub async fn retry_task(store: &Store, id: &str, comment: Option<&str>) -> Result<Retried, RetryError> {
     let id = id.split_once(':').map_or(id, |(task, _)| task);
-    let unknown = || RetryError::Unknown(id.to_owned());
-    let row = store.entry(id).await?.ok_or_else(unknown)?;
+    let Some(row) = store.entry(id).await? else { return Err(why_gone(store, id).await?) };
     let mut invocation = read_ended(&row)?;
     let settled = settled_operations(store, &invocation).await;
     invocation.comment = comment.map(str::trim).filter(|comment| !comment.is_empty()).map(str::to_owned);
@@ -115,10 +134,27 @@ pub async fn retry_task(store: &Store, id: &str, comment: Option<&str>) -> Resul
         serde_json::to_string(&invocation).map_err(|error| RetryError::Unreadable(id.to_owned(), error))?;
     let new = format!("inv-{:032x}", rand::random::<u128>());
     if !store.replay(id, &new, Some(payload)).await? {
-        return Err(unknown());
+        return Err(why_gone(store, id).await?);
     }
-    end_messages(store, id, RETRIED).await?;
+    end_messages(store, id, &format!("{RETRIED}{new}")).await?;
     Ok(Retried { id: new, settled })
+}
+
+/// Returns why a task cannot be found: it was tried again, it was dropped, or the id is wrong.
+async fn why_gone(store: &Store, id: &str) -> Result<RetryError, StoreError> {
+    for state in STATES {
+        let rows = store.newest_entries(state, MOST).await?;
+        let is_same =
+            |row: &EntryRow| Invocation::read(&row.payload).is_ok_and(|invocation| invocation.id == id);
+        if let Some(row) = rows.into_iter().find(is_same) {
+            return Ok(RetryError::Again(id.to_owned(), row.id, state.as_str()));
+        }
+    }
+    let note = find_message(store, id).await?.and_then(|message| message.note);
+    Ok(match note {
+        Some(note) => RetryError::Settled(id.to_owned(), note),
+        None => RetryError::Unknown(id.to_owned()),
+    })
 }
 
 /// Drops a task that failed or was escalated: it waits for a person no longer. False when it did not.
@@ -127,7 +163,24 @@ pub async fn retry_task(store: &Store, id: &str, comment: Option<&str>) -> Resul
 /// When the store cannot be written.
 pub async fn drop_task(store: &Store, id: &str) -> Result<bool, StoreError> {
     let has_message = end_messages(store, id, DROPPED).await?;
-    Ok(store.drop_dead_letter(id).await? || has_message)
+    Ok(store.drop_dead_letter(id).await? || has_message || drop_unannounced(store, id).await?)
+}
+
+/// Drops a failed task that no message is about, by keeping one. False when it is about none.
+async fn drop_unannounced(store: &Store, id: &str) -> Result<bool, StoreError> {
+    let row = store.entry(id).await?;
+    let failed = row.filter(|row| row.state == EntryState::Failed && !row.is_ended_by_person());
+    let Some(row) = failed else { return Ok(false) };
+    let message = Message {
+        id: format!("{id}:failed"),
+        expert: row.queue,
+        entry: row.id,
+        process: Invocation::read(&row.payload).map(|invocation| invocation.process).unwrap_or_default(),
+        run: row.run,
+        kind: MessageKind::Escalation,
+        body: json!({"reason": row.note}),
+    };
+    store.keep_message(message.into_row(), clock::now()).await
 }
 
 /// Ends the delivery of what waits for a person about a task. False when nothing did.

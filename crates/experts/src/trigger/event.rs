@@ -10,7 +10,7 @@ use super::gmail;
 use super::payload_error::PayloadError;
 use crate::invocation::{Invocation, InvocationLane, Origin};
 use openexperts::{
-    Concurrency, Lane, Manifest, Trigger, TriggerSession,
+    Concurrency, Lane, Manifest, Package, Parameter, Trigger, TriggerSession, outputs,
     payload::{find_value, key_text},
 };
 
@@ -51,8 +51,28 @@ pub fn events_of(trigger: &Trigger, payload: Value) -> Result<Vec<Value>, Payloa
     }
 }
 
-/// Returns the invocation that an event requests. `digest`: that of the manifest's package.
-pub fn invocation(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
+/// Returns the invocation that an event requests. `digest`: that of the package.
+pub fn invocation(package: &Package, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
+    let mut invocation = invocation_of(&package.manifest, digest, trigger, event);
+    if let Some(process) = package.process(&trigger.process.value) {
+        let warnings = input_warnings(&invocation, trigger, &process.inputs.items);
+        invocation.warnings.extend(warnings);
+    }
+    invocation
+}
+
+/// Names the inputs of a process to which an event gives no value, or one of another type.
+fn input_warnings(invocation: &Invocation, trigger: &Trigger, declared: &[Parameter]) -> Vec<String> {
+    let (inputs, absent) = invocation.inputs(declared);
+    // A warning names the place of a mapped input already.
+    let is_mapped = |input: &String| trigger.mapping.iter().any(|(mapped, _)| mapped.value == *input);
+    let absent =
+        absent.into_iter().filter(|input| !is_mapped(input) || invocation.mapped.contains_key(input));
+    let absent = absent.map(|input| format!("the payload has no value for the input `{input}`"));
+    absent.chain(outputs::describe_misfits(declared, &inputs)).collect()
+}
+
+fn invocation_of(manifest: &Manifest, digest: &str, trigger: &Trigger, event: Event) -> Invocation {
     let mut warnings = Vec::new();
     let mapped = mapped_inputs(trigger, &event.payload, &mut warnings);
     let keys = Keys { payload: &event.payload, mapped: &mapped };
@@ -83,7 +103,7 @@ const FACTS: [(&str, &[&str]); 4] = [
 ];
 
 /// Returns the facts about an invocation's event for a message to people: who sent it and whom it concerns,
-/// if the payload or the mapped inputs say so, and both of them whole.
+/// if the payload or the mapped inputs say so, both of them whole, and what they lack.
 pub(crate) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
     let keys = Keys { payload: &invocation.payload, mapped: &invocation.mapped };
     let fact = |(name, paths): &(&str, &[&str])| {
@@ -93,6 +113,9 @@ pub(crate) fn event_facts(invocation: &Invocation) -> Map<String, Value> {
     let mut facts: Map<String, Value> = FACTS.iter().filter_map(fact).collect();
     facts.insert("mapped_inputs".to_owned(), Value::Object(invocation.mapped.clone()));
     facts.insert("payload".to_owned(), invocation.payload.clone());
+    if !invocation.warnings.is_empty() {
+        facts.insert("warnings".to_owned(), invocation.warnings.clone().into());
+    }
     facts
 }
 
@@ -186,7 +209,7 @@ mod tests {
         );
         let payload = json!({"scheduled_at": "2026-11-20T08:00:00Z", "fired_at": "2026-11-20T08:00:01Z"});
         let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
-        let invocation = invocation(&package, "d", &package.triggers.items[0], event);
+        let invocation = invocation_of(&package, "d", &package.triggers.items[0], event);
         let expected =
             InvocationLane::Key { path: "scheduled_at".into(), value: "2026-11-20T08:00:00Z".into() };
         assert_eq!((invocation.lane, invocation.warnings.len()), (Some(expected), 0));
@@ -198,7 +221,7 @@ mod tests {
             let Value::Object(mapped) = mapped else { panic!("{mapped}") };
             let event = Event { id: "i".into(), payload, delivery: None, at: 0 };
             let package = manifest(MAIL);
-            let invocation = invocation(&package, "d", &package.triggers.items[0], event);
+            let invocation = invocation_of(&package, "d", &package.triggers.items[0], event);
             event_facts(&Invocation { mapped, ..invocation })
         };
         let mail =
@@ -239,7 +262,7 @@ mod tests {
         let manifest = manifest(MAIL);
         let trigger = manifest.triggers.items.iter().find(|one| one.name.value == trigger).unwrap();
         let event = Event { id: "e1".into(), payload, delivery: None, at: 7 };
-        invocation(&manifest, "d1", trigger, event)
+        invocation_of(&manifest, "d1", trigger, event)
     }
 
     fn enriched(letter: &Value) -> Value {
@@ -265,6 +288,34 @@ mod tests {
             (Some("new_email"), 7, "e1")
         );
         assert!(found.warnings.is_empty(), "{:?}", found.warnings);
+    }
+
+    /// Wrong types ran silently, and a missing input was logged twice.
+    #[test]
+    fn inputs_without_a_fitting_value_are_named_once() {
+        let manifest = manifest(MAIL);
+        let declared = ["message_id", "subject", "note"].map(|name| Parameter {
+            name: name.into(),
+            kind: "string".into(),
+            ..Parameter::default()
+        });
+        let warnings = |letter: Value| {
+            let payload = gmail::split_mails(json!({"messages": [letter]})).unwrap().remove(0);
+            let event = Event { id: "e".into(), payload, delivery: None, at: 7 };
+            let trigger = &manifest.triggers.items[0];
+            let invocation = invocation_of(&manifest, "d", trigger, event);
+            [invocation.warnings.clone(), input_warnings(&invocation, trigger, &declared)].concat()
+        };
+        let expected = [
+            "the payload has nothing at `messages[0].subject` for the input `subject`",
+            "the payload has no value for the input `note`",
+        ];
+        assert_eq!(warnings(json!({"id": "m1", "from": "jo@x.org"})), expected);
+        let expected = [
+            "the payload has no value for the input `note`",
+            "the input `subject` must be of type string, but the payload has a number",
+        ];
+        assert_eq!(warnings(json!({"id": "m1", "from": "jo@x.org", "subject": 5})), expected);
     }
 
     #[test]
@@ -294,7 +345,7 @@ mod tests {
         let manifest = manifest(MAIL);
         let with = |trigger: usize, payload: Value| {
             let event = Event { id: "e".into(), payload, delivery: Some("msg_1".into()), at: 0 };
-            invocation(&manifest, "d", &manifest.triggers.items[trigger], event).dedupe
+            invocation_of(&manifest, "d", &manifest.triggers.items[trigger], event).dedupe
         };
         assert_eq!(with(3, json!({})).as_deref(), Some("delivery:msg_1"));
         assert_eq!(with(1, json!({"call_id": "c"})).as_deref(), Some("key:c"));

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::arrival::record_refused;
 use super::budget::check_budget;
-use super::target::named_agent;
+use super::target::{named_agent, unknown_expert};
 use crate::agent::{self, RunReply};
 use crate::app::App;
 use relay::{Origin, ReadRequest};
@@ -39,6 +39,9 @@ pub(crate) async fn begin_turn(app: &App, chat: Bytes, origin: Origin) -> Result
         // Boxed as it is another path: every request pays for the size of this future.
         let run = Box::pin(agent::begin_run(app.clone(), named, &chat, &origin.headers, record)).await?;
         return Ok(TurnAnswer::Run(Box::new(run)));
+    }
+    if let Some(error) = unknown_expert(app, &chat, record) {
+        return Err(error).inspect_err(|_| record_refused(app, record, &chat));
     }
     let request = app.relay.read(chat, origin).await?;
     request.record().record_request(&request.recorded_facts());

@@ -8,13 +8,13 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
-use super::guard::{authorize_post, require_viewer};
+use super::guard::{Form, authorize_post, require_viewer};
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
 use super::waterfall::Bar;
 use super::{format, layout, runs};
 use crate::app::App;
-use agent::{ApprovalRequest, Decision, RequestedCall, report};
+use agent::{ApprovalRequest, DecideError, Decision, RequestedCall, report};
 use experts::{OpenTask, drop_task, event_of_run, message_json, open_tasks, retry_task};
 use serde_json::Value;
 use store::ApprovalRow;
@@ -110,6 +110,9 @@ fn event_part(event: &Value) -> Markup {
         h3 { "What it is for" }
         p { "Process " code { (text("process")) } ", invocation " code { (text("invocation")) }
             @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } } }
+        @for warning in event["warnings"].as_array().into_iter().flatten() {
+            p class="notice" { (make_visible(warning.as_str().unwrap_or_default())) }
+        }
         @if has_inputs { pre { (make_visible(&format!("{:#}", event["mapped_inputs"]))) } }
         details open[!has_inputs] { summary { "The whole event" } pre { (make_visible(&format!("{:#}", event["payload"]))) } }
     }
@@ -212,35 +215,33 @@ pub(super) async fn decide_approval(
     if !may_decide(&viewer) {
         return decide_error(app.access.has_operators());
     }
-    let all = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
-    let asked = all.into_iter().find(|(row, _)| row.id == id).map(|(_, asked)| asked);
-    let decided = match asked {
-        Some(asked) => {
-            let is_approved = |call: &RequestedCall| {
-                form.get("approve") == "yes" && form.all("call").any(|chosen| chosen == call.id)
+    match decide_by_form(&app, &id, &viewer, &form).await {
+        Ok(()) => redirect_response("/ui/approvals"),
+        Err(error) => {
+            let main = html! {
+                h1 { "Not decided" }
+                p { "Nothing has changed: " (make_visible(&error.describe_for(&id))) "." }
+                p { a href="/ui/approvals" { "Back to the approvals" } }
             };
-            let approved = asked.calls.iter().filter(|call| is_approved(call)).map(|call| call.id.clone());
-            let comment = Some(form.get("comment").trim().to_owned()).filter(|comment| !comment.is_empty());
-            let decision = Decision {
-                request: asked.id.clone(),
-                approved: approved.collect(),
-                by: viewer.name,
-                comment,
-            };
-            app.agents.decide_approval(&decision).await.is_ok()
+            let page = layout::page_layout(&viewer, "/ui/approvals", "Not decided", &main);
+            page_response(StatusCode::CONFLICT, page)
         }
-        None => false,
-    };
-    if decided {
-        return redirect_response("/ui/approvals");
     }
-    page_response(
-        StatusCode::CONFLICT,
-        layout::message_page(
-            "Already decided",
-            "This request is no longer waiting: it was decided elsewhere, or its time ran out.",
-        ),
-    )
+}
+
+/// Decides about a request as the form says, which names the approved calls.
+async fn decide_by_form(app: &App, id: &str, viewer: &Viewer, form: &Form) -> Result<(), DecideError> {
+    let store = app.agents.store().ok_or(DecideError::Unknown)?;
+    let row = store.approval(id).await.map_err(DecideError::Store)?;
+    let asked = row.and_then(|row| serde_json::from_str::<ApprovalRequest>(&row.body).ok());
+    let asked = asked.ok_or(DecideError::Unknown)?;
+    let is_approved = |call: &RequestedCall| {
+        form.get("approve") == "yes" && form.all("call").any(|chosen| chosen == call.id)
+    };
+    let approved = asked.calls.iter().filter(|call| is_approved(call)).map(|call| call.id.clone()).collect();
+    let comment = Some(form.get("comment").trim().to_owned()).filter(|comment| !comment.is_empty());
+    let decision = Decision { request: asked.id.clone(), approved, by: viewer.name.clone(), comment };
+    app.agents.decide_approval(&decision).await
 }
 
 pub(super) async fn settle_task(

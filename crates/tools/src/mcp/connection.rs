@@ -31,6 +31,8 @@ use http_client::client_for;
 /// The time to start. A program from a registry may have to be downloaded first.
 const START: Duration = Duration::from_mins(1);
 const LIST: Duration = Duration::from_secs(30);
+/// How long a program that did not start has to end and to say why.
+const EXPLAINS_WITHIN: Duration = Duration::from_millis(500);
 /// The pause before the next start doubles from the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 /// The longest pause for a server behind a URL: to connect again is cheap.
@@ -95,7 +97,7 @@ struct Process {
     child: Child,
     complaint: Arc<Mutex<Vec<u8>>>,
     _group: Group,
-    _reader: AbortOnDrop,
+    reader: AbortOnDrop,
 }
 
 /// Receives the notifications of a server.
@@ -254,7 +256,7 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     };
     let complaint = Arc::default();
     let reader = AbortOnDrop(tokio::spawn(keep_tail(errors, Arc::clone(&complaint))));
-    let mut process = Process { child, complaint, _group: group, _reader: reader };
+    let mut process = Process { child, complaint, _group: group, reader };
     let changed = Arc::new(Notify::new());
     match Listener(Arc::clone(&changed)).serve((output, input)).await {
         Ok(service) => Ok(Connection { service, changed, process: Some(process) }),
@@ -298,12 +300,16 @@ fn same_origin() -> Policy {
 impl Process {
     /// Explains why it did not start, with the last lines of its standard error.
     async fn explain_failure(&mut self, error: &str) -> Problem {
-        let status = timeout(Duration::from_millis(500), self.child.wait()).await;
-        let ended = status.ok().and_then(Result::ok).map(|status| format!(" ({status})")).unwrap_or_default();
-        let complaint = self.complaint.lock().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
-        let complaint =
-            complaint.ok().filter(|text| !text.is_empty()).map(|text| format!("; it said: {text}"));
-        Problem::new(format!("it did not start: {error}{ended}{}", complaint.unwrap_or_default()))
+        let status = timeout(EXPLAINS_WITHIN, self.child.wait()).await.ok().and_then(Result::ok);
+        // A program that has ended has said all, but that may not have been read yet.
+        if status.is_some() {
+            let _ = timeout(EXPLAINS_WITHIN, &mut self.reader.0).await;
+        }
+        let why = status.map_or_else(|| error.to_owned(), |status| format!("it ended ({status})"));
+        let said = self.complaint.lock().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let said = said.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
+        let said = if said.is_empty() { said } else { format!("; it said: {said}") };
+        Problem::new(format!("it did not start: {why}{said}"))
     }
 }
 
