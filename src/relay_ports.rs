@@ -187,20 +187,24 @@ impl UpstreamProbes for RelayProbes {
 
 async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
     let health = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
-    let problem = if health == Ok(Health::Up) {
-        // A web server answers too.
-        let listed = upstream.ask_models(HeaderMap::new(), PROBE_WITHIN).await;
-        let is_certain = |problem: &NoModelList| {
-            problem.is_wrong_address() || matches!(problem, NoModelList::KeyRefused(..))
-        };
-        listed.err().filter(is_certain).map(|problem| problem.to_string())
-    } else {
-        Some("it does not answer".to_owned())
+    // A web server answers too.
+    let listed = upstream.ask_models(HeaderMap::new(), PROBE_WITHIN).await;
+    let asks_for_key = matches!(listed, Err(NoModelList::KeyMissing(..)));
+    let is_up = health == Ok(Health::Up);
+    let is_certain =
+        |problem: &NoModelList| problem.is_wrong_address() || matches!(problem, NoModelList::KeyRefused(..));
+    let problem = match listed {
+        Err(problem) if !is_up || is_certain(&problem) => {
+            let subject = format!("upstream `{}` ", upstream.name);
+            Some(problem.to_string().replacen(&subject, "it ", 1))
+        }
+        _ => (!is_up).then(|| "it does not answer".to_owned()),
     };
     let (circuit, ..) = upstream.state.circuit_report();
     UpstreamSignal {
         name: upstream.name.clone(),
         problem,
+        asks_for_key,
         is_open: circuit != "closed",
         admits: upstream.state.admits(),
     }

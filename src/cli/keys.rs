@@ -71,7 +71,7 @@ async fn open_ledger(loaded: &Loaded) -> Result<Ledger, Failure> {
     let rows = if settings.store.store.url.is_some() {
         None
     } else {
-        Some(Arc::new(UsageStore::open(&settings.store.state_dir)?))
+        Some(Arc::new(UsageStore::open_to_read(&settings.store.state_dir)?))
     };
     let ledger = Ledger::new(terms, rows);
     ledger.load_spending().await;

@@ -45,7 +45,7 @@ pub(super) struct RequestsArgs {
 
 /// Executes `respool requests`.
 pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result<(), Failure> {
-    let store = UsageStore::open(&loaded.settings.store.state_dir)?;
+    let store = UsageStore::open_to_read(&loaded.settings.store.state_dir)?;
     let limit = arguments.list.limit;
     let mut rows = new_runtime()?.block_on(store.find(request_query(arguments)))?;
     let has_more = rows.len() > limit;
@@ -57,7 +57,10 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
     table_lines(&rows).iter().for_each(|line| say(&flat_text(line)));
     let count = Noun("request", "requests").count_things(rows.len());
     say_on_stderr(&match (rows.is_empty(), has_more) {
-        (true, _) => "No such requests. `respool serve` records them unless `[usage] keep` is 0s.".to_owned(),
+        (true, _) => format!(
+            "No such requests in {}. `respool serve` records them unless `[usage] keep` is 0s.",
+            loaded.settings.store.state_dir.display()
+        ),
         (_, true) => format!("the newest {count}; --limit COUNT lists more"),
         _ => count,
     });
@@ -104,7 +107,12 @@ const TEXTS: [usize; 6] = [0, 1, 3, 4, 5, 8];
 fn cells(row: &StoredUsage) -> Vec<String> {
     let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
     let outcome = if row.error_code.is_empty() { &row.outcome } else { row.error_code.as_str() };
-    let status = if row.status == 0 { String::new() } else { row.status.to_string() };
+    let status = match (row.status, &*row.outcome) {
+        (0, _) => String::new(),
+        // The reply had begun.
+        (200, "error") => "in stream".to_owned(),
+        (status, _) => status.to_string(),
+    };
     vec![
         clock::format_time(row.at),
         outcome.to_owned(),
@@ -128,7 +136,10 @@ fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
     let fallback =
         fallback.map(|models| format!("in place of {}", models.replace(':', " (").replace(',', "), ") + ")"));
     let earlier = row.details.earlier_attempts.iter();
-    let earlier = earlier.map(|attempt| format!("{} ({})", attempt.upstream, describe_reason(&attempt.why)));
+    let earlier = earlier.map(|attempt| {
+        let error = if attempt.error.is_empty() { String::new() } else { format!(": {}", attempt.error) };
+        format!("{} ({}{error})", attempt.upstream, describe_reason(&attempt.why))
+    });
     let earlier: Vec<String> = earlier.collect();
     let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join("; ")));
     let waited = (row.waited >= NOTABLE_WAIT).then(|| {
@@ -183,6 +194,7 @@ mod tests {
         moved.details.earlier_attempts = vec![EarlierAttempt {
             upstream: "box".into(),
             why: "failover".into(),
+            error: "HTTP 500".into(),
             ..EarlierAttempt::default()
         }];
         moved.details.fallback = "big:failed".into();
@@ -193,7 +205,7 @@ mod tests {
             found[2..],
             [
                 "    in place of big (failed)",
-                "    asked before: box (the server failed, so another one was asked)",
+                "    asked before: box (the server failed, so another one was asked: HTTP 500)",
                 waited
             ]
         );

@@ -60,11 +60,16 @@ fn parse_grouping(text: &str) -> Result<Grouping, UnknownDimension> {
 pub(super) async fn open_ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<UnusableSetting>> {
     let terms = ledger_settings(settings)?;
     let keeps_rows = !settings.usage.keep.is_zero();
-    let store = if keeps_rows { open_usage_store(settings) } else { None };
-    let cannot_keep_rows = keeps_rows && store.is_none();
+    let (store, error) = match keeps_rows.then(|| UsageStore::open(&settings.store.state_dir)) {
+        Some(Ok(store)) => (Some(Arc::new(store)), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     let ledger = Ledger::new(terms, store);
-    if cannot_keep_rows {
-        ledger.mark_broken();
+    if let Some(error) = error {
+        // Requests are answered all the same.
+        tracing::error!(target: "respool::usage", %error, "usage records are not kept, and budgets and limits of tokens count from now on");
+        ledger.mark_broken(error.to_string());
     }
     ledger.load_spending().await;
     ledger.load_problems().await;
@@ -78,14 +83,6 @@ pub(super) async fn open_ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<
 pub(super) fn ledger_settings(settings: &Settings) -> Result<LedgerSettings, Vec<UnusableSetting>> {
     let prices = load_prices(settings)?;
     Ok(LedgerSettings { config: settings.usage.clone(), budgets: settings.budgets.clone(), prices })
-}
-
-/// Requests are answered even without a ledger.
-fn open_usage_store(settings: &Settings) -> Option<Arc<UsageStore>> {
-    UsageStore::open(&settings.store.state_dir)
-        .inspect_err(|error| tracing::error!(target: "respool::usage", %error, "usage records are not kept, and budgets and limits of tokens count from now on"))
-        .ok()
-        .map(Arc::new)
 }
 
 /// Returns the prices of these settings.
@@ -120,7 +117,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
         let rows = store.shared_usage().ok_or("this store has no usage records")?;
         new_runtime()?.block_on(report_from_store(rows, query, &prices, compare))?
     } else {
-        let store = UsageStore::open(&settings.store.state_dir)?;
+        let store = UsageStore::open_to_read(&settings.store.state_dir)?;
         new_runtime()?.block_on(report_from_store(&store, query, &prices, compare))?
     };
     let mut report = report;
@@ -164,9 +161,10 @@ fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
     let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
     let money: &[&str] = if costs { &["cost"] } else { &[] };
-    // What each day would have cost elsewhere, minus what it cost.
+    // What each day would have cost elsewhere, minus what it cost, if the currency is the same.
     let by_day = costs && report.by.contains(&Dimension::Day);
-    let elsewhere = report.total.compared.iter().filter(|_| by_day).map(|it| format!("vs {}", it.model));
+    let is_shown = |it: &&Comparison| by_day && (it.saved.is_some() || it.cost.is_none());
+    let elsewhere = report.total.compared.iter().filter(is_shown).map(|it| format!("vs {}", it.model));
     let head = names.chain(counts).chain(money.iter().copied()).map(str::to_owned).chain(elsewhere).collect();
     let row = |line: &ReportLine| {
         let UsageTotals { requests, failed, model_calls, repeats, usage, .. } = line.totals;
@@ -183,17 +181,28 @@ fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
         let names = line.names.iter().map(|name| if name.is_empty() { "-".to_owned() } else { name.clone() });
         let money = costs.then(|| line.cost.to_string());
         let saved = |it: &Comparison| it.saved.map_or_else(|| "-".to_owned(), |saved| saved.to_string());
-        let elsewhere = line.compared.iter().filter(|_| by_day).map(saved);
+        let elsewhere = line.compared.iter().filter(is_shown).map(saved);
         names.chain(counts.iter().map(ToString::to_string)).chain(money).chain(elsewhere).collect::<Vec<_>>()
     };
     std::iter::once(head).chain(report.lines.iter().map(row)).collect()
 }
 
+/// The columns of counts in CSV.
+const CSV_NAMES: [&str; 8] = [
+    "requests",
+    "failed",
+    "model_calls",
+    "repeats",
+    "prompt_tokens",
+    "cached_tokens",
+    "completion_tokens",
+    "reasoning_tokens",
+];
+
 fn csv_lines(report: &Report, costs: bool) -> Vec<String> {
     let quoted = |(column, cell): (usize, &String)| {
         // A spreadsheet would take such a name for a formula.
-        let is_formula =
-            column < report.by.len() && cell != "-" && cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
+        let is_formula = column < report.by.len() && cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
         let cell = if is_formula { format!("'{cell}") } else { cell.clone() };
         if cell.contains([',', '"', '\n', '\r']) {
             format!("\"{}\"", cell.replace('"', "\"\""))
@@ -202,7 +211,14 @@ fn csv_lines(report: &Report, costs: bool) -> Vec<String> {
         }
     };
     let row = |row: &Vec<String>| row.iter().enumerate().map(quoted).collect::<Vec<_>>().join(",");
-    report_cells(report, costs).iter().map(row).collect()
+    let mut rows = report_cells(report, costs);
+    // The names of the JSON form, for programs that read both.
+    let names = CSV_NAMES.into_iter();
+    rows[0].iter_mut().skip(report.by.len()).zip(names).for_each(|(head, name)| name.clone_into(head));
+    for row in rows.iter_mut().skip(1) {
+        row.iter_mut().filter(|cell| *cell == "-").for_each(String::clear);
+    }
+    rows.iter().map(row).collect()
 }
 
 /// Counts are shortened in a table that is wider.
@@ -345,6 +361,10 @@ mod tests {
     fn a_cell_is_no_formula_and_no_two_cells() {
         let lines = csv_lines(&sample(), false);
         assert!(lines[1].starts_with("\"a,b\",1,") && lines[2].starts_with("'=x,22,"), "{lines:?}");
-        assert!(lines[3].starts_with("'-1,0,") && lines[4].starts_with("-,0,"), "{lines:?}");
+        assert!(lines[3].starts_with("'-1,0,") && lines[4].starts_with(",0,"), "{lines:?}");
+        assert!(
+            lines[0].starts_with("model,requests,failed,model_calls,repeats,prompt_tokens,"),
+            "{lines:?}"
+        );
     }
 }

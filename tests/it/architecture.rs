@@ -235,8 +235,8 @@ fn the_pure_files_are_there() {
 }
 
 /// No decision about a request reads its log line. `observe` alone knows the line, and a record of a request
-/// gives back only what was known at its start, what goes on in headers, and where the bytes of its reply are
-/// put, which nothing is read from.
+/// gives back only what was known at its start, what goes on in headers, where the bytes of its reply are
+/// put, which nothing is read from, and the mark whose drop ends a wait.
 #[test]
 fn the_log_line_is_never_read() {
     for (module, name, code) in modules() {
@@ -250,7 +250,11 @@ fn the_log_line_is_never_read() {
             };
             let reading = signatures.map(|(signature, _)| signature).filter(|signature| returns(signature));
             let names: Vec<&str> = reading.filter_map(|it| it.split('(').next()).collect();
-            assert_eq!(names, ["start", "trace_context", "content", "traceparent"], "these read a record");
+            assert_eq!(
+                names,
+                ["start", "trace_context", "content", "traceparent", "begin_wait"],
+                "these read a record"
+            );
         }
     }
 }

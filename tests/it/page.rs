@@ -153,6 +153,26 @@ async fn adapted_requests_are_shown_with_their_cost() {
     assert!(page.contains(expected), "{page}");
 }
 
+/// A person who guesses an address of the page is no failed request of a client.
+#[tokio::test]
+async fn lost_visitors_are_no_failures() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), true).await;
+    let cookie = logged_in(&respool).await;
+    let visit = async |path: &str, cookie: &str| {
+        let request = Request::get(path).header("accept", "text/html,*/*;q=0.8").header("cookie", cookie);
+        exchange(respool.address, &request).await
+    };
+    let location = |reply: &Reply| (reply.status, reply.headers.get("location").map(str::to_owned));
+    assert_eq!(location(&visit("/requests", &cookie).await), (303, Some("/ui/requests".into())));
+    assert_eq!(location(&visit("/other", "").await), (303, Some("/ui/login".into())));
+    let missing = visit("/other", &cookie).await;
+    assert!(missing.status == 404 && missing.text().contains("/ui/requests"), "{}", missing.text());
+    let list = get(&respool, "/ui/requests", &cookie).await.text();
+    assert!(list.contains("No requests are recorded yet"), "{list}");
+    assert_eq!(get(&respool, "/other", &cookie).await.status, 401, "a program is told what it lacks");
+}
+
 #[tokio::test]
 async fn operator_keys_open_the_page() {
     let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());

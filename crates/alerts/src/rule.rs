@@ -2,6 +2,7 @@
 
 use store::Attention;
 use usage::{Counts, DayBudget, Minutes};
+use wire::ErrorCode;
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
@@ -129,7 +130,7 @@ rules! {
         "Raise it in `[budgets]`, or see on the page who spent it.";
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",
-        "Make room on the disk of `state_dir`, or give respool the right to write there.";
+        "Make room on the disk of `state_dir`, or give respool the right to write there. A damaged file is set aside when respool is restarted.";
     StateRemoved = "state_removed", Critical,
         "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
         "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
@@ -160,6 +161,8 @@ pub struct UpstreamSignal {
     pub name: String,
     /// The reason why it cannot be used, as a probe found it.
     pub problem: Option<String>,
+    /// It asks for a key, and respool has none for it: clients have to send theirs.
+    pub asks_for_key: bool,
     /// Its circuit is open.
     pub is_open: bool,
     /// Its circuit lets the next request through.
@@ -173,7 +176,8 @@ pub(super) struct Signals {
     /// The requests of the last hours.
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<DayBudget>,
-    pub(super) is_state_broken: bool,
+    /// The reason why usage records cannot be written.
+    pub(super) usage_fault: Option<String>,
     /// Earlier records cannot be read.
     pub(super) counts_from_start: bool,
     /// The reason why nothing can be kept, if a database was removed.
@@ -285,11 +289,16 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
         let what = format!("{} log {lines} lost.", signals.lost_lines);
         all.push(new_finding(Rule::LogLinesLost, "", what));
     }
-    if signals.is_state_broken {
+    // A database that was removed cannot be written either.
+    if let Some(why) = signals.usage_fault.as_ref().filter(|_| signals.removed_database.is_none()) {
         let lost =
             " Earlier ones cannot be read, so budgets and `tokens_per_day` count from respool's start.";
         let lost = if signals.counts_from_start { lost } else { "" };
-        all.push(new_finding(Rule::StateNotWritable, "", format!("Usage records cannot be written.{lost}")));
+        all.push(new_finding(
+            Rule::StateNotWritable,
+            "",
+            format!("Usage records cannot be written: {why}.{lost}"),
+        ));
     }
     if let Some(why) = &signals.removed_database {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
@@ -340,7 +349,7 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     let lost = often(long.prefixes_lost, 3, "prompts differed early from the ones before");
     add(Rule::PrefixLost, lost.map(|what| format!("{what} The last one: {place}.")));
     found.extend(repeated_repairs(&long));
-    found.extend(refused_findings(&window));
+    found.extend(refused_findings(minutes, now));
     found
 }
 
@@ -373,15 +382,14 @@ fn cause_of_repair(kind: &str) -> &'static str {
     }
 }
 
-/// The upstreams that refused respool.
-fn refused_findings(window: &Counts) -> impl Iterator<Item = Finding> {
-    window.errors.iter().filter_map(|(upstream, code)| {
-        let (rule, what) = match code.as_str() {
-            "upstream_credentials_refused" => (Rule::KeyRefused, "rejects respool's key"),
-            "upstream_tls" => (Rule::CertificateRefused, "cannot be reached securely"),
-            _ => return None,
+/// Finds the upstreams that refused respool and have not worked since.
+fn refused_findings(minutes: &Minutes, now: u64) -> impl Iterator<Item = Finding> {
+    minutes.refusals_since(now.saturating_sub(WINDOW)).map(|(upstream, code)| {
+        let (rule, what) = match code {
+            ErrorCode::UpstreamTls => (Rule::CertificateRefused, "cannot be reached securely"),
+            _ => (Rule::KeyRefused, "rejects respool's key"),
         };
-        Some(new_finding(rule, upstream, format!("The upstream `{upstream}` {what}.")))
+        new_finding(rule, upstream, format!("The upstream `{upstream}` {what}."))
     })
 }
 
@@ -457,6 +465,23 @@ mod tests {
             it.error = Some(("box".into(), "upstream_credentials_refused".into()));
         };
         check(requests(2, MINUTE, refused), &["key_refused"]);
+        check(requests(2, 6 * MINUTE, refused), &[]);
+    }
+
+    /// Regression: the alert stayed for five minutes after the key was corrected.
+    #[test]
+    fn an_upstream_that_works_again_refuses_nothing() {
+        let refused = |code: &str| RequestOutcome {
+            error: Some(("box".into(), code.into())),
+            ..RequestOutcome::default()
+        };
+        let mut signals = Signals::default();
+        signals.minutes.add_request(refused("upstream_credentials_refused"), NOW);
+        signals.minutes.add_request(refused("upstream_tls"), NOW);
+        signals.minutes.forget_refusals("another");
+        assert_eq!(find_problems(&signals, NOW).len(), 2);
+        signals.minutes.forget_refusals("box");
+        assert_eq!(find_problems(&signals, NOW), []);
     }
 
     #[test]
@@ -476,6 +501,7 @@ mod tests {
         let upstream = |is_down: bool, is_open| UpstreamSignal {
             name: "box".into(),
             problem: is_down.then(String::new),
+            asks_for_key: false,
             is_open,
             admits: false,
         };
@@ -502,7 +528,7 @@ mod tests {
             },
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
             lost_lines: 3,
-            is_state_broken: true,
+            usage_fault: Some("the disk is full".into()),
             removed_database: Some("the database /x was removed".into()),
             reload_problem: Some("line 3".into()),
             key_file_problem: Some("keys.toml cannot be read".into()),
@@ -520,12 +546,19 @@ mod tests {
                 "expert_not_ready",
                 "dead_letter",
                 "log_lines_lost",
-                "state_not_writable",
                 "state_removed",
                 "reload_failed",
                 "reload_failed"
             ]
         );
+    }
+
+    #[test]
+    fn the_reason_why_nothing_is_written_is_named() {
+        let usage_fault = Some("the disk is full".to_owned());
+        let found = find_problems(&Signals { usage_fault, ..Signals::default() }, NOW);
+        assert_eq!(found[0].rule, Rule::StateNotWritable);
+        assert_eq!(found[0].what, "Usage records cannot be written: the disk is full.");
     }
 
     #[test]

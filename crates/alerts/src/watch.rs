@@ -99,8 +99,8 @@ pub struct Alerts {
     board: Mutex<Board>,
     /// The list as the command line finds it; `None`: not written by this process yet.
     written: Mutex<Option<Vec<OpenAlert>>>,
-    /// The upstreams of the last probes, and whether they answered.
-    probed: Mutex<BTreeMap<String, Option<String>>>,
+    /// The results of the last probes, by upstream.
+    probed: Mutex<BTreeMap<String, UpstreamSignal>>,
     /// When upstreams were last down whose circuit has not closed since.
     last_down: Mutex<BTreeMap<String, u64>>,
     reloaded: Mutex<Reloaded>,
@@ -202,15 +202,15 @@ impl Alerts {
         }
     }
 
-    /// Returns the reason why the upstream of this name cannot be used, as the last probe found it.
-    pub fn upstream_problem(&self, upstream: &str) -> Option<String> {
-        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream).cloned().flatten()
+    /// Returns the result of the last probe of the upstream of this name.
+    pub fn probed_upstream(&self, upstream: &str) -> Option<UpstreamSignal> {
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream).cloned()
     }
 
-    /// Keeps the results of the probes, for the page and for Prometheus.
-    fn note_probes(&self, upstreams: &[UpstreamSignal]) {
-        let found: BTreeMap<_, _> =
-            upstreams.iter().map(|it| (it.name.clone(), it.problem.clone())).collect();
+    /// Keeps the results of the probes, for the page and for Prometheus. What requests met before an upstream
+    /// could be used again no longer holds.
+    fn note_probes(&self, upstreams: &[UpstreamSignal], usage: &Ledger) {
+        let found: BTreeMap<_, _> = upstreams.iter().map(|it| (it.name.clone(), it.clone())).collect();
         let before = {
             let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *probed, found.clone())
@@ -218,7 +218,13 @@ impl Alerts {
         for name in before.keys().filter(|name| !found.contains_key(*name)) {
             metrics::set_upstream_up(name, None);
         }
-        found.iter().for_each(|(name, problem)| metrics::set_upstream_up(name, Some(problem.is_none())));
+        for (name, signal) in &found {
+            let is_up = signal.problem.is_none();
+            metrics::set_upstream_up(name, Some(is_up));
+            if is_up && before.get(name).is_some_and(|before| before.problem.is_some()) {
+                usage.forget_refusals(name);
+            }
+        }
     }
 
     async fn check_once(&self, watched: &Watched) {
@@ -358,7 +364,7 @@ impl Alerts {
 
     async fn collect_signals(&self, watched: &Watched) -> Signals {
         let mut upstreams = watched.upstreams.probe().await;
-        self.note_probes(&upstreams);
+        self.note_probes(&upstreams, &watched.usage);
         {
             let mut last_down = self.last_down.lock().unwrap_or_else(PoisonError::into_inner);
             excuse_recovered(&mut last_down, &mut upstreams, clock::now());
@@ -371,7 +377,7 @@ impl Alerts {
             upstreams,
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
-            is_state_broken: watched.usage.is_broken(),
+            usage_fault: watched.usage.fault(),
             counts_from_start: watched.usage.counts_from_start(),
             removed_database: removed_database(watched),
             // `removed_database` says that the store cannot be read.
@@ -485,7 +491,8 @@ mod tests {
         let mut known = BTreeMap::new();
         let mut look = |is_down: bool, is_open, admits, now| {
             let problem = is_down.then(String::new);
-            let mut all = [UpstreamSignal { name: "box".into(), problem, is_open, admits }];
+            let mut all =
+                [UpstreamSignal { name: "box".into(), problem, asks_for_key: false, is_open, admits }];
             excuse_recovered(&mut known, &mut all, now);
             all[0].is_open
         };

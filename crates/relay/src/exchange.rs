@@ -145,6 +145,8 @@ impl Exchange {
                 return true;
             }
             RetryTime::After(pause) => {
+                let _recorded =
+                    self.request.record.begin_wait("the server failed: waiting to ask it again", pause);
                 let _waiting = self
                     .request
                     .progress
@@ -154,6 +156,7 @@ impl Exchange {
             }
             RetryTime::Up(longest) => {
                 let until = began + longest;
+                let _recorded = self.request.record.begin_wait("the server is down: waiting for it", longest);
                 let _waiting =
                     self.request.progress.begin_waiting(self.history.reason_to_wait(WaitEnd::Before(until)));
                 let down = self.down_upstreams().await;
@@ -181,7 +184,6 @@ impl Exchange {
             began.elapsed().max(self.recovery_limits().wait_for_upstream)
         };
         self.history.waited += waited;
-        self.request.record.add_wait(began.elapsed());
         is_up
     }
 
@@ -207,6 +209,7 @@ impl Exchange {
 
     fn record_retry(&self, next: &NextAttempt) {
         let Some(last) = self.history.last() else { return };
+        let error = || self.history.last_error_text();
         match (&next.change, next.place) {
             (Change::Remedy(changed), _) => {
                 if let Finding::Mistake(fault, _) = &last.finding {
@@ -214,13 +217,13 @@ impl Exchange {
                     self.request.record.record_second_attempt(fault.name(), changed.remedy.name(), cost);
                 }
             }
-            (Change::Smaller(_), _) => self.request.record.record_repeat("context"),
-            (Change::Adapt(rule), _) => self.request.record.record_repeat(rule.label()),
+            (Change::Smaller(_), _) => self.request.record.record_repeat("context", error()),
+            (Change::Adapt(rule), _) => self.request.record.record_repeat(rule.label(), error()),
             (Change::Nothing, RetryTarget::Next) => {
                 last.upstream.state.count_failover();
-                self.request.record.record_repeat("failover");
+                self.request.record.record_repeat("failover", error());
             }
-            (Change::Nothing, _) => self.request.record.record_repeat("transient"),
+            (Change::Nothing, _) => self.request.record.record_repeat("transient", error()),
         }
     }
 

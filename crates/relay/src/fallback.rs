@@ -67,19 +67,20 @@ impl Fallbacks {
     }
 
     /// Reads the request for the next model that can be asked. `route`: how the request is served, which a
-    /// model that answers in the middle of it cannot change.
+    /// model that answers in the middle of it cannot change. `error`: the end of the last attempt.
     pub(super) async fn next_request(
         &mut self,
         relay: &Arc<Relay>,
         asked: &str,
         route: Route,
         reason: FallbackReason,
+        error: &str,
     ) -> Option<Arc<ClientRequest>> {
         while let Some(name) = self.models.pop_front() {
             match relay.read_for(&name, self, route).await {
                 Ok(request) => {
                     let (record, profile) = (&self.origin.record, &request.profile);
-                    record.falls_back(asked, reason.as_str(), &profile.model);
+                    record.falls_back(asked, reason.as_str(), &profile.model, error.to_owned());
                     if profile.model_is_known {
                         record.set_known_model(&profile.model);
                     }
@@ -118,7 +119,7 @@ impl Relay {
         if !has_pictures(text) {
             return None;
         }
-        record.falls_back(model, FallbackReason::Pictures.as_str(), sighted);
+        record.falls_back(model, FallbackReason::Pictures.as_str(), sighted, String::new());
         with_model(body, sighted)
     }
 
@@ -137,7 +138,7 @@ impl Relay {
         let (models, _) = self.config.fallback(&model);
         let is_ours = |name: &&String| self.split_upstream(name).0.is_none();
         let free = models.iter().filter(is_ours).find(|name| is_free(self.target(name)))?;
-        record.falls_back(&model, FallbackReason::Budget.as_str(), free);
+        record.falls_back(&model, FallbackReason::Budget.as_str(), free, String::new());
         with_model(body, free)
     }
 

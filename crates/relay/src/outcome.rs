@@ -99,6 +99,12 @@ impl History {
         }
     }
 
+    /// Returns the error of the last attempt for the log; empty without one.
+    pub(super) fn last_error_text(&self) -> String {
+        let error = self.last().and_then(|last| last.error.as_ref());
+        error.map(|error| error.log_text()).unwrap_or_default()
+    }
+
     /// Returns the upstream of the last attempt if it does not have the model.
     pub(super) fn upstream_without_model(&self) -> Option<&Arc<Upstream>> {
         let last = self.last()?;

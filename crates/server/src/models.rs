@@ -107,7 +107,7 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let up = !is_left_out && matches!(asked, Ok(_) | Err(NoModelList::KeyMissing(..)));
         let left_out = || is_left_out.then(|| "it fails requests and is left out for a moment".to_owned());
         let problem = asked.err().map(|problem| problem.to_string()).or_else(left_out);
-        let (circuit, in_flight, queued) = upstream.state.circuit_report();
+        let (circuit, in_flight, queued) = upstream.load_report();
         // Of several upstreams, those by which requests are sent.
         let models = if several { upstream.state.models() } else { upstream.known_models() };
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
@@ -115,9 +115,9 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
-    let problem = app.agents.store().and_then(|store| store.check_file().err()).map(|error| error.0);
-    let unread = "the records in `state_dir` cannot be opened; the log of the start says why";
-    let problem = problem.or_else(|| app.usage.counts_from_start().then(|| unread.to_owned()));
+    let runs = app.agents.store().and_then(|store| store.check_file().err());
+    let rows = || app.usage.store().and_then(|store| store.check_file().err());
+    let problem = runs.or_else(rows).map(|error| error.0).or_else(|| app.usage.fault());
     let state = json!({"ready": problem.is_none(), "problem": problem});
     let body = json!({"ready": any, "upstreams": upstreams, "state": state});
     let mut response = Response::new(Body::from(body.to_string()));

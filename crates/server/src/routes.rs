@@ -98,6 +98,9 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
         let metered = match app.access.admit_request(&mut request, self.peer) {
             Ok(metered) => metered,
             Err(error) => {
+                if let Some(response) = page::answer_lost_visitor(&current.app, &request, &error) {
+                    return Box::pin(std::future::ready(Ok(response)));
+                }
                 if let Some(peer) = self.peer {
                     request.extensions_mut().insert(Peer(peer));
                 }

@@ -1,6 +1,7 @@
 //! The file's layer: TOML text as a tree whose values know their lines. Used by `resolve`, and for values in
 //! the environment that are lists or tables.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
@@ -25,6 +26,9 @@ pub struct FileText<'a> {
 pub(super) fn read_file(file: FileText<'_>, problems: &mut Problems) -> Table {
     let name = file.path.display().to_string();
     let text = file.text.strip_prefix('\u{feff}').unwrap_or(file.text);
+    let text = &*close_headers(text, |line, header| {
+        problems.add(Place::line(&name, line), "", format!("not valid TOML: write `{header}`"));
+    });
     let place = |span: Range<usize>| Place::line(&name, line_of(text, span.start));
     let (document, errors) = DeTable::parse_recoverable(text);
     let mut broken = Vec::new();
@@ -45,6 +49,37 @@ pub(super) fn read_file(file: FileText<'_>, problems: &mut Problems) -> Table {
     let mut table = read_table(document.into_inner(), &place);
     drop_values_at(&mut table, &broken);
     table
+}
+
+/// Completes the brackets of tables' headers in lines that are not TOML, so that the keys below them are read
+/// where they belong. Reports the number of each such line, and the header.
+fn close_headers(text: &str, mut report: impl FnMut(usize, &str)) -> Cow<'_, str> {
+    let (_, errors) = DeTable::parse_recoverable(text);
+    let broken: Vec<usize> =
+        errors.iter().map(|error| line_of(text, error.span().unwrap_or_default().start)).collect();
+    if broken.is_empty() {
+        return text.into();
+    }
+    let mut lines: Vec<Cow<'_, str>> = text.split('\n').map(Cow::from).collect();
+    for (number, line) in (1..).zip(&mut lines).filter(|(number, _)| broken.contains(number)) {
+        if let Some(header) = complete_header(line) {
+            report(number, &header);
+            *line = header.into();
+        }
+    }
+    lines.join("\n").into()
+}
+
+/// Returns the header that a line was meant to be, if only its brackets are wrong.
+fn complete_header(line: &str) -> Option<String> {
+    let line = line.split('#').next()?.trim();
+    let name = line.trim_matches(['[', ']']).trim();
+    let count = |bracket: char| line.matches(bracket).count();
+    let brackets = count('[').max(count(']'));
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-\"'/: ".contains(c);
+    let is_header = line.starts_with('[') && brackets <= 2 && count('[') != count(']');
+    (is_header && !name.is_empty() && name.chars().all(is_name))
+        .then(|| format!("{}{name}{}", "[".repeat(brackets), "]".repeat(brackets)))
 }
 
 /// Returns the key of a line and its value, if that is text without quotes.

@@ -6,13 +6,13 @@
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 
 use super::Account;
 use super::capture::{Collector, log_content};
-use super::request_line::{Outcome, RequestLine};
+use super::request_line::{Outcome, RequestLine, Wait};
 use super::request_start::RequestStart;
 use super::trace::{RequestTrace, TraceContext};
 use super::usage::{Recording, RowFacts};
@@ -205,9 +205,9 @@ impl RequestRecord {
         self.change_line(|line| line.upstream_status = Some(status));
     }
 
-    /// Records that the request is sent again for this reason, one word.
-    pub fn record_repeat(&self, why: &'static str) {
-        self.change_line(|line| line.count_retry(why));
+    /// Records that the request is sent again for this reason, one word. `error`: the last attempt's.
+    pub fn record_repeat(&self, why: &'static str, error: String) {
+        self.change_line(|line| line.count_retry(why, error));
     }
 
     /// Records where the prompt first differs from that of the conversation's last request, and how many
@@ -218,8 +218,9 @@ impl RequestRecord {
     }
 
     /// Records that another model answers in the place of the one that was asked, and why, in one word.
-    pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str) {
-        self.change_line(|line| line.fall_back(asked, why, answers));
+    /// `error`: the last attempt's.
+    pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str, error: String) {
+        self.change_line(|line| line.fall_back(asked, why, answers, error));
     }
 
     /// Records that the model is asked again. `fault`: the mistake in its reply, which had this `cost`;
@@ -228,9 +229,11 @@ impl RequestRecord {
         self.change_line(|line| line.count_second_attempt(fault, remedy, cost));
     }
 
-    /// Adds time that the request waited for an upstream to return.
-    pub fn add_wait(&self, waited: Duration) {
-        self.change_line(|line| line.waited += waited);
+    /// Records that the request waits for an upstream, `longest` at most, until the drop of what it returns.
+    pub fn begin_wait(&self, what: &'static str, longest: Duration) -> RecordedWait<'_> {
+        let since = Instant::now();
+        self.change_line(|line| line.wait = Some(Wait { what, since, longest }));
+        RecordedWait(self)
     }
 
     /// Sets the tokens of the reply that leaves.
@@ -316,6 +319,18 @@ impl RequestRecord {
             line.row.key = account.map(|account| account.key_name().to_owned());
             line.row.usage = line.all_usage();
             line.usage = None;
+        });
+    }
+}
+
+/// Counts the time until its drop as waiting, also when the client leaves meanwhile.
+#[derive(Debug)]
+pub struct RecordedWait<'a>(&'a RequestRecord);
+
+impl Drop for RecordedWait<'_> {
+    fn drop(&mut self) {
+        self.0.change_line(|line| {
+            line.waited += line.wait.take().map(|wait| wait.since.elapsed()).unwrap_or_default();
         });
     }
 }

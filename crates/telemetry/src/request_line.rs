@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::metrics;
 use super::request_start::RequestStart;
@@ -12,6 +12,9 @@ use super::trace::{AttemptEnd, Attributes, RequestTrace};
 use super::usage::{EndedRequest, LiveRequest, RowFacts, UsageSink};
 use wire::turn::{Note, Turn, Usage};
 use wire::{EarlierAttempt, RequestDetails, UsageRow, is_request_fault};
+
+/// Longer errors of earlier attempts are cut, in bytes.
+const LONGEST_EARLIER_ERROR: usize = 200;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,6 +45,15 @@ impl Outcome {
     }
 }
 
+/// A wait for an upstream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wait {
+    /// Its purpose, in a few words.
+    pub(super) what: &'static str,
+    pub(super) since: Instant,
+    pub(super) longest: Duration,
+}
+
 /// The facts about one request; dropping them writes the line and records the metrics.
 #[derive(Debug)]
 pub(super) struct RequestLine {
@@ -66,6 +78,8 @@ pub(super) struct RequestLine {
     has_place: bool,
     /// The time that it waited for an upstream to return.
     pub(super) waited: Duration,
+    /// The wait for an upstream that is under way.
+    pub(super) wait: Option<Wait>,
     /// The status of the upstream's answer, if there was one.
     pub(super) upstream_status: Option<u16>,
     /// The status of the reply.
@@ -138,6 +152,7 @@ impl RequestLine {
             queued: Duration::ZERO,
             has_place: false,
             waited: Duration::ZERO,
+            wait: None,
             upstream_status: None,
             status: 0,
             edits: vec![],
@@ -263,18 +278,18 @@ impl RequestLine {
     }
 
     /// Counts another attempt.
-    pub(super) fn count_retry(&mut self, reason: &'static str) {
+    pub(super) fn count_retry(&mut self, reason: &'static str, error: String) {
         self.retries += 1;
-        self.note_earlier_attempt(reason, "");
+        self.note_earlier_attempt(reason, error, "");
         self.end_attempt(None, Some(reason));
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
 
     /// Notes that another model answers: its name is the one in the log, the metrics and the row.
-    pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str) {
+    pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str, error: String) {
         // A request may go to another model before any was asked.
         if !self.upstream.is_empty() {
-            self.count_retry("fallback");
+            self.count_retry("fallback", error);
         }
         self.fallbacks.push(format!("{asked}:{why}"));
         answers.clone_into(&mut self.model);
@@ -283,7 +298,7 @@ impl RequestLine {
 
     /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
     pub(super) fn count_second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
-        self.note_earlier_attempt(fault, remedy);
+        self.note_earlier_attempt(fault, String::new(), remedy);
         self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
@@ -292,11 +307,13 @@ impl RequestLine {
         ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
     }
 
-    fn note_earlier_attempt(&mut self, why: &str, remedy: &str) {
+    fn note_earlier_attempt(&mut self, why: &str, mut error: String, remedy: &str) {
+        error.truncate(error.floor_char_boundary(LONGEST_EARLIER_ERROR));
         self.earlier_attempts.push(EarlierAttempt {
             upstream: self.upstream.clone(),
             ended: clock::to_millis(self.time_since_arrival()),
             why: why.to_owned(),
+            error,
             remedy: remedy.to_owned(),
         });
     }
@@ -316,16 +333,37 @@ impl RequestLine {
         u32::from(!self.upstream.is_empty()) + self.retries + again
     }
 
-    /// Returns the request's present state.
-    pub(super) fn live_state(&self) -> LiveRequest {
+    /// Returns what happens to the request now, in a few words.
+    fn phase(&self) -> Cow<'static, str> {
+        if let Some(Wait { what, since, longest }) = self.wait {
+            return format!("{what} ({} of {} s)", since.elapsed().as_secs(), longest.as_secs()).into();
+        }
         let phase = match (self.first_byte, self.upstream_status) {
             (Some(_), Some(_)) => "replying",
-            (Some(_), None) => "waiting, kept alive",
             (None, Some(_)) => "reading the reply",
-            (None, None) if self.upstream.is_empty() => "arrived",
-            (None, None) if !self.has_place => "waiting for a slot",
-            (None, None) => "waiting for the model",
+            (_, None) if self.upstream.is_empty() => "arrived",
+            (_, None) if !self.has_place => "waiting for a slot",
+            (_, None) => "waiting for the model",
         };
+        phase.into()
+    }
+
+    /// Returns the errors of earlier attempts.
+    fn earlier_errors(&self) -> Option<String> {
+        let errors = self.earlier_attempts.iter().map(|attempt| &*attempt.error);
+        let errors: Vec<_> = errors.filter(|error| !error.is_empty()).collect();
+        (!errors.is_empty()).then(|| errors.join("; "))
+    }
+
+    /// Counts as waiting what a request spent that never got a place, because its client left.
+    fn end_wait_of_gone_client(&mut self, total: Duration) {
+        if self.outcome == Outcome::ClientGone && !self.has_place && !self.upstream.is_empty() {
+            self.queued += total.saturating_sub(self.waited);
+        }
+    }
+
+    /// Returns the request's present state.
+    pub(super) fn live_state(&self) -> LiveRequest {
         let RowFacts { agent, run, .. } = self.row.clone();
         LiveRequest {
             id: self.start.id.clone(),
@@ -335,7 +373,7 @@ impl RequestLine {
             upstream: self.upstream.clone(),
             agent,
             run,
-            phase,
+            phase: self.phase(),
             elapsed: self.time_since_arrival(),
             attempts: self.attempt_count(),
             tokens: self.all_usage().map(|usage| usage.total_tokens()),
@@ -429,6 +467,7 @@ impl RequestLine {
                     prefix_lost = self.prefix_lost,
                     fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
                     retries = non_default(self.retries),
+                    earlier_errors = self.earlier_errors(),
                     heartbeats = non_default(self.heartbeats),
                     calls = non_default(self.calls),
                     dialect = non_default(each_once(&self.dialects)),
@@ -522,6 +561,7 @@ fn to_millis(duration: Duration) -> f64 {
 impl Drop for RequestLine {
     fn drop(&mut self) {
         let total = self.time_since_arrival();
+        self.end_wait_of_gone_client(total);
         self.record_metrics(total);
         let usage = self.all_usage();
         self.write_line(total, usage);
@@ -583,7 +623,7 @@ mod tests {
     #[test]
     fn the_row_names_the_model_that_answered() {
         let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
-        line.fall_back("big", "overflow", "small");
+        line.fall_back("big", "overflow", "small", String::new());
         assert_eq!(line.fallbacks, ["big:overflow"]);
         assert_eq!(line.take_row(Duration::ZERO, None).model, "small");
     }
@@ -592,12 +632,37 @@ mod tests {
     fn the_row_lists_earlier_attempts() {
         let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.upstream = "one".into();
-        line.count_retry("failover");
+        line.count_retry("failover", "upstream `one` answered HTTP 500".into());
         line.upstream = "two".into();
         line.count_second_attempt("empty_reply", "repeat", Usage::default());
+        assert_eq!(line.earlier_errors().as_deref(), Some("upstream `one` answered HTTP 500"));
         let found = line.take_row(Duration::ZERO, None).details.earlier_attempts;
-        let found: Vec<_> = found.iter().map(|it| [&*it.upstream, &it.why, &it.remedy]).collect();
-        assert_eq!(found, [["one", "failover", ""], ["two", "empty_reply", "repeat"]]);
+        let found: Vec<_> = found.iter().map(|it| [&*it.upstream, &it.why, &it.error, &it.remedy]).collect();
+        let first = ["one", "failover", "upstream `one` answered HTTP 500", ""];
+        assert_eq!(found, [first, ["two", "empty_reply", "", "repeat"]]);
+    }
+
+    /// Regression: the row that waited longest said that it had not waited.
+    #[test]
+    fn a_client_that_leaves_the_queue_has_waited() {
+        let gone = |has_place: bool| {
+            let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+            (line.upstream, line.has_place) = ("one".into(), has_place);
+            line.end_wait_of_gone_client(Duration::from_secs(40));
+            line.take_row(Duration::from_secs(40), None).waited
+        };
+        assert_eq!((gone(false), gone(true)), (Duration::from_secs(40), Duration::ZERO));
+    }
+
+    #[test]
+    fn a_wait_for_a_server_has_its_own_phase() {
+        let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
+        (line.upstream, line.has_place) = ("one".into(), true);
+        line.note_first_byte();
+        assert_eq!(line.phase(), "waiting for the model");
+        let (what, longest) = ("the server is down: waiting for it", Duration::from_mins(1));
+        line.wait = Some(Wait { what, since: Instant::now(), longest });
+        assert_eq!(line.phase(), "the server is down: waiting for it (0 of 60 s)");
     }
 
     /// Three Hermes calls of one reply were counted as one of Hermes and two native ones.

@@ -137,10 +137,14 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
     });
     let named =
         |name: &str, words: &str| text(name).map(|value| format!("{words} {}", value.replace(',', ", ")));
-    // A request that is part of respool's own work has no status.
     let is_failed = fields.get("outcome") == "error";
-    let status =
-        filled("status").filter(|status| is_failed && *status != "0").map(|status| format!("HTTP {status}"));
+    let status = filled("status").filter(|_| is_failed);
+    let status = status.and_then(|status| match status {
+        // A request that is part of respool's own work has no status.
+        "0" => None,
+        "200" => Some("in its stream".to_owned()),
+        _ => Some(format!("HTTP {status}")),
+    });
     let status = status.filter(|status| !fields.get("error").contains(status.as_str()));
     let parts = [
         model,
@@ -151,6 +155,7 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
         calls,
         named("repairs", "repaired:"),
         named("recovery", "asked again:"),
+        fields.number("retries").map(|retries| format!("sent {} times", retries + 1.0)),
         named("key", "key"),
         named("client", "from"),
         named("upstream", "at"),
@@ -270,6 +275,8 @@ mod tests {
         assert_eq!(PLAIN.request_line(&twice, 200), "error       m  no (HTTP 404)");
         let read = fields(&[("model", "m"), ("outcome", "ok"), ("calls", "1"), ("dialect", "hermes")]);
         assert_eq!(PLAIN.request_line(&read, 200), "ok          m  1 call (read from text)");
+        let late = [("model", "m"), ("status", "200"), ("outcome", "error"), ("retries", "2")];
+        assert_eq!(PLAIN.request_line(&fields(&late), 200), "error       m  in its stream  sent 3 times");
         let own = fields(&[("model", "m"), ("status", "0"), ("outcome", "error")]);
         assert_eq!(PLAIN.request_line(&own, 200), "error       m");
     }

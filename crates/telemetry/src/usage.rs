@@ -1,6 +1,7 @@
 //! The usage row of one request, without content, and the sinks of rows. The request's line makes the row
 //! when it is dropped, and `usage` stores it.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -101,7 +102,7 @@ pub struct LiveRequest {
     /// The run of that agent.
     pub run: String,
     /// Its phase, in a few words.
-    pub phase: &'static str,
+    pub phase: Cow<'static, str>,
     /// The time since it arrived.
     pub elapsed: Duration,
     /// The number of attempts at upstreams.

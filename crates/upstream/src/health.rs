@@ -50,6 +50,13 @@ impl Upstream {
         }
     }
 
+    /// Returns its circuit (`closed`, `open` or `half_open`), the requests in progress, and those that wait
+    /// for a place or for its return.
+    pub fn load_report(&self) -> (&'static str, usize, usize) {
+        let (circuit, taken, waiting) = self.state.circuit_report();
+        (circuit, taken, waiting + self.probes.waiting.load(Ordering::Relaxed))
+    }
+
     async fn probe_since(&self, since: Instant) -> (Instant, Health) {
         self.last_probe_or_new(|at, _| at >= since).await
     }
@@ -139,6 +146,7 @@ mod tests {
             .collect();
         time.pass(Duration::from_millis(5500)).await;
         let probes = asked.load(Ordering::Relaxed);
+        assert_eq!(upstream.load_report(), ("closed", 0, 50), "they wait, as /ready and the page say");
         assert_eq!(probes, 6, "one at the beginning of each second");
         ready.store(true, Ordering::Relaxed);
         for waiter in waiters {

@@ -82,8 +82,8 @@ pub struct LedgerSettings {
 struct State {
     waiting: Vec<UsageRow>,
     lost: u64,
-    /// The last write failed, which was reported.
-    is_broken: bool,
+    /// The reason why the last write failed, which was reported.
+    fault: Option<String>,
     spending: Spending,
     keys: KeyTokens,
     /// The tokens of keys could not be stored the last time, which was reported.
@@ -147,9 +147,9 @@ impl Ledger {
         }
     }
 
-    /// Notes that rows cannot be kept. Alerts and the page report it until the process ends.
-    pub fn mark_broken(&self) {
-        self.lock_state().is_broken = true;
+    /// Notes why rows cannot be kept. Alerts and the page report it until the process ends.
+    pub fn mark_broken(&self, why: String) {
+        self.lock_state().fault = Some(why);
     }
 
     pub(super) fn current_settings(&self) -> Arc<LedgerSettings> {
@@ -381,7 +381,7 @@ impl Ledger {
         let Some(store) = self.store.as_ref().filter(|_| !rows.is_empty()) else { return };
         match store.append(rows).await {
             Ok(()) => {
-                if std::mem::take(&mut self.lock_state().is_broken) {
+                if self.lock_state().fault.take().is_some() {
                     tracing::info!(target: "respool::usage", "usage records are written again");
                 }
             }
@@ -396,7 +396,7 @@ impl Ledger {
         let lost = rows.len().saturating_sub(MOST_WAITING);
         rows.drain(..lost);
         state.waiting = rows;
-        let is_news = !std::mem::replace(&mut state.is_broken, true);
+        let is_news = state.fault.replace(error.to_string()).is_none();
         drop(state);
         count_lost(lost as u64);
         if is_news {
@@ -407,12 +407,12 @@ impl Ledger {
     /// Returns true if the records of before this process started cannot be read: budgets and limits of
     /// tokens count from its start.
     pub fn counts_from_start(&self) -> bool {
-        self.is_broken() && self.store.is_none()
+        self.store.is_none() && self.fault().is_some()
     }
 
-    /// Returns true while rows cannot be written.
-    pub fn is_broken(&self) -> bool {
-        self.lock_state().is_broken
+    /// Returns the reason why rows cannot be written now.
+    pub fn fault(&self) -> Option<String> {
+        self.lock_state().fault.clone()
     }
 
     async fn delete_old_rows(&self) {
@@ -479,6 +479,11 @@ impl Ledger {
         self.lock_state().minutes.clone()
     }
 
+    /// Forgets that an upstream refused respool, because a probe finds that it no longer does.
+    pub fn forget_refusals(&self, upstream: &str) {
+        self.lock_state().minutes.forget_refusals(upstream);
+    }
+
     /// Returns the recent problems, the newest first.
     pub fn problems(&self) -> Vec<Problem> {
         self.lock_state().problems.iter().rev().cloned().collect()
@@ -536,6 +541,9 @@ impl UsageSink for Ledger {
             let queued = clock::to_millis(queued);
             let outcome = RequestOutcome { queued, prefix_lost, ..RequestOutcome::from_row(&row) };
             state.minutes.add_request(outcome, at);
+            if row.outcome == "ok" {
+                state.minutes.forget_refusals(&row.upstream);
+            }
         }
         if row.outcome == "error" {
             if state.problems.len() == PROBLEMS {
@@ -603,14 +611,14 @@ mod tests {
         refuse_usage(dir.path(), true);
         (0..5).for_each(|at| record(&ledger, row(at)));
         ledger.flush().await;
-        assert!(ledger.is_broken());
+        assert!(ledger.fault().is_some());
         // What waits is bounded: later rows find no room.
         let more = MOST_WAITING as u64 + 3;
         (5..more).for_each(|at| record(&ledger, row(at)));
         ledger.flush().await;
         refuse_usage(dir.path(), false);
         ledger.flush().await;
-        assert!(!ledger.is_broken());
+        assert_eq!(ledger.fault(), None);
         let query = RequestQuery { most: usize::MAX, ..RequestQuery::default() };
         let kept = ledger.records().find_requests(query).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));

@@ -149,22 +149,33 @@ struct Minute {
     first_bytes: VecDeque<u64>,
 }
 
-/// The last minutes in which requests ended, the oldest first.
+/// The requests of the last hours.
 #[derive(Clone, Debug, Default)]
-pub struct Minutes(VecDeque<Minute>);
+pub struct Minutes {
+    /// The last minutes in which requests ended, the oldest first.
+    minutes: VecDeque<Minute>,
+    /// The upstreams that refused respool's key or a secure connection and have not worked since: each with
+    /// the error's code, and when it last happened.
+    refusals: BTreeMap<(String, ErrorCode), u64>,
+}
 
 impl Minutes {
     /// Adds a request that ended at this time, in milliseconds since 1970.
     pub fn add_request(&mut self, ended: RequestOutcome, at: u64) {
+        self.note_refusal(ended.error.as_ref(), at);
         // After a clock was set back, the last minute goes on.
-        let number = (at / MINUTE).max(self.0.back().map_or(0, |last| last.number));
-        while self.0.front().is_some_and(|first| first.number + KEPT as u64 <= number) {
-            self.0.pop_front();
+        let number = (at / MINUTE).max(self.minutes.back().map_or(0, |last| last.number));
+        while self.minutes.front().is_some_and(|first| first.number + KEPT as u64 <= number) {
+            self.minutes.pop_front();
         }
-        if self.0.back().is_none_or(|last| last.number < number) {
-            self.0.push_back(Minute { number, counts: Counts::default(), first_bytes: VecDeque::new() });
+        if self.minutes.back().is_none_or(|last| last.number < number) {
+            self.minutes.push_back(Minute {
+                number,
+                counts: Counts::default(),
+                first_bytes: VecDeque::new(),
+            });
         }
-        let Some(minute) = self.0.back_mut() else { return };
+        let Some(minute) = self.minutes.back_mut() else { return };
         if let Some(first_byte) = ended.first_byte {
             if minute.first_bytes.len() == SAMPLES {
                 minute.first_bytes.pop_front();
@@ -174,9 +185,35 @@ impl Minutes {
         minute.counts.add(ended);
     }
 
+    fn note_refusal(&mut self, error: Option<&(String, String)>, at: u64) {
+        let Some((upstream, code)) = error else { return };
+        let refusals = [ErrorCode::UpstreamCredentialsRefused, ErrorCode::UpstreamTls];
+        let Some(code) = refusals.into_iter().find(|refusal| refusal.as_str() == code) else { return };
+        let refusal = (upstream.clone(), code);
+        if self.refusals.len() < ERRORS || self.refusals.contains_key(&refusal) {
+            self.refusals.insert(refusal, at);
+        }
+    }
+
+    /// Forgets that an upstream refused respool, because it works.
+    pub fn forget_refusals(&mut self, upstream: &str) {
+        // Called for every reply.
+        if !self.refusals.is_empty() {
+            self.refusals.retain(|(name, _), _| name != upstream);
+        }
+    }
+
+    /// Returns the upstreams that have refused respool since a time, in milliseconds since 1970, and have not
+    /// worked after that, each with the error's code.
+    pub fn refusals_since(&self, since: u64) -> impl Iterator<Item = (&str, ErrorCode)> {
+        let recent = self.refusals.iter().filter(move |(_, at)| **at >= since);
+        recent.map(|((upstream, code), _)| (upstream.as_str(), *code))
+    }
+
     /// Counts the requests that ended since a time in milliseconds since 1970, to the minute.
     pub fn counts_since(&self, since: u64) -> Counts {
-        let counts = self.0.iter().filter(|minute| minute.ended_after(since)).map(|minute| &minute.counts);
+        let counts =
+            self.minutes.iter().filter(|minute| minute.ended_after(since)).map(|minute| &minute.counts);
         counts.fold(Counts::default(), Counts::merge)
     }
 
@@ -184,7 +221,7 @@ impl Minutes {
     /// least `least` samples.
     pub fn first_bytes(&self, since: u64, least: usize) -> (Option<u64>, Option<u64>) {
         let median = |is_late: bool| {
-            let minutes = self.0.iter().filter(|minute| minute.ended_after(since) == is_late);
+            let minutes = self.minutes.iter().filter(|minute| minute.ended_after(since) == is_late);
             let mut times: Vec<u64> = minutes.flat_map(|minute| minute.first_bytes.iter().copied()).collect();
             times.sort_unstable();
             (times.len() >= least).then(|| times[times.len() / 2])
@@ -216,8 +253,8 @@ mod tests {
                     .add_request(RequestOutcome { first_byte, ..RequestOutcome::default() }, second * 1_000);
             }
         }
-        assert_eq!(minutes.0.len(), KEPT);
-        assert!(minutes.0.iter().all(|minute| minute.first_bytes.len() == SAMPLES));
+        assert_eq!(minutes.minutes.len(), KEPT);
+        assert!(minutes.minutes.iter().all(|minute| minute.first_bytes.len() == SAMPLES));
         assert_eq!(minutes.first_bytes(7 * HOUR - 10 * MINUTE, 10), (Some(100), Some(9_000)));
         assert_eq!(minutes.counts_since(7 * HOUR - 5 * MINUTE).all, 5 * 60 * 50);
         assert_eq!(minutes.counts_since(0).all, 6 * 3_600 * 50);

@@ -9,7 +9,7 @@ use std::fmt;
 macro_rules! codes {
     ($( $(#[$about:meta])* $code:ident = $name:literal, )*) => {
         /// The cause of an error, for programs. [`ErrorCode::as_str`] is its name in an error's `code`.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum ErrorCode {
             $( $(#[$about])* $code, )*
         }

@@ -96,6 +96,9 @@ pub struct EarlierAttempt {
     pub ended: u64,
     /// Why another attempt followed, in one word.
     pub why: String,
+    /// The error that it ended in, as it stands in the log; empty without one.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub error: String,
     /// The change of the next attempt, in one word; empty without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,

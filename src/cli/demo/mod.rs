@@ -132,6 +132,8 @@ async fn goes_on() -> bool {
     if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
         return true;
     }
+    // An Enter that was pressed while the scene ran is not an answer.
+    let _ = rustix::termios::tcflush(io::stdin(), rustix::termios::QueueSelector::IFlush);
     say_piece_on_stderr("— Enter for the next scene, q to end — ");
     let read = || io::stdin().lock().lines().next().and_then(Result::ok);
     let line = tokio::task::spawn_blocking(read).await.ok().flatten();

@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::client::{Call, DemoReply};
 use super::scenes::{AGENT, SCENES, Scene};
 use crate::upstream::replay::SeenRequest;
+use crate::wire::visible::wrap_text;
 
 /// Longer texts are cut on the screen.
 const WIDEST: usize = 78;
@@ -20,8 +21,8 @@ server's replies were recorded from vLLM. This needs no model, GPU or network.
 pub(super) const GOODBYE: &str = "\
 Now try your own server:
 
-    respool check --upstream http://YOUR-VLLM:8000       find out what works there and what does not
-    respool serve --upstream http://YOUR-VLLM:8000       then point clients at http://127.0.0.1:8003/v1
+    respool check --upstream http://YOUR-VLLM:8000       find out what works there
+    respool serve --upstream http://YOUR-VLLM:8000       and use http://127.0.0.1:8003/v1
 
 `respool demo --serve` keeps running, so that you can point a client at these recordings.";
 
@@ -51,12 +52,16 @@ pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played) -> Str
     );
     lines.push("  A client would get:".to_owned());
     lines.extend(render_reply(&played.direct, slow));
-    lines.push(format!("    ✗ {}", scene.without).replace("✗ It works", "✓ It works"));
+    lines.push(format!("    ✗ {}", wrap_verdict(scene.without)).replace("✗ It works", "✓ It works"));
     lines.push("  Through respool it gets:".to_owned());
     lines.extend(render_reply(&played.through, slow));
-    lines.push(format!("    ✓ {}", scene.with));
+    lines.push(format!("    ✓ {}", wrap_verdict(scene.with)));
     lines.push(String::new());
     lines.join("\n")
+}
+
+fn wrap_verdict(text: &str) -> String {
+    wrap_text(text, WIDEST).replace('\n', "\n      ")
 }
 
 /// Says how to use a tour that stays up.

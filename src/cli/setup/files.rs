@@ -107,6 +107,11 @@ pub(super) fn write_settings(client: Client, file: &Path, present: &str, text: &
     Ok(replace_file(file, text).map_err(|error| failed("written", error))?)
 }
 
+/// Returns the settings as setup last wrote them, if it did.
+pub(super) fn written_text(file: &Path) -> Option<String> {
+    fs::read_to_string(sibling_path(file, AFTER)).ok()
+}
+
 /// Settings without what respool wrote.
 enum Restored {
     /// They include later changes.

@@ -311,7 +311,7 @@ impl Current {
             if let Some(sent) = sent {
                 return sent;
             }
-            request.record.record_repeat("put_back");
+            request.record.record_repeat("put_back", String::new());
             self.queue_place = None;
             let (place, _) = upstream.wait_for_place(who).await?;
             self.queue_place = Some(place);

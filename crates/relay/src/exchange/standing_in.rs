@@ -47,7 +47,8 @@ impl Exchange {
     pub(super) async fn fall_back(&mut self, reason: FallbackReason) -> bool {
         let Some(mut fallbacks) = self.fallbacks.take() else { return false };
         let profile = Arc::clone(&self.request.profile);
-        let next = fallbacks.next_request(&self.relay, &profile.model, profile.route, reason).await;
+        let error = self.history.last_error_text();
+        let next = fallbacks.next_request(&self.relay, &profile.model, profile.route, reason, &error).await;
         self.fallbacks = Some(fallbacks);
         let Some(request) = next else { return false };
         self.candidates = Candidates::new(Arc::clone(&request.plan.upstreams), Some(request.plan.who));

@@ -71,7 +71,7 @@ impl MoneyColumn {
         let largest = amounts.map(|amount| amount.units().abs()).fold(0.0, f64::max);
         let places = match largest {
             0.0 | 1.0.. => 2,
-            0.01.. => 4,
+            0.01.. => 3,
             _ => 6,
         };
         Self { places }
@@ -119,7 +119,7 @@ mod tests {
             amounts.map(|amount| column.format(amount)).collect::<Vec<_>>()
         };
         assert_eq!(shown(&[12.5, 0.013]), ["12.50", "0.01"]);
-        assert_eq!(shown(&[0.013, 0.000_029, 0.0]), ["0.0130", "< 0.0001", "0.0000"]);
+        assert_eq!(shown(&[0.013, 0.000_029, 0.0]), ["0.013", "< 0.001", "0.000"]);
         assert_eq!(shown(&[0.000_029]), ["0.000029"]);
     }
 

@@ -35,10 +35,16 @@ pub use words::reason as describe_reason;
 use axum::Router;
 use axum::response::Response;
 use axum::routing::{get, post};
-use http::StatusCode;
+use http::{Method, Request, StatusCode, header};
+use maud::html;
 
 use super::app::App;
-use response::{asset_response, page_response};
+use super::keys::key_in_headers;
+use response::{asset_response, page_response, redirect_response};
+use wire::{ApiError, ErrorCode};
+
+/// The pages whose address is often tried without its `/ui`.
+const TABS: [&str; 4] = ["/requests", "/runs", "/usage", "/approvals"];
 
 /// The routes of the page.
 pub(super) fn page_routes() -> Router<App> {
@@ -69,6 +75,28 @@ pub(super) fn page_routes() -> Router<App> {
             "/ui/page.js",
             get(|| async { asset_response(include_str!("page.js"), "text/javascript; charset=utf-8") }),
         )
+}
+
+/// Answers a person's browser that was refused an address outside the page; `None` for programs.
+pub(super) fn answer_lost_visitor<B>(app: &App, request: &Request<B>, error: &ApiError) -> Option<Response> {
+    let headers = request.headers();
+    let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
+    let is_browser = request.method() == Method::GET && accepts.starts_with("text/html");
+    let refusals = [ErrorCode::InvalidApiKey, ErrorCode::AdministrativeRoute, ErrorCode::NotFound];
+    let is_lost = error.code.is_some_and(|code| refusals.contains(&code));
+    if !is_browser || !is_lost || key_in_headers(headers).is_some() {
+        return None;
+    }
+    let path = request.uri().path();
+    if TABS.contains(&path) {
+        return Some(redirect_response(&format!("/ui{path}")));
+    }
+    let viewer = match guard::require_viewer(app, headers) {
+        Ok(viewer) => viewer,
+        Err(response) => return Some(*response),
+    };
+    let main = html! { h1 { "Not found" } p { "This page does not exist." } };
+    Some(page_response(StatusCode::NOT_FOUND, layout::page_layout(&viewer, "", "Not found", &main)))
 }
 
 /// Answers the other paths below the page's. They never go to an upstream, because they need no key.

@@ -91,8 +91,8 @@ fn notice_list(app: &App, waiting: usize) -> Markup {
                 @else { "When it is used up, requests are refused until the next UTC day." }
             }
         }
-        @if app.usage.is_broken() && !is_alert(Rule::StateNotWritable) {
-            p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered. Look for " code { "respool::usage" } " in the log: the disk may be full." }
+        @if let Some(why) = app.usage.fault().filter(|_| !is_alert(Rule::StateNotWritable) && !is_alert(Rule::StateRemoved)) {
+            p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered: " (why) "." }
         }
         @if waiting > 0 && !is_alert(Rule::ApprovalWaiting) {
             p class="notice" role="status" { a href="/ui/approvals" { (waiting) @if waiting == 1 { " request from an agent waits for your approval" } @else { " requests from agents wait for your approval" } } }
@@ -121,13 +121,14 @@ fn usage_tiles(app: &App, today: &Report) -> Markup {
 fn upstream_table(app: &App) -> Markup {
     let rows = html! {
         @for upstream in app.relay.upstreams() {
-            @let (circuit, at_work, waiting) = upstream.state.circuit_report();
-            @let problem = app.alerts.upstream_problem(&upstream.name);
+            @let (circuit, at_work, waiting) = upstream.load_report();
+            @let probed = app.alerts.probed_upstream(&upstream.name).unwrap_or_default();
             tr {
                 th scope="row" { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &upstream.name)])) { (upstream.name) } }
                 td {
                     @match circuit {
-                        _ if let Some(problem) = &problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
+                        _ if let Some(problem) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
+                        "closed" if probed.asks_for_key => { (layout::colour_badge("middling", "asks for a key")) " Set " code { "api_key" } ", unless clients send theirs." }
                         "closed" => (layout::colour_badge("good", "works")),
                         "half_open" => (layout::colour_badge("middling", "being tried again")),
                         _ => (layout::colour_badge("bad", "failing")),

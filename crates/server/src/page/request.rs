@@ -87,7 +87,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
             @if !row.agent.is_empty() { dt { "Agent" } dd { (row.agent) } }
             @if !row.run.is_empty() { dt { "Run" } dd { a href={ "/ui/runs/" (row.run) } { "Show the run" } } }
             dt { "Route" } dd { (row.route.replace('_', " ")) (if row.stream { ", streamed" } else { "" }) }
-            @if row.status != 0 { dt { "Status" } dd { (row.status) } }
+            @if row.status != 0 { dt { "Status" } dd { (row.status) @if row.status == 200 && row.outcome == "error" { "; the error came in the stream" } } }
             @if let Some(usage) = row.usage {
                 dt { "Tokens in" } dd { (format::format_count(usage.prompt)) @if let Some(cached) = usage.cached { ", " (format::format_count(cached)) " of them cached" } }
                 dt { "Tokens out" } dd { (format::format_count(usage.completion)) @if let Some(reasoning) = usage.reasoning { ", " (format::format_count(reasoning)) " of them reasoning" } }
@@ -98,6 +98,9 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
         }
     }
 }
+
+/// The shortest wait that has a bar of its own.
+const NOTABLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Shows the attempts as bars on one time line.
 fn attempt_section(row: &StoredUsage) -> Markup {
@@ -113,26 +116,41 @@ fn attempt_section(row: &StoredUsage) -> Markup {
 }
 
 fn attempt_bars(row: &StoredUsage) -> Vec<Bar> {
+    let earlier = &row.details.earlier_attempts;
     let mut began = Duration::ZERO;
     let mut bars = Vec::new();
-    for (index, attempt) in row.details.earlier_attempts.iter().enumerate() {
+    if earlier.is_empty() && row.waited >= NOTABLE_WAIT {
+        began = row.waited.min(row.duration);
+        bars.push(Bar {
+            label: "Waited".into(),
+            text: "for a free place".into(),
+            span: (Duration::ZERO, began),
+            kind: "middling",
+        });
+    }
+    for (index, attempt) in earlier.iter().enumerate() {
         let ended = Duration::from_millis(attempt.ended);
         let change = if attempt.remedy.is_empty() {
             String::new()
         } else {
             format!("; then {}", words::remedy(&attempt.remedy))
         };
+        let error = if attempt.error.is_empty() { String::new() } else { format!(" ({})", attempt.error) };
         bars.push(Bar {
             label: format!("{}. {}", index + 1, attempt.upstream),
-            text: format!("{}{change}", words::reason(&attempt.why)),
+            text: format!("{}{error}{change}", words::reason(&attempt.why)),
             span: (began, ended),
             kind: "bad",
         });
         began = ended;
     }
-    let (text, kind) = if row.outcome == "ok" { ("answered", "good") } else { ("did not end well", "bad") };
+    let (text, kind) = match &*row.outcome {
+        "ok" => ("answered", "good"),
+        "client_gone" => ("the client left", "middling"),
+        _ => ("did not end well", "bad"),
+    };
     bars.push(Bar {
-        label: format!("{}. {}", bars.len() + 1, row.upstream),
+        label: format!("{}. {}", earlier.len() + 1, row.upstream),
         text: text.to_owned(),
         span: (began, row.duration),
         kind,
@@ -191,6 +209,7 @@ mod tests {
             ended: 700,
             why: "cut_call".into(),
             remedy: "more_tokens".into(),
+            error: "HTTP 500".into(),
         };
         let row = StoredUsage {
             upstream: "two".into(),
@@ -201,8 +220,22 @@ mod tests {
         };
         let bars = attempt_bars(&row);
         assert_eq!((&*bars[0].label, bars[0].span.1), ("1. one", Duration::from_millis(700)));
-        assert_eq!(bars[0].text, "the reply ended within a call; then it was given more tokens");
+        assert_eq!(bars[0].text, "the reply ended within a call (HTTP 500); then it was given more tokens");
         assert_eq!((&*bars[1].label, bars[1].span), ("2. two", (Duration::from_millis(700), row.duration)));
+    }
+
+    #[test]
+    fn a_wait_is_not_the_time_of_the_model() {
+        let row = StoredUsage {
+            upstream: "two".into(),
+            outcome: "ok".into(),
+            waited: Duration::from_secs(25),
+            duration: Duration::from_secs(38),
+            ..StoredUsage::default()
+        };
+        let bars = attempt_bars(&row);
+        let spans: Vec<_> = bars.iter().map(|bar| (&*bar.label, bar.span.0.as_secs())).collect();
+        assert_eq!(spans, [("Waited", 0), ("1. two", 25)]);
     }
 
     #[test]

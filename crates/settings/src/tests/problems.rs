@@ -50,6 +50,23 @@ fn text_without_quotes_is_named() {
     ]);
 }
 
+/// Regression: the keys below a header without its brackets were said to be unknown, with five guesses.
+#[test]
+fn keys_below_a_broken_header_are_known() {
+    let header = "respool.toml:1: not valid TOML: write `[[upstream]]`";
+    check(&[
+        ("[[upstream\nurl = 'http://a'", header),
+        ("[[upstream] # the box\nurl = 'http://a'\nmax_concurrency = 2", header),
+        (
+            "[limits\ndrain = 5\n",
+            "respool.toml:1: not valid TOML: write `[limits]`\nrespool.toml:2: limits.drain: expected a duration with its unit, such as \"30s\", \
+             found the number 5",
+        ),
+    ]);
+    let found = problems("[[upstream\nurl = http://a", &[], [None; 2]);
+    assert_eq!(found, format!("{header}\nrespool.toml:2: text needs quotes: write `url = \"…\"`"));
+}
+
 #[test]
 fn environment_sets_entries_of_lists() {
     assert_eq!(

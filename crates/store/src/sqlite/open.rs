@@ -10,7 +10,7 @@ use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use crate::error::StoreError;
 
@@ -107,6 +107,44 @@ pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Con
         }
         other => other.map_err(|fault| fault.into_error(path)),
     }
+}
+
+/// Opens another database of the state directory to read it. One that is not there is empty.
+pub(super) fn open_to_read(path: &Path, steps: &[&str]) -> Result<Connection, StoreError> {
+    let migrated = |mut opened: Connection| -> Result<Connection, Fault> {
+        migrate(&mut opened, steps)?;
+        Ok(opened)
+    };
+    let opened = match path.try_exists() {
+        Ok(false) => Connection::open_in_memory().map_err(Fault::from).and_then(migrated),
+        _ => connection(path).and_then(migrated),
+    };
+    opened.or_else(|fault| {
+        let read_only = match &fault {
+            Fault::Sql(error) if is_forbidden(error) => open_read_only(path).ok(),
+            _ => None,
+        };
+        read_only.ok_or_else(|| fault.into_error(path))
+    })
+}
+
+/// Returns true if a file or its directory may not be written.
+fn is_forbidden(error: &rusqlite::Error) -> bool {
+    let code = error.sqlite_error_code();
+    matches!(code, Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen))
+}
+
+/// Opens a database on a disk that cannot be written: with its log, or without where that cannot be read.
+pub(super) fn open_read_only(path: &Path) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let name = path.to_string_lossy().replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    let open = |mode: &str| {
+        let connection = Connection::open_with_flags(format!("file:{name}?{mode}"), flags)?;
+        connection.query_row("SELECT count(*) FROM sqlite_master", [], |_| Ok(()))?;
+        Ok(connection)
+    };
+    open("mode=ro").or_else(|_: rusqlite::Error| open("immutable=1"))
 }
 
 /// Ends the claims on entries of the queue. The processes that made them have ended, so no one has to wait

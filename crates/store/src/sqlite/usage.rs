@@ -46,6 +46,18 @@ impl UsageStore {
         Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path, file })
     }
 
+    /// Opens the file in a directory to read it, also on a disk that cannot be written. Without a file there
+    /// are no rows. Nothing is made or set aside, because a server may use the file.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn open_to_read(state_dir: &Path) -> Result<Self, StoreError> {
+        let path = state_dir.join(FILE);
+        let connection = Arc::new(Mutex::new(open::open_to_read(&path, &STEPS)?));
+        let file = DatabaseFile::opened(&path);
+        Ok(Self { writer: Arc::clone(&connection), reader: connection, path, file })
+    }
+
     /// Checks that the file is still the one that was opened. Where it is not, no rows are written.
     ///
     /// # Errors
@@ -333,6 +345,7 @@ mod tests {
             ended: 7,
             why: "failover".into(),
             remedy: String::new(),
+            error: "HTTP 500".into(),
         };
         let details = RequestDetails { earlier_attempts: vec![attempt], ..RequestDetails::default() };
         let failed = UsageRow {
@@ -383,6 +396,25 @@ mod tests {
         store.append(vec![row(9, "alice", "m", 1)]).await.unwrap();
         let found = store.find(newest(9)).await.unwrap();
         assert_eq!((found.len(), &*found[1].id, &found[1].details), (2, "1", &RequestDetails::default()));
+    }
+
+    #[tokio::test]
+    async fn reading_makes_and_moves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let store = UsageStore::open_to_read(dir.path()).unwrap();
+        assert_eq!((store.find(newest(9)).await.unwrap(), path.exists()), (vec![], false));
+        let written = UsageStore::open(dir.path()).unwrap();
+        written.append(vec![row(9, "alice", "m", 1)]).await.unwrap();
+        let store = UsageStore::open_to_read(dir.path()).unwrap();
+        assert_eq!(store.find(newest(9)).await.unwrap().len(), 1);
+        let read_only = open::open_read_only(&path).unwrap();
+        let found: u32 = read_only.query_row("SELECT count(*) FROM requests", [], |row| row.get(0)).unwrap();
+        assert_eq!(found, 1, "its log is read too");
+        drop((read_only, store, written));
+        std::fs::write(&path, "not a database, however long the text may be".repeat(99)).unwrap();
+        let error = UsageStore::open_to_read(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("is damaged") && path.exists(), "{error}");
     }
 
     #[test]

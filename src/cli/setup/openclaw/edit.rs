@@ -27,7 +27,8 @@ pub(in crate::cli::setup) struct Model {
 pub(in crate::cli::setup) struct RespoolProvider {
     /// respool's URL, without `/v1`.
     pub(in crate::cli::setup) url: String,
-    /// URLs of model servers: providers that point at them are redirected to respool.
+    /// URLs of model servers, and of an earlier respool: providers that point at them are redirected to
+    /// respool.
     pub(in crate::cli::setup) upstreams: Vec<String>,
     pub(in crate::cli::setup) models: Vec<Model>,
     /// The model that the person named.
@@ -123,6 +124,14 @@ fn provider_of(config: &Value, wanted: &RespoolProvider) -> String {
     let found = asks(&wanted.url).or_else(|| wanted.upstreams.iter().find_map(|url| asks(url)));
     // Under the name `vllm`, OpenClaw discovers models itself and changes requests.
     found.filter(|name| name != "vllm").unwrap_or_else(|| PROVIDER.to_owned())
+}
+
+/// Returns the address of the primary model's provider: that of respool, in a text that setup wrote.
+pub(in crate::cli::setup) fn primary_url(text: &str) -> Option<String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let config: Value = CstRootNode::parse(text, &json5()).ok()?.to_serde_value()?;
+    let (provider, _) = primary_of(&config["agents"]["defaults"])?.split_once('/')?;
+    Some(config["models"]["providers"][provider]["baseUrl"].as_str()?.to_owned())
 }
 
 /// Returns the model that was named, else the one in use, else the only one.
@@ -396,6 +405,22 @@ mod tests {
         for key in ["timeoutSeconds", "sendSessionAffinityHeaders", "reasoningEffortMap", "contextWindow"] {
             assert!(!text.contains(key), "the old client refuses {key}, or it is not known: {text}");
         }
+    }
+
+    /// Regression: for a respool at another address a second provider was added.
+    #[test]
+    fn respool_that_moved_keeps_its_provider() {
+        let first = edit_config(GROWN, &wanted(&[("gpt-oss-120b", None)])).unwrap();
+        let earlier = primary_url(&first.text).unwrap();
+        assert_eq!(earlier, "http://127.0.0.1:8003/v1");
+        let moved = RespoolProvider {
+            url: "http://127.0.0.1:9000".into(),
+            upstreams: vec![earlier],
+            ..wanted(&[("gpt-oss-120b", None)])
+        };
+        let second = edit_config(&first.text, &moved).unwrap();
+        assert_eq!((second.primary.as_str(), second.replaced), ("gptoss/gpt-oss-120b", None));
+        assert_eq!(second.text, first.text.replace("127.0.0.1:8003", "127.0.0.1:9000"));
     }
 
     #[test]

@@ -12,10 +12,10 @@ use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
-use self::edit::{Edited, Model, RespoolProvider, edit_config, is_same_server};
+use self::edit::{Edited, Model, RespoolProvider, edit_config, is_same_server, primary_url};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
-use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings};
+use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings, written_text};
 use super::respool::{AskError, LIST_WITHIN, Respool, check_address};
 use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
@@ -82,15 +82,16 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = choose_models(listed, upstream).await?;
     let installed = OpenClaw::find_in_path();
+    let file = &places.config;
+    let earlier = written_text(file).and_then(|text| primary_url(&text));
     let wanted = RespoolProvider {
         url: respool.url.clone(),
-        upstreams: known_upstreams(&respool, upstream).await,
+        upstreams: earlier.into_iter().chain(known_upstreams(&respool, upstream).await).collect(),
         models,
         model: arguments.model.clone(),
         key_env: arguments.key_env.clone(),
         is_current: installed.as_ref().is_some_and(OpenClaw::is_current),
     };
-    let file = &places.config;
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let present = match fs::read_to_string(file) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
