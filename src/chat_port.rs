@@ -24,7 +24,7 @@ impl ModelDirectory for RelayedModels {
                     (&upstream.name, upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await);
                 let models = listed.map_err(|problem| NoModels::Unusable(explain_problem(name, problem)))?;
                 if models.is_empty() {
-                    return Err(NoModels::NoneListed(name.to_string()));
+                    return Err(NoModels::NoneListed(name.clone()));
                 }
                 Ok(models
                     .into_iter()
