@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::agent::{Activity, ChatModel, ModelAnswer, ModelFacts, ModelRequest, Observer};
-use crate::alerts::{UpstreamProbes, UpstreamSignal};
+use crate::alerts::{Rule, UpstreamProbes, UpstreamSignal};
 use crate::relay::{Awaited, Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart, WaitEnd};
 use crate::translate::Reply;
 use crate::upstream::{Health, NoModelList, Upstream};
@@ -196,9 +196,10 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
     let problem = match listed {
         Err(problem) if !is_up || is_certain(&problem) => {
             let subject = format!("upstream `{}` ", upstream.name);
-            Some(problem.to_string().replacen(&subject, "it ", 1))
+            let text = problem.to_string().replacen(&subject, "it ", 1);
+            Some((rule_of(&problem), text))
         }
-        _ => (!is_up).then(|| "it does not answer".to_owned()),
+        _ => (!is_up).then(|| (Rule::UpstreamDown, "it does not answer".to_owned())),
     };
     let (circuit, ..) = upstream.state.circuit_report();
     UpstreamSignal {
@@ -207,6 +208,17 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
         asks_for_key,
         is_open: circuit != "closed",
         admits: upstream.state.admits(),
+    }
+}
+
+/// Returns the rule of an upstream that cannot be used.
+fn rule_of(problem: &NoModelList) -> Rule {
+    match problem {
+        NoModelList::KeyRefused(..) => Rule::KeyRefused,
+        NoModelList::Unreachable(error) if error.error.code == Some(ErrorCode::UpstreamTls) => {
+            Rule::CertificateRefused
+        }
+        _ => Rule::UpstreamDown,
     }
 }
 

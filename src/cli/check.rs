@@ -158,26 +158,43 @@ fn state_directory(dir: &Path, findings: &mut Findings) {
         Ok(()) => findings.ok(&format!("the state directory {} can be written", dir.display())),
         Err(error) => findings.fail(
             &format!("the state directory {} cannot be written: {error}", dir.display()),
-            "give respool permission to write there, or set another `state_dir`; without one, runs, responses and usage are not kept",
+            &format!(
+                "{}, or set another `state_dir`; without one, runs, responses and usage are not kept",
+                describe_remedy(&error)
+            ),
         ),
+    }
+}
+
+/// Says what lets a file be written.
+fn describe_remedy(error: &std::io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::NotFound => "make its directory",
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its disk",
+        ErrorKind::ReadOnlyFilesystem => "mount its disk so that it can be written",
+        _ => "give respool permission to write there",
     }
 }
 
 /// Checks that `serve` can write its log file, which is not made here.
 fn log_file(settings: &Settings, findings: &mut Findings) {
     let Some(file) = &settings.log.file else { return };
-    let opened = match File::options().append(true).open(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-            tempfile::tempfile_in(folder.unwrap_or(Path::new("."))).map(drop)
-        }
-        opened => opened.map(drop),
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let write = || tempfile::tempfile_in(folder.unwrap_or(Path::new(".")))?.write_all(&vec![0; ROOM]);
+    let written = match (File::options().append(true).open(file), write()) {
+        (Err(error), written) if error.kind() == ErrorKind::NotFound => written,
+        // A file of a full disk can be opened.
+        (Ok(_), Err(error)) if error.kind() == ErrorKind::StorageFull => Err(error),
+        (opened, _) => opened.map(drop),
     };
-    match opened {
+    match written {
         Ok(()) => findings.ok(&format!("the log file {} can be written", file.display())),
         Err(error) => findings.fail(
             &format!("the log file {} cannot be written: {error}", file.display()),
-            "give respool permission to write there, or correct `[log] file`; `serve` does not start without it",
+            &format!(
+                "{}, or correct `[log] file`; `serve` does not start without it",
+                describe_remedy(&error)
+            ),
         ),
     }
 }

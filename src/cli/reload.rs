@@ -79,7 +79,10 @@ impl Reloading {
                 Err(why) => {
                     tracing::error!(target: "respool::config", why = why.to_string(), "the changed configuration is wrong; the old one stays in use");
                     let waiting = self.new_app().alerts.reload_result().waiting;
-                    self.new_app().alerts.note_reload(Reloaded { problem: Some(why.to_string()), waiting });
+                    self.new_app().alerts.note_reload(Reloaded {
+                        problem: Some(why.to_string().replace('\n', "; ")),
+                        waiting,
+                    });
                     refused = Some(why);
                 }
             }

@@ -10,7 +10,7 @@ use super::listing::{ListArgs, Noun, align_rows};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::Loaded;
-use crate::server::describe_reason;
+use crate::server::{describe_reason, describe_wait};
 use crate::store::{Dimension, RequestQuery, StoredUsage, UsageStore};
 
 #[derive(Args, Debug)]
@@ -88,7 +88,7 @@ fn request_query(arguments: &RequestsArgs) -> RequestQuery {
 
 fn row_json(row: &StoredUsage) -> Value {
     json!({
-        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused, "client": row.details.client,
+        "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused, "passed": row.details.passed, "client": row.details.client,
         "outcome": row.outcome,
         "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
         "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,
@@ -117,7 +117,7 @@ fn cells(row: &StoredUsage) -> Vec<String> {
         clock::format_time(row.at),
         outcome.to_owned(),
         or_dash(&status),
-        or_dash(if row.model.is_empty() { &row.details.refused } else { &row.model }),
+        or_dash(if row.model.is_empty() { row.details.request_line() } else { &row.model }),
         or_dash(if row.key.is_empty() { &row.details.client } else { &row.key }),
         or_dash(&row.upstream),
         row.usage.map_or_else(|| "–".to_owned(), |usage| usage.total_tokens().to_string()),
@@ -135,16 +135,19 @@ fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
     let fallback = Some(&row.details.fallback).filter(|models| !models.is_empty());
     let fallback =
         fallback.map(|models| format!("in place of {}", models.replace(':', " (").replace(',', "), ") + ")"));
+    let mut named = "";
     let earlier = row.details.earlier_attempts.iter();
     let earlier = earlier.map(|attempt| {
-        let error = if attempt.error.is_empty() { String::new() } else { format!(": {}", attempt.error) };
+        // Attempts of one request mostly fail alike.
+        let is_known = attempt.error.is_empty() || attempt.error == named;
+        let error = if is_known { String::new() } else { format!(": {}", attempt.error) };
+        named = &attempt.error;
         format!("{} ({}{error})", attempt.upstream, describe_reason(&attempt.why))
     });
     let earlier: Vec<String> = earlier.collect();
     let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join("; ")));
-    let waited = (row.waited >= NOTABLE_WAIT).then(|| {
-        format!("waited {:.1} s for a free place, or for the upstream to return", row.waited.as_secs_f64())
-    });
+    let waited = (row.waited >= NOTABLE_WAIT)
+        .then(|| format!("waited {:.1} s {}", row.waited.as_secs_f64(), describe_wait(row)));
     [error, fallback, earlier, waited].into_iter().flatten().map(|note| format!("    {note}"))
 }
 
@@ -191,12 +194,14 @@ mod tests {
             ..good.clone()
         };
         let mut moved = good.clone();
-        moved.details.earlier_attempts = vec![EarlierAttempt {
+        let failed = EarlierAttempt {
             upstream: "box".into(),
             why: "failover".into(),
             error: "HTTP 500".into(),
             ..EarlierAttempt::default()
-        }];
+        };
+        moved.details.earlier_attempts =
+            vec![failed.clone(), EarlierAttempt { why: "fallback".into(), ..failed }];
         moved.details.fallback = "big:failed".into();
         moved.waited = Duration::from_millis(2_500);
         let found = table_lines(&[moved]);
@@ -205,7 +210,7 @@ mod tests {
             found[2..],
             [
                 "    in place of big (failed)",
-                "    asked before: box (the server failed, so another one was asked: HTTP 500)",
+                "    asked before: box (the server failed, so another one was asked: HTTP 500); box (another model was asked in its place)",
                 waited
             ]
         );

@@ -23,6 +23,8 @@ const CONNECTS_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct RunningUpstream {
     pub(super) name: String,
     is_ready: bool,
+    /// The reason why it cannot be used.
+    problem: Option<String>,
     circuit: String,
     in_flight: u64,
     queued: u64,
@@ -57,6 +59,7 @@ impl RunningUpstream {
         Some(Self {
             name: entry["name"].as_str()?.to_owned(),
             is_ready: entry["ready"].as_bool()?,
+            problem: entry["problem"].as_str().map(str::to_owned),
             circuit: entry["circuit"].as_str()?.to_owned(),
             in_flight: entry["in_flight"].as_u64()?,
             queued: entry["queued"].as_u64()?,
@@ -70,10 +73,10 @@ impl RunningUpstream {
     }
 
     pub(super) fn line(&self) -> String {
-        let Self { name, is_ready, circuit, in_flight, queued, recent_errors } = self;
+        let Self { name, is_ready, problem, circuit, in_flight, queued, recent_errors } = self;
         let state = match circuit.as_str() {
             "closed" if *is_ready => "works",
-            "closed" => "does not answer",
+            "closed" => problem.as_deref().unwrap_or("cannot be used"),
             "half_open" => "fails requests, is being tried again",
             _ => "fails requests, is left out",
         };
@@ -119,5 +122,8 @@ mod tests {
         let expected = "box: the running respool says: fails requests, is left out; 3 in progress, 2 waiting; \
                         errors of the last 5 minutes: upstream_error";
         assert_eq!(seen[0].line(), expected);
+        let problem = Some("it rejects the key (HTTP 401)".to_owned());
+        let refused = RunningUpstream { problem, circuit: "closed".into(), ..seen[0].clone() };
+        assert!(refused.line().contains("says: it rejects the key (HTTP 401); 3 in"), "{}", refused.line());
     }
 }

@@ -159,8 +159,8 @@ impl Rule {
 pub struct UpstreamSignal {
     /// Its name.
     pub name: String,
-    /// The reason why it cannot be used, as a probe found it.
-    pub problem: Option<String>,
+    /// The reason why it cannot be used, as a probe found it, and its rule.
+    pub problem: Option<(Rule, String)>,
     /// It asks for a key, and respool has none for it: clients have to send theirs.
     pub asks_for_key: bool,
     /// Its circuit is open.
@@ -214,9 +214,9 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     let mut all = Vec::new();
     for upstream in &signals.upstreams {
         let name = &upstream.name;
-        if let Some(problem) = &upstream.problem {
+        if let Some((rule, problem)) = &upstream.problem {
             let what = format!("The upstream `{name}` cannot be used: {problem}.");
-            all.push(new_finding(Rule::UpstreamDown, name, what));
+            all.push(new_finding(*rule, name, what));
         } else if upstream.is_open {
             all.push(new_finding(
                 Rule::CircuitOpen,
@@ -225,7 +225,13 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
             ));
         }
     }
-    all.extend(request_findings(&signals.minutes, now));
+    // The reason that a probe finds is the better one.
+    let is_new = |all: &[Finding], finding: &Finding| {
+        all.iter().all(|known| (known.rule, &known.subject) != (finding.rule, &finding.subject))
+    };
+    let of_requests = request_findings(&signals.minutes, now);
+    let of_requests: Vec<_> = of_requests.into_iter().filter(|finding| is_new(&all, finding)).collect();
+    all.extend(of_requests);
     for warning in &signals.budgets {
         let is_spent = warning.is_spent();
         let end = if is_spent { " The budget is spent: requests get HTTP 429 until 00:00 UTC." } else { "" };
@@ -462,7 +468,7 @@ mod tests {
         check(requests(20, 14 * MINUTE, repaired("framing", 10)), &["repairs_repeated"]);
         check(requests(20, 14 * MINUTE, repaired("unclosed", 9)), &[]);
         let refused = |_, it: &mut RequestOutcome| {
-            it.error = Some(("box".into(), "upstream_credentials_refused".into()));
+            it.errors = vec![("box".into(), "upstream_credentials_refused".into())];
         };
         check(requests(2, MINUTE, refused), &["key_refused"]);
         check(requests(2, 6 * MINUTE, refused), &[]);
@@ -472,7 +478,7 @@ mod tests {
     #[test]
     fn an_upstream_that_works_again_refuses_nothing() {
         let refused = |code: &str| RequestOutcome {
-            error: Some(("box".into(), code.into())),
+            errors: vec![("box".into(), code.into())],
             ..RequestOutcome::default()
         };
         let mut signals = Signals::default();
@@ -500,7 +506,7 @@ mod tests {
     fn a_server_is_down_or_failing() {
         let upstream = |is_down: bool, is_open| UpstreamSignal {
             name: "box".into(),
-            problem: is_down.then(String::new),
+            problem: is_down.then(|| (Rule::UpstreamDown, String::new())),
             asks_for_key: false,
             is_open,
             admits: false,

@@ -217,6 +217,7 @@ impl Alerts {
         };
         for name in before.keys().filter(|name| !found.contains_key(*name)) {
             metrics::set_upstream_up(name, None);
+            usage.forget_refusals(name);
         }
         for (name, signal) in &found {
             let is_up = signal.problem.is_none();
@@ -490,7 +491,7 @@ mod tests {
     fn recovered_servers_raise_no_alert() {
         let mut known = BTreeMap::new();
         let mut look = |is_down: bool, is_open, admits, now| {
-            let problem = is_down.then(String::new);
+            let problem = is_down.then(|| (Rule::UpstreamDown, String::new()));
             let mut all =
                 [UpstreamSignal { name: "box".into(), problem, asks_for_key: false, is_open, admits }];
             excuse_recovered(&mut known, &mut all, now);

@@ -163,6 +163,7 @@ impl Exchange {
                 for upstream in &down {
                     tracing::info!(
                         target: "respool::upstream",
+                        request_id = self.request.record.start().id,
                         upstream = upstream.name,
                         "the upstream is down: this request waits for it (`recovery.wait_for_upstream`)"
                     );
@@ -209,7 +210,7 @@ impl Exchange {
 
     fn record_retry(&self, next: &NextAttempt) {
         let Some(last) = self.history.last() else { return };
-        let error = || self.history.last_error_text();
+        let error = || self.history.last_error();
         match (&next.change, next.place) {
             (Change::Remedy(changed), _) => {
                 if let Finding::Mistake(fault, _) = &last.finding {

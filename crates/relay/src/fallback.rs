@@ -16,7 +16,7 @@ use super::reading::Receiver;
 use super::relay::Relay;
 use super::request::{ClientRequest, Route};
 use adapt::has_pictures;
-use telemetry::RequestRecord;
+use telemetry::{AttemptError, RequestRecord};
 use wire::{ApiError, Object, encode_string};
 
 /// The models that may still answer a request in the place of the one that was asked.
@@ -67,20 +67,20 @@ impl Fallbacks {
     }
 
     /// Reads the request for the next model that can be asked. `route`: how the request is served, which a
-    /// model that answers in the middle of it cannot change. `error`: the end of the last attempt.
+    /// model that answers in the middle of it cannot change. `error`: the last attempt's.
     pub(super) async fn next_request(
         &mut self,
         relay: &Arc<Relay>,
         asked: &str,
         route: Route,
         reason: FallbackReason,
-        error: &str,
+        error: &AttemptError,
     ) -> Option<Arc<ClientRequest>> {
         while let Some(name) = self.models.pop_front() {
             match relay.read_for(&name, self, route).await {
                 Ok(request) => {
                     let (record, profile) = (&self.origin.record, &request.profile);
-                    record.falls_back(asked, reason.as_str(), &profile.model, error.to_owned());
+                    record.falls_back(asked, reason.as_str(), &profile.model, error.clone());
                     if profile.model_is_known {
                         record.set_known_model(&profile.model);
                     }
@@ -119,7 +119,7 @@ impl Relay {
         if !has_pictures(text) {
             return None;
         }
-        record.falls_back(model, FallbackReason::Pictures.as_str(), sighted, String::new());
+        record.falls_back(model, FallbackReason::Pictures.as_str(), sighted, AttemptError::default());
         with_model(body, sighted)
     }
 
@@ -138,7 +138,7 @@ impl Relay {
         let (models, _) = self.config.fallback(&model);
         let is_ours = |name: &&String| self.split_upstream(name).0.is_none();
         let free = models.iter().filter(is_ours).find(|name| is_free(self.target(name)))?;
-        record.falls_back(&model, FallbackReason::Budget.as_str(), free, String::new());
+        record.falls_back(&model, FallbackReason::Budget.as_str(), free, AttemptError::default());
         with_model(body, free)
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::client::{Awaited, WaitEnd};
+use telemetry::AttemptError;
 use translate::{Fault, Reply, Salvage};
 use upstream::{Failure, Upstream, UpstreamError};
 use wire::ErrorCode;
@@ -99,10 +100,14 @@ impl History {
         }
     }
 
-    /// Returns the error of the last attempt for the log; empty without one.
-    pub(super) fn last_error_text(&self) -> String {
-        let error = self.last().and_then(|last| last.error.as_ref());
-        error.map(|error| error.log_text()).unwrap_or_default()
+    /// Returns the error of the last attempt for its record.
+    pub(super) fn last_error(&self) -> AttemptError {
+        let error = self.last().and_then(|last| last.error.as_deref());
+        let of_error = |error: &UpstreamError| AttemptError {
+            code: error.error.code.map(ErrorCode::as_str),
+            text: error.log_text(),
+        };
+        error.map(of_error).unwrap_or_default()
     }
 
     /// Returns the upstream of the last attempt if it does not have the model.

@@ -121,6 +121,9 @@ pub(super) fn likely_path(path: &str) -> Option<String> {
     if path.starts_with("/v1/v1/") {
         return path.strip_prefix("/v1").map(str::to_owned);
     }
+    if matches!(path, "/v1/chat" | "/chat" | "/v1/chat/" | "/chat/") {
+        return Some(format!("{}/completions", path.trim_end_matches('/')));
+    }
     let base = if path.starts_with("/v1/") { "/v1/" } else { "/" };
     let known = INFERENCE.iter().filter(|route| route.len() >= LEAST_LENGTH && !route.ends_with('*'));
     let known = known
@@ -253,6 +256,7 @@ mod tests {
         for (path, expected) in [
             ("/v1/v1/chat/completions", Some("/v1/chat/completions")),
             ("/v1/chat/completion", Some("/v1/chat/completions")),
+            ("/v1/chat", Some("/v1/chat/completions")),
             ("/v1/message", Some("/v1/messages")),
             ("/chat/completions/", Some("/chat/completions")),
             ("/v1", None),

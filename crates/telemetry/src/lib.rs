@@ -29,7 +29,7 @@ pub use config::{CaptureConfig, Level, LogConfig, LogFormat};
 pub use error_report::{ErrorReport, Failure};
 pub use init::{Flush, LogError, init, init_file};
 pub use record::{RecordedContent, RecordedWait, RequestFacts, RequestRecord};
-pub use request_line::Outcome;
+pub use request_line::{AttemptError, Outcome};
 pub use request_start::{RequestStart, TRACEPARENT};
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{EndedRequest, InFlight, LiveRequest, Recording, RowFacts, UsageSink};

@@ -12,7 +12,7 @@ use http::HeaderValue;
 
 use super::Account;
 use super::capture::{Collector, log_content};
-use super::request_line::{Outcome, RequestLine, Wait};
+use super::request_line::{AttemptError, Outcome, RequestLine, Wait};
 use super::request_start::RequestStart;
 use super::trace::{RequestTrace, TraceContext};
 use super::usage::{Recording, RowFacts};
@@ -206,7 +206,7 @@ impl RequestRecord {
     }
 
     /// Records that the request is sent again for this reason, one word. `error`: the last attempt's.
-    pub fn record_repeat(&self, why: &'static str, error: String) {
+    pub fn record_repeat(&self, why: &'static str, error: AttemptError) {
         self.change_line(|line| line.count_retry(why, error));
     }
 
@@ -219,7 +219,7 @@ impl RequestRecord {
 
     /// Records that another model answers in the place of the one that was asked, and why, in one word.
     /// `error`: the last attempt's.
-    pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str, error: String) {
+    pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str, error: AttemptError) {
         self.change_line(|line| line.fall_back(asked, why, answers, error));
     }
 

@@ -45,6 +45,15 @@ impl Outcome {
     }
 }
 
+/// The error that an attempt ended in; empty without one.
+#[derive(Clone, Debug, Default)]
+pub struct AttemptError {
+    /// Its code.
+    pub code: Option<&'static str>,
+    /// Its text for the log.
+    pub text: String,
+}
+
 /// A wait for an upstream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
@@ -278,7 +287,7 @@ impl RequestLine {
     }
 
     /// Counts another attempt.
-    pub(super) fn count_retry(&mut self, reason: &'static str, error: String) {
+    pub(super) fn count_retry(&mut self, reason: &'static str, error: AttemptError) {
         self.retries += 1;
         self.note_earlier_attempt(reason, error, "");
         self.end_attempt(None, Some(reason));
@@ -286,7 +295,7 @@ impl RequestLine {
     }
 
     /// Notes that another model answers: its name is the one in the log, the metrics and the row.
-    pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str, error: String) {
+    pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str, error: AttemptError) {
         // A request may go to another model before any was asked.
         if !self.upstream.is_empty() {
             self.count_retry("fallback", error);
@@ -298,7 +307,7 @@ impl RequestLine {
 
     /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
     pub(super) fn count_second_attempt(&mut self, fault: &'static str, remedy: &'static str, cost: Usage) {
-        self.note_earlier_attempt(fault, String::new(), remedy);
+        self.note_earlier_attempt(fault, AttemptError::default(), remedy);
         self.end_attempt(Some(cost), Some(fault));
         self.recovery.extend([fault, remedy]);
         self.discarded = self.discarded.plus(cost);
@@ -307,13 +316,15 @@ impl RequestLine {
         ::metrics::counter!(metrics::SECOND_ATTEMPTS, "fault" => fault, "remedy" => remedy).increment(1);
     }
 
-    fn note_earlier_attempt(&mut self, why: &str, mut error: String, remedy: &str) {
-        error.truncate(error.floor_char_boundary(LONGEST_EARLIER_ERROR));
+    fn note_earlier_attempt(&mut self, why: &str, error: AttemptError, remedy: &str) {
+        let AttemptError { code, mut text } = error;
+        text.truncate(text.floor_char_boundary(LONGEST_EARLIER_ERROR));
         self.earlier_attempts.push(EarlierAttempt {
             upstream: self.upstream.clone(),
             ended: clock::to_millis(self.time_since_arrival()),
             why: why.to_owned(),
-            error,
+            error: text,
+            code: code.unwrap_or_default().to_owned(),
             remedy: remedy.to_owned(),
         });
     }
@@ -380,15 +391,16 @@ impl RequestLine {
         }
     }
 
-    /// Returns method and path of a request that no route took; empty for others.
-    fn refused_request(&self) -> String {
-        if self.route == "refused" { self.start.request.clone().into_owned() } else { String::new() }
+    /// Returns method and path of a request that this route took; empty for others.
+    fn request_on(&self, route: &str) -> String {
+        if self.route == route { self.start.request.clone().into_owned() } else { String::new() }
     }
 
     /// Makes the row of this request. It moves the fields out, because the line is written already.
     fn take_row(&mut self, duration: Duration, usage: Option<Usage>) -> UsageRow {
         let RowFacts { agent, run, key, usage: own } = std::mem::take(&mut self.row);
         let of_account = || self.start.key_name().map(str::to_owned);
+        let waited = self.queued + self.waited;
         UsageRow {
             at: clock::time_ago(duration),
             id: self.start.id.clone(),
@@ -404,7 +416,7 @@ impl RequestLine {
             usage: own.or(usage),
             first_byte: self.first_byte,
             duration,
-            waited: self.queued + self.waited,
+            waited,
             dialects: each_once(&self.dialects),
             repairs: each_once(&self.repairs),
             recovery: self.recovery.join(","),
@@ -413,9 +425,11 @@ impl RequestLine {
             error_code: self.error_code.unwrap_or_default().to_owned(),
             error: self.error.take().unwrap_or_default(),
             details: RequestDetails {
-                refused: self.refused_request(),
+                refused: self.request_on("refused"),
+                passed: self.request_on("transparent"),
                 client: self.client.map(|client| client.to_string()).unwrap_or_default(),
                 earlier_attempts: std::mem::take(&mut self.earlier_attempts),
+                queued: (!waited.is_zero()).then(|| clock::to_millis(self.queued)),
                 fallback: self.fallbacks.join(","),
                 dropped: each_once(&self.dropped),
                 trimmed: self.trimmed.take().unwrap_or_default(),
@@ -623,7 +637,7 @@ mod tests {
     #[test]
     fn the_row_names_the_model_that_answered() {
         let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
-        line.fall_back("big", "overflow", "small", String::new());
+        line.fall_back("big", "overflow", "small", AttemptError::default());
         assert_eq!(line.fallbacks, ["big:overflow"]);
         assert_eq!(line.take_row(Duration::ZERO, None).model, "small");
     }
@@ -632,14 +646,20 @@ mod tests {
     fn the_row_lists_earlier_attempts() {
         let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
         line.upstream = "one".into();
-        line.count_retry("failover", "upstream `one` answered HTTP 500".into());
+        let text = "upstream `one` answered HTTP 500".to_owned();
+        line.count_retry("failover", AttemptError { code: Some("upstream_error"), text });
         line.upstream = "two".into();
         line.count_second_attempt("empty_reply", "repeat", Usage::default());
         assert_eq!(line.earlier_errors().as_deref(), Some("upstream `one` answered HTTP 500"));
-        let found = line.take_row(Duration::ZERO, None).details.earlier_attempts;
-        let found: Vec<_> = found.iter().map(|it| [&*it.upstream, &it.why, &it.error, &it.remedy]).collect();
+        let details = line.take_row(Duration::ZERO, None).details;
+        let found: Vec<_> = details
+            .earlier_attempts
+            .iter()
+            .map(|it| [&*it.upstream, &it.why, &it.error, &it.remedy])
+            .collect();
         let first = ["one", "failover", "upstream `one` answered HTTP 500", ""];
         assert_eq!(found, [first, ["two", "empty_reply", "", "repeat"]]);
+        assert_eq!(details.earlier_attempts[0].code, "upstream_error");
     }
 
     /// Regression: the row that waited longest said that it had not waited.

@@ -127,6 +127,8 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
     let filled = |name: &str| fields.find(name).filter(|value| !value.is_empty());
     let text = |name: &str| filled(name).map(|value| one_line(value, usize::MAX));
     let model = text("model").or_else(|| text("request"));
+    // What is passed on unread has many routes.
+    let path = text("request").filter(|_| fields.get("route") == "transparent" && filled("model").is_some());
     let took = fields.number("total_ms").map(|millis| format_duration(millis / 1_000.0));
     let tokens = fields.find("prompt_tokens").zip(fields.find("completion_tokens"));
     let tokens = tokens.map(|(prompt, completion)| format!("{prompt} → {completion} tokens"));
@@ -148,6 +150,7 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
     let status = status.filter(|status| !fields.get("error").contains(status.as_str()));
     let parts = [
         model,
+        path,
         took,
         status,
         text("error").filter(|_| with_error),
@@ -155,7 +158,7 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
         calls,
         named("repairs", "repaired:"),
         named("recovery", "asked again:"),
-        fields.number("retries").map(|retries| format!("sent {} times", retries + 1.0)),
+        fields.number("retries").map(|retries| format!("tried {} times", retries + 1.0)),
         named("key", "key"),
         named("client", "from"),
         named("upstream", "at"),
@@ -276,7 +279,10 @@ mod tests {
         let read = fields(&[("model", "m"), ("outcome", "ok"), ("calls", "1"), ("dialect", "hermes")]);
         assert_eq!(PLAIN.request_line(&read, 200), "ok          m  1 call (read from text)");
         let late = [("model", "m"), ("status", "200"), ("outcome", "error"), ("retries", "2")];
-        assert_eq!(PLAIN.request_line(&fields(&late), 200), "error       m  in its stream  sent 3 times");
+        assert_eq!(PLAIN.request_line(&fields(&late), 200), "error       m  in its stream  tried 3 times");
+        let passed =
+            [("model", "m"), ("request", "POST /v1/embeddings"), ("route", "transparent"), ("outcome", "ok")];
+        assert_eq!(PLAIN.request_line(&fields(&passed), 200), "ok          m  POST /v1/embeddings");
         let own = fields(&[("model", "m"), ("status", "0"), ("outcome", "error")]);
         assert_eq!(PLAIN.request_line(&own, 200), "error       m");
     }

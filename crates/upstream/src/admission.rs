@@ -45,7 +45,7 @@ impl Upstream {
         let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
         let seconds = seconds.max(1);
         let what = format!(
-            "is full: {taken} requests in progress and {waiting} waiting (`max_concurrency`, `max_queue`); \
+            "is full: {taken} in progress and {waiting} waiting (`max_concurrency`, `max_queue`); \
              try again in {seconds} s"
         );
         let mut full = UpstreamError::new_broken(&self.name, 429, ErrorCode::QueueFull, &what, "");

@@ -196,7 +196,13 @@ impl FromStr for Address {
             None => {}
         }
         let Some((scheme, rest)) = text.split_once("://") else {
-            return wrong(format!("the scheme is missing; write \"http://{}\"", without_secrets(text)));
+            // A slip such as `http//box` or `http:/box`.
+            let slips = ["http//", "http:/", "https//", "https:/"];
+            let slip = slips.iter().find_map(|slip| Some((slip, text.strip_prefix(slip)?)));
+            let (scheme, host) =
+                slip.map_or(("http", text), |(slip, rest)| (slip.trim_end_matches(['/', ':']), rest));
+            let is_wrong = if slip.is_some() { "is incomplete" } else { "is missing" };
+            return wrong(format!("the scheme {is_wrong}; write \"{scheme}://{}\"", without_secrets(host)));
         };
         if !scheme.eq_ignore_ascii_case("http") && !scheme.eq_ignore_ascii_case("https") {
             return wrong("only http, https and replay:DIR are possible".into());
@@ -290,6 +296,8 @@ mod tests {
             ("", "it is empty; write \"http://127.0.0.1:8000\""),
             ("127.0.0.1:8000", "the scheme is missing; write \"http://127.0.0.1:8000\""),
             ("localhost:8000/v1", "the scheme is missing"),
+            ("http//box:8000", "write \"http://box:8000\""),
+            ("https:/box", "write \"https://box\""),
             ("ftp://box", "only http, https and replay:DIR"),
             ("http://", "the host is missing"),
             ("http:///v1", "the host is missing"),

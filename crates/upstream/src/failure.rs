@@ -173,7 +173,11 @@ impl UpstreamError {
         let internal = format!("HTTP {status}");
         let (tier, mut error) = judge_failure(name, status, &message, &said);
         error.param.clone_from(&said.param);
-        let loggable = loggable_text(&message);
+        let loggable = match error.code {
+            // respool's own words say more than those of the server.
+            Some(ErrorCode::UpstreamCredentialsRefused) => error.message.clone(),
+            _ => loggable_text(&message),
+        };
         Self {
             tier,
             error,

@@ -107,8 +107,8 @@ pub struct Problem {
     pub model: String,
     /// The upstream.
     pub upstream: String,
-    /// Method and path, if no route took it.
-    pub refused: String,
+    /// Method and path, if it was not for a turn of a model.
+    pub request_line: String,
     /// The error's code.
     pub code: String,
     /// The error as it stands in the log.
@@ -123,7 +123,7 @@ impl Problem {
             key: row.key.clone(),
             model: row.model.clone(),
             upstream: row.upstream.clone(),
-            refused: row.details.refused.clone(),
+            request_line: row.details.request_line().to_owned(),
             code: row.error_code.clone(),
             cause: row.error.clone(),
         }

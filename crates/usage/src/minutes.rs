@@ -35,8 +35,8 @@ pub struct RequestOutcome {
     pub queued: u64,
     /// The time to the first byte of the reply, in milliseconds.
     pub first_byte: Option<u64>,
-    /// The upstream at which it failed, and the error's code.
-    pub error: Option<(String, String)>,
+    /// The upstreams at which it or an earlier attempt failed, each with the error's code.
+    pub errors: Vec<(String, String)>,
     /// Where its prompt first differs from that of its conversation's last request, if most of it is read
     /// again.
     pub prefix_lost: Option<String>,
@@ -56,7 +56,11 @@ impl RequestOutcome {
                 .then(|| identity_of(row)),
             queued: 0,
             first_byte: row.first_byte.map(clock::to_millis),
-            error: failed.then(|| (row.upstream.clone(), row.error_code.clone())),
+            errors: {
+                let last = failed.then(|| (row.upstream.clone(), row.error_code.clone()));
+                let earlier = row.details.earlier_attempts.iter().filter(|attempt| !attempt.code.is_empty());
+                earlier.map(|attempt| (attempt.upstream.clone(), attempt.code.clone())).chain(last).collect()
+            },
             prefix_lost: None,
             repairs: row
                 .repairs
@@ -112,7 +116,8 @@ impl Counts {
         self.waited_long += u64::from(ended.queued > LONG_WAIT);
         self.loops_stopped += u64::from(ended.loop_stopped);
         self.overflowed.extend(ended.overflowed.filter(|_| self.overflowed.len() < OVERFLOWS));
-        self.errors.extend(ended.error.filter(|_| self.errors.len() < ERRORS));
+        let room = ERRORS.saturating_sub(self.errors.len());
+        self.errors.extend(ended.errors.into_iter().take(room));
         self.prefixes_lost += u64::from(ended.prefix_lost.is_some());
         self.last_lost_prefix = ended.prefix_lost.or(self.last_lost_prefix.take());
         for repair in ended.repairs {
@@ -162,7 +167,7 @@ pub struct Minutes {
 impl Minutes {
     /// Adds a request that ended at this time, in milliseconds since 1970.
     pub fn add_request(&mut self, ended: RequestOutcome, at: u64) {
-        self.note_refusal(ended.error.as_ref(), at);
+        ended.errors.iter().for_each(|error| self.note_refusal(error, at));
         // After a clock was set back, the last minute goes on.
         let number = (at / MINUTE).max(self.minutes.back().map_or(0, |last| last.number));
         while self.minutes.front().is_some_and(|first| first.number + KEPT as u64 <= number) {
@@ -185,8 +190,7 @@ impl Minutes {
         minute.counts.add(ended);
     }
 
-    fn note_refusal(&mut self, error: Option<&(String, String)>, at: u64) {
-        let Some((upstream, code)) = error else { return };
+    fn note_refusal(&mut self, (upstream, code): &(String, String), at: u64) {
         let refusals = [ErrorCode::UpstreamCredentialsRefused, ErrorCode::UpstreamTls];
         let Some(code) = refusals.into_iter().find(|refusal| refusal.as_str() == code) else { return };
         let refusal = (upstream.clone(), code);
@@ -274,6 +278,20 @@ mod tests {
             minutes.add_request(RequestOutcome::from_row(row), minute as u64 * MINUTE);
         }
         assert_eq!(minutes.counts_since(0).overflowed.len(), 4);
+    }
+
+    /// Regression: an upstream that failed every request had no errors, because another one answered them.
+    #[test]
+    fn errors_of_earlier_attempts_count() {
+        let attempt = wire::EarlierAttempt {
+            upstream: "down".into(),
+            code: "upstream_unreachable".into(),
+            ..wire::EarlierAttempt::default()
+        };
+        let mut row = UsageRow { upstream: "up".into(), outcome: "ok".into(), ..UsageRow::default() };
+        row.details.earlier_attempts = vec![attempt.clone(), wire::EarlierAttempt::default()];
+        let expected = [(attempt.upstream, attempt.code)];
+        assert_eq!(RequestOutcome::from_row(&row).errors, expected);
     }
 
     #[test]

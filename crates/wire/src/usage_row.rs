@@ -66,12 +66,18 @@ pub struct RequestDetails {
     /// Method and path of a request that was refused before a route took it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub refused: String,
+    /// Method and path of a request that was passed on unread.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub passed: String,
     /// The address of its client.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub client: String,
     /// The attempts that ended before the last one, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub earlier_attempts: Vec<EarlierAttempt>,
+    /// The part of its wait that was for a place at an upstream, in milliseconds, if it waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queued: Option<u64>,
     /// The models that were asked for before another one answered, each with the reason, between commas.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fallback: String,
@@ -84,6 +90,13 @@ pub struct RequestDetails {
     /// Where the prompt first differs from that of the conversation's last request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix_lost: String,
+}
+
+impl RequestDetails {
+    /// Returns method and path of a request that was not for a turn of a model; else nothing.
+    pub fn request_line(&self) -> &str {
+        if self.refused.is_empty() { &self.passed } else { &self.refused }
+    }
 }
 
 /// An attempt that another one followed.
@@ -99,6 +112,9 @@ pub struct EarlierAttempt {
     /// The error that it ended in, as it stands in the log; empty without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub error: String,
+    /// The error's code.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub code: String,
     /// The change of the next attempt, in one word; empty without one.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,

@@ -37,6 +37,10 @@ pub(super) struct DemoArgs {
     listen: Option<String>,
 }
 
+/// The width of the text where it is not for a terminal, and the least one, in columns.
+const USUAL_WIDTH: usize = 98;
+const LEAST_WIDTH: usize = 50;
+
 pub(super) fn run_demo(arguments: DemoArgs) -> Result<(), Failure> {
     observe::metrics::install_recorder();
     new_runtime()?.block_on(run_tour(arguments))
@@ -120,7 +124,14 @@ async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String,
     let answers = stage.replay.seen_requests().split_off(asked_before);
     let answers = answers.into_iter().filter(|request| request.method == "POST");
     let answers: Vec<SeenRequest> = answers.collect();
-    Ok(show::render_scene(scene, number, &show::Played { direct, through, direct_answers, answers }))
+    let played = show::Played { direct, through, direct_answers, answers };
+    Ok(show::render_scene(scene, number, &played, terminal_width()))
+}
+
+/// Returns the width of the terminal, within what can be read well.
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(io::stdout());
+    size.map_or(USUAL_WIDTH, |size| usize::from(size.ws_col).clamp(LEAST_WIDTH, USUAL_WIDTH))
 }
 
 fn last_answer(stage: &Stage) -> Result<SeenRequest, Failure> {
@@ -134,7 +145,7 @@ async fn goes_on() -> bool {
     }
     // An Enter that was pressed while the scene ran is not an answer.
     let _ = rustix::termios::tcflush(io::stdin(), rustix::termios::QueueSelector::IFlush);
-    say_piece_on_stderr("— Enter for the next scene, q to end — ");
+    say_piece_on_stderr("— Enter for the next scene, q and Enter to end — ");
     let read = || io::stdin().lock().lines().next().and_then(Result::ok);
     let line = tokio::task::spawn_blocking(read).await.ok().flatten();
     line.is_some_and(|line| !line.trim().eq_ignore_ascii_case("q"))

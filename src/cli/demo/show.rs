@@ -14,17 +14,17 @@ const WIDEST: usize = 78;
 pub(super) const WELCOME: &str = "\
 respool demo: seven things that happen between a client and a model server.
 
-In each scene the same client asks the same question twice: directly, and through respool. The
-server's replies were recorded from vLLM. This needs no model, GPU or network.
+In each scene the same client asks the same question twice: directly, and through
+respool. The server's replies were recorded from vLLM. No model or GPU is needed.
 ";
 
 pub(super) const GOODBYE: &str = "\
 Now try your own server:
 
-    respool check --upstream http://YOUR-VLLM:8000       find out what works there
-    respool serve --upstream http://YOUR-VLLM:8000       and use http://127.0.0.1:8003/v1
+    respool check --upstream http://YOUR-VLLM:8000    says what works there
+    respool serve --upstream http://YOUR-VLLM:8000    serves http://127.0.0.1:8003/v1
 
-`respool demo --serve` keeps running, so that you can point a client at these recordings.";
+`respool demo --serve` keeps running: point a client at these recordings.";
 
 /// One scene, as played.
 pub(super) struct Played {
@@ -36,10 +36,10 @@ pub(super) struct Played {
     pub(super) answers: Vec<SeenRequest>,
 }
 
-/// Returns the scene's text.
-pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played) -> String {
+/// Returns the scene's text, for a terminal of this width.
+pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played, width: usize) -> String {
     let heading = format!("━━ {number} of {} ━━ {} ", SCENES.len(), scene.title);
-    let rule = "━".repeat(98_usize.saturating_sub(heading.chars().count()));
+    let rule = "━".repeat(width.saturating_sub(heading.chars().count()));
     let said = if played.answers.is_empty() { &played.direct_answers } else { &played.answers };
     let slow = played.direct.first.as_millis() >= 1000;
     let mut lines = vec![format!("{heading}{rule}"), scene.story.to_owned(), String::new()];
@@ -52,16 +52,24 @@ pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played) -> Str
     );
     lines.push("  A client would get:".to_owned());
     lines.extend(render_reply(&played.direct, slow));
-    lines.push(format!("    ✗ {}", wrap_verdict(scene.without)).replace("✗ It works", "✓ It works"));
+    lines.push(format!("    ✗ {}", scene.without).replace("✗ It works", "✓ It works"));
     lines.push("  Through respool it gets:".to_owned());
     lines.extend(render_reply(&played.through, slow));
-    lines.push(format!("    ✓ {}", wrap_verdict(scene.with)));
+    lines.push(format!("    ✓ {}", scene.with));
     lines.push(String::new());
-    lines.join("\n")
+    fit_width(&lines.join("\n"), width)
 }
 
-fn wrap_verdict(text: &str) -> String {
-    wrap_text(text, WIDEST).replace('\n', "\n      ")
+/// Wraps the lines of a text between words; what follows stands two columns to the right.
+pub(super) fn fit_width(text: &str, width: usize) -> String {
+    let fit_line = |line: &str| {
+        let said = line.trim_start_matches(' ');
+        let indent = line.len() - said.len();
+        let below = format!("\n{:1$}", "", indent + 2);
+        let room = width.saturating_sub(indent + 2).max(20);
+        format!("{:indent$}{}", "", wrap_text(said, room).replace('\n', &below))
+    };
+    text.split('\n').map(fit_line).collect::<Vec<_>>().join("\n")
 }
 
 /// Says how to use a tour that stays up.
@@ -138,4 +146,21 @@ fn cut_text(text: &str) -> String {
         return text.to_owned();
     }
     text.chars().take(WIDEST).chain(['…']).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_fit_a_terminal_of_80_columns() {
+        let fitting = |text: &str| text.lines().all(|line| line.chars().count() <= 80);
+        assert!(fitting(WELCOME) && fitting(GOODBYE));
+        let scene = &SCENES[0];
+        let call = || Call { name: "read".into(), arguments: "a word ".repeat(20), id: "c-1".into() };
+        let reply = || DemoReply { calls: vec![call()], ..DemoReply::default() };
+        let played = Played { direct: reply(), through: reply(), direct_answers: vec![], answers: vec![] };
+        let text = render_scene(scene, 1, &played, 80);
+        assert!(fitting(&text) && text.contains("\n        a word"), "{text}");
+    }
 }

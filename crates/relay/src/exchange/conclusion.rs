@@ -98,6 +98,8 @@ impl Exchange {
         if error.code == Some(ErrorCode::ModelNotFound) {
             let known = self.relay.describe_models(&self.request.record);
             error.message = error.message.trim_end_matches('.').to_owned() + &known;
+            self.request.record.record_failed_attempts(cause.status, error.message.clone());
+            return error;
         }
         self.request.record.record_failed_attempts(cause.status, cause.log_text());
         error

@@ -16,8 +16,8 @@ use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
 use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
-use telemetry::TRACEPARENT;
 use telemetry::metrics::count_adaptation;
+use telemetry::{AttemptError, TRACEPARENT};
 use translate::{Fault, Reply, Salvage, read_overflow};
 use upstream::{
     Call, OutcomeReport, Priority, QueueClient, Tier, Upstream, UpstreamError, UpstreamResponse,
@@ -311,7 +311,7 @@ impl Current {
             if let Some(sent) = sent {
                 return sent;
             }
-            request.record.record_repeat("put_back", String::new());
+            request.record.record_repeat("put_back", AttemptError::default());
             self.queue_place = None;
             let (place, _) = upstream.wait_for_place(who).await?;
             self.queue_place = Some(place);

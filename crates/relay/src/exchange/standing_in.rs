@@ -47,7 +47,7 @@ impl Exchange {
     pub(super) async fn fall_back(&mut self, reason: FallbackReason) -> bool {
         let Some(mut fallbacks) = self.fallbacks.take() else { return false };
         let profile = Arc::clone(&self.request.profile);
-        let error = self.history.last_error_text();
+        let error = self.history.last_error();
         let next = fallbacks.next_request(&self.relay, &profile.model, profile.route, reason, &error).await;
         self.fallbacks = Some(fallbacks);
         let Some(request) = next else { return false };

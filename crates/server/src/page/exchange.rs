@@ -45,7 +45,7 @@ pub(super) fn login_note() -> Markup {
 /// Shows the exchange of a request, or how to have the next one kept.
 pub(super) fn exchange_section(kept: Option<&KeptExchange>) -> Markup {
     let Some(KeptExchange { exchange, previous }) = kept else {
-        return html! { p class="dim" { "What was sent and received is kept for the keys that " code { "[capture]" } " names." } };
+        return html! { p class="dim" { "What was sent and received was not kept: " code { "[capture]" } " keeps it, for the keys that it names (docs/replay.md)." } };
     };
     html! {
         section {

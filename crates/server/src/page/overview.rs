@@ -127,7 +127,7 @@ fn upstream_table(app: &App) -> Markup {
                 th scope="row" { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &upstream.name)])) { (upstream.name) } }
                 td {
                     @match circuit {
-                        _ if let Some(problem) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
+                        _ if let Some((_, problem)) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
                         "closed" if probed.asks_for_key => { (layout::colour_badge("middling", "asks for a key")) " Set " code { "api_key" } ", unless clients send theirs." }
                         "closed" => (layout::colour_badge("good", "works")),
                         "half_open" => (layout::colour_badge("middling", "being tried again")),
@@ -190,7 +190,13 @@ fn group_problems(problems: &[Problem]) -> Vec<ProblemGroup<'_>> {
     let mut groups: Vec<ProblemGroup<'_>> = Vec::new();
     let kind = |problem: &Problem| {
         let key = key_alone(problem).to_owned();
-        [problem.code.clone(), problem.model.clone(), problem.upstream.clone(), key]
+        [
+            problem.code.clone(),
+            problem.model.clone(),
+            problem.upstream.clone(),
+            key,
+            problem.request_line.clone(),
+        ]
     };
     for problem in problems {
         match groups.iter_mut().find(|group| kind(group.newest) == kind(problem)) {
@@ -223,7 +229,7 @@ fn problem_group(app: &App, group: &ProblemGroup<'_>, now: u64) -> Markup {
                 span class="what" {
                     @if !problem.model.is_empty() { strong { (problem.model) } @if !problem.upstream.is_empty() { " at " (problem.upstream) } }
                     @else if !problem.upstream.is_empty() { (problem.upstream) }
-                    @if !problem.refused.is_empty() { code { (problem.refused) } }
+                    @if !problem.request_line.is_empty() { " " code { (problem.request_line) } }
                     @if !key_alone(problem).is_empty() { ", key " (problem.key) }
                     @if group.count > 1 { " × " (group.count) }
                 }
@@ -245,7 +251,7 @@ mod tests {
     fn the_same_problems_are_one() {
         let problem = |at, code: &str, model: &str| Problem {
             at,
-            refused: String::new(),
+            request_line: String::new(),
             request: "r".into(),
             key: String::new(),
             model: model.into(),
@@ -264,5 +270,7 @@ mod tests {
             ..problem(at, "budget_spent", "m")
         };
         assert_eq!(group_problems(&[refused(2, "alice"), refused(1, "bob")]).len(), 2);
+        let path = |at, line: &str| Problem { request_line: line.into(), ..problem(at, "not_found", "") };
+        assert_eq!(group_problems(&[path(2, "GET /a"), path(1, "GET /b")]).len(), 2);
     }
 }

@@ -87,7 +87,13 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(Code::UpstreamTls) => {
             "No secure connection to the model server can be made. Renew its certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE."
         }
-        Some(Code::BrokenReply | Code::UpstreamNotJson | Code::UpstreamInvalidJson) => {
+        Some(Code::UpstreamNotJson) => {
+            "Something else than a model server may answer at this address: check the `url` of this upstream."
+        }
+        Some(Code::TooManyWrongKeys) => {
+            "Many wrong keys came from one address, so short keys wait there. Correct the client's key, then wait a minute."
+        }
+        Some(Code::BrokenReply | Code::UpstreamInvalidJson) => {
             "The model server broke off its reply or sent something else. Look at its log: it may have run out of memory or been restarted."
         }
         Some(Code::ForeignOrigin | Code::UntrustedHost) => {

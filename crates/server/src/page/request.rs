@@ -81,6 +81,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
         dl class="facts" {
             dt { "Request" } dd { code { (row.id) } }
             @if !row.details.refused.is_empty() { dt { "Refused" } dd { code { (row.details.refused) } @if !row.details.client.is_empty() { " from " (row.details.client) } } }
+            @if !row.details.passed.is_empty() { dt { "Passed on" } dd { code { (row.details.passed) } } }
             @if !row.upstream.is_empty() { dt { "Upstream" } dd { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &row.upstream)])) { (row.upstream) } } }
             @if !row.details.fallback.is_empty() { dt { "In place of" } dd { (row.details.fallback.replace(':', ", which ").replace(',', "; ")) } }
             @if !row.key.is_empty() { dt { "Key" } dd { (row.key) } }
@@ -94,7 +95,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
             } @else { dt { "Tokens" } dd { "not stated by the model server" } }
             @if let Some(cost) = app.usage.records().cost_of(row) { dt { "Cost" } dd { (cost.with_currency(&app.usage.currency())) } }
             @if let Some(first) = row.first_byte { dt { "First byte" } dd { "after " (format::format_duration(first)) } }
-            @if !row.waited.is_zero() { dt { "Waited" } dd { (format::format_duration(row.waited)) " for a free place, or for the upstream to return" } }
+            @if !row.waited.is_zero() { dt { "Waited" } dd { (format::format_duration(row.waited)) " " (words::describe_wait(row)) } }
         }
     }
 }
@@ -123,7 +124,7 @@ fn attempt_bars(row: &StoredUsage) -> Vec<Bar> {
         began = row.waited.min(row.duration);
         bars.push(Bar {
             label: "Waited".into(),
-            text: "for a free place".into(),
+            text: words::describe_wait(row),
             span: (Duration::ZERO, began),
             kind: "middling",
         });
@@ -210,6 +211,7 @@ mod tests {
             why: "cut_call".into(),
             remedy: "more_tokens".into(),
             error: "HTTP 500".into(),
+            code: "upstream_error".into(),
         };
         let row = StoredUsage {
             upstream: "two".into(),

@@ -151,8 +151,8 @@ fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
             td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
             td class="cut" { (outcome_badge(row)) }
             td class="cut" {
-                (row.model) (row.details.refused)
-                @if row.model.is_empty() && row.details.refused.is_empty() { span class="dim" { (row.route.replace('_', " ")) } }
+                @if row.model.is_empty() { (row.details.request_line()) } @else { (row.model) }
+                @if row.model.is_empty() && row.details.request_line().is_empty() { span class="dim" { (row.route.replace('_', " ")) } }
                 @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) }
                 (layout::phone_line(&[&row.key, &row.upstream]))
             }

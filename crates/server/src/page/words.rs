@@ -1,6 +1,10 @@
 //! Names of the log in words: outcomes, reasons for another attempt, and what was changed. Pure.
 
 use std::borrow::Cow;
+use std::time::Duration;
+
+use super::format::format_duration;
+use store::StoredUsage;
 
 /// Returns an outcome or an error's code in words.
 pub(super) fn outcome(name: &str) -> Cow<'_, str> {
@@ -27,8 +31,21 @@ pub fn reason(name: &str) -> Cow<'_, str> {
         "context" => "the conversation did not fit the model's window".into(),
         "failover" => "the server failed, so another one was asked".into(),
         "fallback" => "another model was asked in its place".into(),
-        "transient" => "the server failed for a moment".into(),
+        "transient" => "the server failed, so it was asked again".into(),
+        "put_back" => "a more urgent request took its place".into(),
         rule => format!("the server refused a part of the request ({})", rule.replace('_', " ")).into(),
+    }
+}
+
+/// Says what a request waited for.
+pub fn describe_wait(row: &StoredUsage) -> String {
+    let (place, upstream) = ("for a free place", "for the upstream to return");
+    match row.details.queued.map(Duration::from_millis) {
+        None => format!("{place}, or {upstream}"),
+        Some(queued) if queued.is_zero() => upstream.to_owned(),
+        // Milliseconds are cut off.
+        Some(queued) if queued + Duration::from_millis(1) >= row.waited => place.to_owned(),
+        Some(queued) => format!("{} of it {place}, then {upstream}", format_duration(queued)),
     }
 }
 
@@ -75,6 +92,19 @@ pub(super) fn repair_example(name: &str) -> Option<[&'static str; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn waits_have_a_reason() {
+        let mut row = StoredUsage { waited: Duration::from_secs(5), ..StoredUsage::default() };
+        let mut check = |queued, expected: &str| {
+            row.details.queued = queued;
+            assert_eq!(describe_wait(&row), expected);
+        };
+        check(None, "for a free place, or for the upstream to return");
+        check(Some(0), "for the upstream to return");
+        check(Some(5_000), "for a free place");
+        check(Some(2_000), "2.0 s of it for a free place, then for the upstream to return");
+    }
 
     #[test]
     fn names_become_words() {

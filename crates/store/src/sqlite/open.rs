@@ -121,17 +121,18 @@ pub(super) fn open_to_read(path: &Path, steps: &[&str]) -> Result<Connection, St
     };
     opened.or_else(|fault| {
         let read_only = match &fault {
-            Fault::Sql(error) if is_forbidden(error) => open_read_only(path).ok(),
+            Fault::Sql(error) if is_unwritable(error) => open_read_only(path).ok(),
             _ => None,
         };
         read_only.ok_or_else(|| fault.into_error(path))
     })
 }
 
-/// Returns true if a file or its directory may not be written.
-fn is_forbidden(error: &rusqlite::Error) -> bool {
+/// Returns true if a file or its directory cannot be written, as on a full disk.
+fn is_unwritable(error: &rusqlite::Error) -> bool {
+    use ErrorCode::{CannotOpen, DiskFull, PermissionDenied, ReadOnly, SystemIoFailure};
     let code = error.sqlite_error_code();
-    matches!(code, Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen))
+    matches!(code, Some(ReadOnly | PermissionDenied | CannotOpen | DiskFull | SystemIoFailure))
 }
 
 /// Opens a database on a disk that cannot be written: with its log, or without where that cannot be read.

@@ -346,6 +346,7 @@ mod tests {
             why: "failover".into(),
             remedy: String::new(),
             error: "HTTP 500".into(),
+            code: "upstream_error".into(),
         };
         let details = RequestDetails { earlier_attempts: vec![attempt], ..RequestDetails::default() };
         let failed = UsageRow {
