@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::reachability::{Reachability, ask_all};
-use super::say::{flat_text, say_on_stderr};
+use super::say::{flat_text, say_sentences_on_stderr};
 use crate::config::{Flags, Loaded, Settings};
 use crate::observe::LogFormat;
 use crate::upstream::Fleet;
@@ -25,7 +25,7 @@ pub(super) fn is_wanted(settings: &Settings) -> bool {
 /// Prints the banner of a server that listens on this address.
 pub(super) async fn print_banner(loaded: &Loaded, flags: &Flags, address: SocketAddr, fleet: &Fleet) {
     let upstreams = ask_all(fleet, ANSWER_WITHIN).await;
-    say_on_stderr(&banner_text(loaded, flags, address, &upstreams));
+    say_sentences_on_stderr(&banner_text(loaded, flags, address, &upstreams));
 }
 
 fn banner_text(loaded: &Loaded, flags: &Flags, address: SocketAddr, upstreams: &[Reachability]) -> String {

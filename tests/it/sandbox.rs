@@ -241,8 +241,9 @@ async fn settings_of_a_command_that_is_ended_are_renamed() {
         ended = bed.tools.call(&endless, None) => panic!("it ended: {ended:?}"),
         () = wait_until("it has begun", async || bed.work("begun").exists()) => {}
     }
-    wait_until("it is renamed", async || bed.work(".vscode.made-by-a-command-1").exists()).await;
-    assert!(!bed.work(".vscode").exists());
+    // As the end of a chat does.
+    respool::tools::await_commands().await;
+    assert!(bed.work(".vscode.made-by-a-command-1").exists() && !bed.work(".vscode").exists());
 }
 
 /// Before and after each command the workspace is searched, and nothing else waits for it.
@@ -628,6 +629,29 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
     }
 }
 
+/// Landlock alone grants everything but respool's own files.
+#[tokio::test]
+async fn without_bubblewrap_the_chat_opens_no_files_of_respool() {
+    let outer = folder();
+    for directory in ["work", "other", "state"] {
+        fs::create_dir(outer.path().join(directory)).unwrap();
+    }
+    let mut settings = ToolsConfig::default();
+    settings.local.launcher = Some(launcher());
+    settings.local.highest_level = Some(Level::Landlock);
+    settings.local.own_files = vec![outer.path().join("state"), outer.path().join("respool.toml")];
+    let tools =
+        ToolSet::open_for_chat(&settings, &settings.policy.clone(), &outer.path().join("work")).unwrap();
+    let place = outer.path().display();
+    let command =
+        format!("echo x > {place}/other/x; echo x > {place}/state/x; echo x > {place}/respool.toml");
+    let person = Person(true, std::sync::Mutex::default());
+    let write = invocation("shell_command", &json!({"command": command}));
+    let said = tools.call(&write, Some(&person)).await.unwrap().text;
+    assert!(outer.path().join("other/x").exists(), "{said}");
+    assert!(!outer.path().join("state/x").exists() && !outer.path().join("respool.toml").exists(), "{said}");
+}
+
 /// A command that has to write a repository's configuration asks the person.
 #[tokio::test]
 async fn in_the_chat_gits_configuration_is_asked_for() {
@@ -751,7 +775,7 @@ async fn everything_ends_when_the_pipe_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
         let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
-            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": [], "report": null, "spared": [], "forwarded": [], "avoided": []});
+            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "closed": [], "pinned": [], "covers": [], "report": null, "spared": [], "forwarded": [], "avoided": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

@@ -58,10 +58,11 @@ async fn runs_the_commands_of_a_job() {
     let off = if job.level == "off" { "local.sandbox = \"off\"\n" } else { "" };
     // What no file of settings says.
     let (hidden, settings) = match job.settings.strip_prefix("hidden: ") {
-        Some(hidden) => (vec![PathBuf::from(hidden)], ""),
+        Some(hidden) => (hidden.split(' ').map(PathBuf::from).collect(), ""),
         None => (Vec::new(), job.settings.as_str()),
     };
     let mut config = config(&format!("policy.default = \"allow\"\n{off}{settings}"));
+    config.local.own_files.clone_from(&hidden);
     config.local.hidden = hidden;
     config.local.workspace = Some(job.workspace);
     config.local.launcher = Some(job.launcher);
@@ -722,9 +723,10 @@ fn links_in_place_of_stores_are_not_followed() {
     let site = Site::new();
     site.person("mkdir ../bin && ln -s /usr/bin/env ../bin/tool");
     let make = "git init -q m; rm -rf m/.git/logs; ln -s ~/bin m/.git/logs; echo q > m/q; true";
-    let add = "cd m && git add q";
-    let mut outputs = site.run(&[], &[make, add]);
-    outputs.extend(site.run(&[], &[add]));
+    let mut outputs = site.run(&[], &[make]);
+    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+    site.person("cd m && mv .git.made-by-a-command .git && mv .git/HEAD.made-by-a-command .git/HEAD");
+    outputs.extend(site.run(&[], &["cd m && git add q"]));
     assert!(site.path("bin/tool").is_symlink(), "{outputs:#?}");
     assert!(site.work("m/.git/index").exists(), "{outputs:#?}");
 }
@@ -1212,10 +1214,9 @@ fn a_repository_that_starts_programs_is_set_aside() {
     let make = "git init -q mine; git -C mine -c protocol.file.allow=always submodule --quiet add ~/sub sub; \
         git clone -q . clone; git -C clone switch -qc topic; true";
     let outputs = site.run_at("full", &settings, &[], &[make]).outputs;
-    assert!(
-        outputs[0] == "[no output]" && site.work("clone/.git").exists() && site.work("mine/.git").exists(),
-        "{outputs:#?}"
-    );
+    // Submodules lead git to other configurations.
+    assert!(site.work("clone/.git").exists() && !site.work("mine/.git").exists(), "{outputs:#?}");
+    assert_eq!(outputs[0].matches("respool renamed it").count(), 3, "{outputs:#?}");
 }
 
 /// A repository that a command makes, or clones, may hold any settings.
@@ -1292,6 +1293,113 @@ fn no_link_leads_to_a_repository_in_a_cache() {
     assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
     site.person_says("cd src && git status; cd ../other && git status", false);
     site.assert_not_escaped(&outputs);
+}
+
+/// git looks where no look at the files themselves leads.
+#[test]
+fn no_repository_hides_in_another_one() {
+    let evil = |at: &str| {
+        format!(
+            "git init -q {at}; git -C {at} commit -q --allow-empty -m x; printf \"$fsm\" >> {at}/.git/config; "
+        )
+    };
+    let cache = evil("~/.cache/pip/e");
+    for make in [
+        // A file of two lines.
+        format!(
+            "{} git init -q x; git -C x commit -q --allow-empty -m x; mkdir -p x/sub \"x/.git/modules/a\nb\"; \
+             git init -q o; mv o/.git x/.git/modules/a; mv e/.git x/.git/evil; \
+             printf 'gitdir: ../.git/modules/a\\nb/../../evil' > x/sub/.git; git -C x add sub",
+            evil("e")
+        ),
+        format!("git init -q x; {} rm -rf src; ln -s x/.git/evil src", evil("x/.git/evil")),
+        format!(
+            "{} printf '\\tworktree = %s\\n' ~/work >> x/.git/config; rm -rf src; ln -s x/.git.made-by-a-command src",
+            evil("x")
+        ),
+        // No link leads to a cache by its own words.
+        format!("{cache} rm -rf src; ln -s .. h; ln -s h/.cache/pip/e src"),
+        // By this one each program comes to another place.
+        format!("{cache} mkdir lib; ln -s /proc/self/cwd/../../.cache/pip/e lib/src"),
+    ] {
+        let site = Site::with_repository();
+        site.person("mkdir -p src ../.cache/pip");
+        let outputs = site.run(&[], &[&format!("{FSMONITOR}{make}; true")]);
+        assert!(outputs[0].contains("respool renamed it to "), "{make}: {outputs:#?}");
+        for directory in ["src", "x/sub", "lib/src"] {
+            site.person_says(
+                &format!("cd $(dirname {directory}) && cd $(basename {directory}) && git status"),
+                false,
+            );
+        }
+        site.person_says("git add -A; git status", false);
+        site.assert_not_escaped(&outputs);
+    }
+    // The commands' own `/tmp` is elsewhere for the person.
+    let site = Site::with_repository();
+    let make = format!(
+        "{FSMONITOR}{} ln -s $(awk '$5==\"/tmp\"{{print $4}}' /proc/self/mountinfo)/e src",
+        evil("/tmp/e")
+    );
+    let look = format!("{PERSON}ls src/.git* && cd src && git status; true");
+    let outputs = site.run(&[], &[&make, &look]);
+    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+    site.assert_not_escaped(&outputs);
+}
+
+/// Each look at a link to a deep directory takes long, and there are many.
+#[test]
+fn links_into_deep_directories_hold_nothing_up() {
+    let site = Site::with_repository();
+    site.person("mkdir -p ../.cache/pip");
+    let links = "import os\nwork = os.getcwd(); os.mkdir('l'); os.chdir('../.cache/pip')\nfor i in range(800):\n  os.mkdir('a'); \
+        os.chdir('a')\n  if i > 400: os.symlink(os.getcwd(), f'{work}/l/{i}')";
+    fs::write(site.work("links.py"), links).unwrap();
+    let make =
+        format!("{FSMONITOR}python3 links.py; git init -q y; printf \"$fsm\" >> y/.git/config; ls l | wc -l");
+    let begun = std::time::Instant::now();
+    let outputs = site.run(&[], &[&make, "touch new; true"]);
+    assert!(begun.elapsed() < std::time::Duration::from_secs(90), "{outputs:#?}");
+    assert!(outputs[0].contains("399\n") && !site.work("y/.git").exists(), "{outputs:#?}");
+    assert_eq!(outputs[0].contains("read-only from now on"), !site.work("new").exists(), "{outputs:#?}");
+}
+
+/// The directory of the configuration, the keys and the state is the workspace of an agent, too.
+#[test]
+fn files_of_respool_in_the_workspace_are_closed() {
+    for level in ["full", "landlock"] {
+        let site = Site::new();
+        site.person(
+            "mkdir -p rel1/st && echo TOKEN > rel1/c.toml && echo TOKEN > rel1/st/db && ln -s rel1 current && echo seen > a",
+        );
+        let own = ["current/c.toml", "current/st", "xdg/respool/respool.toml"];
+        let own = own.map(|name| site.work(name).display().to_string()).join(" ");
+        let outputs = site
+            .run_at(
+                level,
+                &format!("hidden: {own}"),
+                &[],
+                &[
+                    "cat rel1/c.toml current/c.toml rel1/st/db; ls rel1/st; echo x >> rel1/c.toml; echo x > rel1/st/x; \
+                     chmod 777 rel1/st; rm -r rel1/st; mv rel1 r; cat a",
+                    "mkdir -p rel2; echo evil > rel2/c.toml; ln -sfn rel2 current; true",
+                    "mkdir -p xdg/respool; echo evil > xdg/respool/respool.toml; true",
+                ],
+            )
+            .outputs;
+        assert!(outputs[0].contains("seen\n"), "{level}: {outputs:#?}");
+        site.assert_not_escaped(&outputs);
+        let read = |name: &str| fs::read_to_string(site.work(name)).unwrap_or_default();
+        assert_eq!(
+            (read("current/c.toml"), read("rel1/st/db")),
+            ("TOKEN\n".into(), "TOKEN\n".into()),
+            "{level}"
+        );
+        assert!(
+            !site.work("rel1/st/x").exists() && read("xdg/respool/respool.toml").is_empty(),
+            "{outputs:#?}"
+        );
+    }
 }
 
 /// The configuration of a service may lie below `/etc` or `/opt`, with keys in its directory.
@@ -1391,21 +1499,21 @@ fn settings_that_were_looked_at_have_one_name() {
 #[test]
 fn what_servers_are_given_is_read_only() {
     let site = Site::new();
-    site.person("mkdir lib py other && echo '1;' > lib/Server.pm");
-    let work = site.path("work").display().to_string();
+    site.person("mkdir lib py also other && echo '1;' > lib/Server.pm && ln -s work ../linked");
+    let [work, linked] = ["work", "linked"].map(|name| site.path(name).display().to_string());
     let settings = format!(
         "mcp.a = {{ command = \"perl\", args = [\"-I{work}/lib\", \"-MServer\", \"-e1\"] }}\n\
-        mcp.b = {{ command = \"true\", env = {{ PYTHONPATH = \"/x:{work}/py\" }} }}"
+        mcp.b = {{ command = \"true\", env = {{ PYTHONPATH = \"/x:{work}/./py:{linked}/also\" }} }}"
     );
     let outputs = site
         .run_at(
             "full",
             &settings,
             &[],
-            &["echo x > lib/Server.pm; echo x > py/json.py; echo x > other/x; true"],
+            &["echo x > lib/Server.pm; echo x > py/json.py; echo x > also/json.py; echo x > other/x; true"],
         )
         .outputs;
-    assert_eq!(outputs[0].matches("ead-only file system").count(), 2, "{outputs:#?}");
+    assert_eq!(outputs[0].matches("ead-only file system").count(), 3, "{outputs:#?}");
     assert!(site.work("other/x").exists(), "{outputs:#?}");
 }
 
@@ -1462,8 +1570,6 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
             &format!("cd src; {make}"),
             &format!("mkdir x; cd x; {make}; cd ..; {linked}"),
             "git init -q --bare own.git; echo made",
-            // A cache of a package manager's is such a repository, and written again.
-            "git -C own.git remote add origin ../x && echo changed",
             &format!("cd own.git; {make}; true"),
         ],
     );
@@ -1471,8 +1577,9 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
     site.assert_not_escaped(&outputs);
     assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
     assert_eq!(outputs[1].matches("respool renamed it").count(), 2, "{outputs:#?}");
-    assert!(outputs[2] == "made\n" && outputs[3] == "changed\n", "{outputs:#?}");
-    assert!(outputs[4].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    for output in &outputs[2..] {
+        assert!(output.contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    }
 }
 
 const AROUND_ROUTES: &str = r#"
@@ -1616,6 +1723,11 @@ fn no_signal_reaches_respool_through_a_pipe() {
         );
         assert_eq!(done.outputs[1], "alive\n", "{level}");
     }
+    // A directory of `/proc` names a process as well.
+    let send = "/usr/bin/python3 -c 'import os, signal; \
+        signal.pidfd_send_signal(os.open(\"/proc/{respool}\", os.O_RDONLY), 0)'";
+    let done = Site::new().run_at("filter", "", &[], &[send]);
+    assert!(done.outputs[0].contains("PermissionError"), "{:#?}", done.outputs);
 }
 
 #[test]

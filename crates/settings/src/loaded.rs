@@ -110,16 +110,18 @@ impl Loaded {
             Some(AuditConfig { file: state_dir.join(audit::FILE), content: self.settings.log.content });
         let program = std::env::current_exe().ok();
         let log = Some(state_dir.join(audit::FILE));
-        let own = [self.file.clone(), self.settings.log.file.clone(), program, log, Some(state_dir)];
-        let absolute = |path: &PathBuf| std::path::absolute(path).ok();
-        tools
-            .local
-            .own_files
-            .extend(own.iter().flatten().chain(&search::searched_places(environment)).filter_map(absolute));
+        let keys = self.settings.server.client_keys_file.clone();
+        let private = [self.file.clone(), self.settings.log.file.clone(), keys.clone(), log, Some(state_dir)];
+        let private = private.into_iter().flatten().chain(search::searched_places(environment));
+        let private: Vec<PathBuf> = private.filter_map(|path| std::path::absolute(path).ok()).collect();
+        let prompts = self.settings.agents.values().filter_map(|agent| agent.system_prompt_file.clone());
+        let others = program.into_iter().chain(prompts);
+        tools.local.own_files.extend(others.filter_map(|path| std::path::absolute(path).ok()));
+        tools.local.own_files.extend(private.iter().cloned());
         // The same directories have other files with keys, which the service's unit reads.
-        let with_keys = self.file.iter().chain(&self.settings.server.client_keys_file).filter_map(absolute);
-        let hidden = with_keys.filter_map(|file| Some(file.parent()?.to_owned()));
-        tools.local.hidden.extend(hidden.filter(|place| place.components().count() > 2));
+        let with_keys = self.file.iter().chain(&keys).filter_map(|file| std::path::absolute(file).ok());
+        let around = with_keys.filter_map(|file| Some(file.parent()?.to_owned()));
+        tools.local.hidden.extend(around.filter(|place| place.components().count() > 2).chain(private));
         let writable = tools::held_from_programs(&tools.local);
         for sink in self.settings.alerts.sink.iter_mut().filter(|sink| !sink.program.is_empty()) {
             match Started::find(&sink.program, &writable) {

@@ -133,16 +133,19 @@ impl LocalConfig {
     }
 }
 
-/// Returns the paths below a directory that a text contains, `-I/srv/lib` and `a:/srv/b` as well.
-fn paths_below(root: &Path, text: &str) -> Vec<PathBuf> {
-    let Some(prefix) = root.to_str() else { return Vec::new() };
-    let below = |(at, _)| {
-        let rest = text.get(at + prefix.len()..)?.strip_prefix('/')?;
-        let end = rest.find(|c: char| c.is_whitespace() || "\"'`:;,|&<>()".contains(c));
-        let name = rest.get(..end.unwrap_or(rest.len()))?.trim_end_matches('/');
-        (!name.is_empty()).then(|| root.join(name))
-    };
-    text.match_indices(prefix).filter_map(below).collect()
+/// Returns the paths in a text, `-I/srv/lib` and `a:~/b` as well.
+fn paths_in(text: &str) -> impl Iterator<Item = PathBuf> {
+    let current = std::env::current_dir().unwrap_or_default();
+    let home = std::env::home_dir().unwrap_or_default();
+    let words = text.split(|c: char| c.is_whitespace() || "\"'`:;,=|&<>()".contains(c));
+    words.filter_map(move |word| {
+        let path = word.find(['/', '~']).filter(|_| word.starts_with('-')).map_or(word, |at| &word[at..]);
+        let path = match path.strip_prefix("~/") {
+            Some(below) => home.join(below),
+            None => current.join(path),
+        };
+        word.contains('/').then_some(path)
+    })
 }
 
 wire::settings! {
@@ -218,12 +221,12 @@ impl ToolsConfig {
     /// environments of MCP servers contain: these may find code there.
     pub(super) fn local_beside_servers(&self, workspace: &Path) -> LocalConfig {
         let mut local = self.local.clone();
-        let mut roots = local.writable_by_commands();
-        roots.push(workspace.to_owned());
+        // The workspace as a whole, or a directory above it, is no code of the server's.
+        let is_around = |path: &PathBuf| path.canonicalize().is_ok_and(|path| workspace.starts_with(path));
         for server in self.mcp.values() {
             let variables = server.env.values().map(Secret::expose_secret);
             for text in server.command.iter().chain(&server.args).map(String::as_str).chain(variables) {
-                local.named_by_servers.extend(roots.iter().flat_map(|root| paths_below(root, text)));
+                local.named_by_servers.extend(paths_in(text).filter(|path| !is_around(path)));
             }
         }
         local

@@ -37,6 +37,7 @@ use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
+pub use exec::await_commands;
 use exec::{Order, Ran};
 use read::WantedLines;
 use search::Query;
@@ -86,10 +87,15 @@ impl Local {
     ///
     /// # Errors
     /// When commands cannot have the sandbox that the configuration requires.
-    pub(super) fn new(workspace: Workspace, naming: Naming, config: &LocalConfig) -> Result<Self, String> {
+    pub(super) fn new(
+        mut workspace: Workspace,
+        naming: Naming,
+        config: &LocalConfig,
+    ) -> Result<Self, String> {
         let is_persons = naming == Naming::Chat;
         let passing = Passing::new(config, is_persons);
         let sandbox = Sandbox::open(config, &workspace.root, is_persons)?;
+        workspace.closed = sandbox.closed_files().to_vec();
         Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox: Arc::new(sandbox) })
     }
 

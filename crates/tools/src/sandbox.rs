@@ -81,7 +81,7 @@ pub(super) struct Sandbox {
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
     workspace: PathBuf,
-    /// The places that the configuration names, and that MCP servers are given.
+    /// The places that the configuration names and that MCP servers are given, and respool's own files.
     named: Vec<PathBuf>,
     places: Places,
     /// What commands see as `/tmp`.
@@ -155,6 +155,8 @@ impl Sandbox {
         let temporary = (level.holds_files() && is_outside).then(private_directory).transpose();
         let temporary = temporary
             .map_err(|error| format!("the directory for temporary files cannot be made: {error}"))?;
+        // A state directory around the workspace does not make the workspace respool's own.
+        let is_around = |own: &Path| own.canonicalize().is_ok_and(|own| workspace.starts_with(own));
         let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
         Ok(Self {
             launcher,
@@ -168,6 +170,7 @@ impl Sandbox {
                 .read_only
                 .iter()
                 .chain(&config.named_by_servers)
+                .chain(config.own_files.iter().filter(|own| !is_around(own)))
                 .map(|path| workspace.join(path))
                 .collect(),
             places,
@@ -179,6 +182,11 @@ impl Sandbox {
 
     pub(super) fn level(&self) -> &Level {
         &self.level
+    }
+
+    /// Returns respool's own files that no tool reads.
+    pub(super) fn closed_files(&self) -> &[PathBuf] {
+        &self.places.closed
     }
 
     /// Returns the services that a command of the workspace reaches, in a sentence for the owner; `None`
@@ -216,7 +224,9 @@ impl Sandbox {
     fn protected(&self) -> &Arc<Protected> {
         self.protected.get_or_init(|| {
             let temporary = self.temporary.iter().filter_map(|own| own.path().canonicalize().ok());
-            let caches = self.places.writable.iter().cloned().chain(temporary).collect();
+            // Without bubblewrap, this one is the machine's.
+            let shared = (!self.level.has_namespaces()).then(|| PathBuf::from("/dev/shm"));
+            let caches = self.places.writable.iter().cloned().chain(temporary).chain(shared).collect();
             let mut found = Protected::find(&self.workspace, &self.places.configured, &self.named);
             found.caches = caches;
             Arc::new(found)
@@ -332,6 +342,9 @@ impl Sandbox {
             ..Spec::default()
         };
         let places = || self.places.writable.iter().chain([&self.workspace]).cloned();
+        let closed = &self.places.closed;
+        let is_in_reach = |own: &&PathBuf| places().any(|place| own.starts_with(place));
+        spec.closed = closed.iter().filter(is_in_reach).cloned().collect();
         if matches!(reach, Reach::Look) {
             // No tools and caches of the home directory: there are keys among them.
             let system = self.places.readable.iter().filter(|place| places::is_of_system(place));
@@ -340,16 +353,21 @@ impl Sandbox {
                 .iter()
                 .filter_map(|place| Path::new(place).canonicalize().ok())
                 .collect();
+            spec.leave_out_hidden();
             return spec;
         }
         spec.network = !matches!(self.network, CommandNetwork::Off);
         spec.readable.extend(self.places.readable.iter().cloned());
         spec.readable.extend(self.places.settings.iter().cloned());
-        // Where this user cannot get, a command cannot either, outside of what it may write.
-        let is_written = |own: &&PathBuf| own.exists() || places().any(|place| own.starts_with(place));
-        spec.frozen.extend(self.places.own.iter().filter(is_written).cloned());
         if matches!(reach, Reach::User) {
             spec.everything = true;
+            // Where this user cannot get, a command cannot either.
+            let there = |all: &[PathBuf]| all.iter().filter(|own| own.exists()).cloned().collect();
+            (spec.frozen, spec.closed) = (there(&self.places.own), there(closed));
+            if !self.level.has_namespaces() {
+                let own: Vec<PathBuf> = self.places.own.iter().chain(closed).cloned().collect();
+                spec.writable = places::without_all(vec!["/".into()], &own);
+            }
             return spec;
         }
         if let CommandNetwork::Own { pasta, forwarded } = &self.network {
@@ -359,7 +377,8 @@ impl Sandbox {
         // Without mounts, nothing else keeps commands from what is protected in a place.
         let is_read_only = |place: &PathBuf| self.is_read_only(place, kept);
         let (read_only, writable): (Vec<_>, Vec<_>) = places().partition(is_read_only);
-        spec.readable.extend(read_only);
+        let left_out: &[PathBuf] = if self.level.has_namespaces() { &[] } else { closed };
+        spec.readable.extend(places::without_all(read_only, left_out));
         spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
         if self.level.has_namespaces() {
             spec.frozen.extend(kept.frozen.iter().cloned());
@@ -374,7 +393,9 @@ impl Sandbox {
     }
 
     fn is_read_only(&self, place: &Path, kept: &Kept) -> bool {
-        !self.level.has_namespaces() && kept.has_any_in(place)
+        let own = self.places.own.iter().chain(&self.places.closed);
+        !self.level.has_namespaces()
+            && (kept.has_any_in(place) || own.into_iter().any(|own| own.starts_with(place)))
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace.

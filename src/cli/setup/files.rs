@@ -73,7 +73,7 @@ pub(super) fn edit_file(
     };
     let text = client.edit_settings(present.as_deref().unwrap_or_default(), target, file)?;
     if present.as_deref() == Some(&text) {
-        say::say(&format!("{} already points to respool.", file.display()));
+        say::say_sentences(&format!("{} already points to respool.", file.display()));
         return Ok(());
     }
     say::say_piece(&diff_text(present.as_deref().unwrap_or_default(), &text, file));
@@ -82,7 +82,7 @@ pub(super) fn edit_file(
         return Ok(());
     }
     write_settings(client, file, present.as_deref().unwrap_or_default(), &text)?;
-    say::say(&format!("Written. `respool setup {} --undo` restores it.", name_of(client)));
+    say::say_sentences(&format!("Written. `respool setup {} --undo` restores it.", name_of(client)));
     Ok(())
 }
 
@@ -157,7 +157,7 @@ fn replace_file(file: &Path, text: &str) -> io::Result<()> {
 /// When there is nothing to undo, a file cannot be read or written, or the person said no.
 pub(super) fn undo_change(client: Client, file: Option<&Path>, writing: Writing) -> Result<bool, Failure> {
     let Some(file) = file else {
-        say::say(&format!(
+        say::say_sentences(&format!(
             "{} gets its settings from the shell, so there is no file to restore.",
             name_of(client)
         ));
@@ -177,7 +177,7 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>, writing: Writing)
         Restored::Merged(text) => (text, None),
         Restored::Conflict(text) => {
             let kept = sibling_path(file, UNDONE);
-            say::say(&format!(
+            say::say_sentences(&format!(
                 "{} was changed in lines that respool had written, or is no longer valid. It is restored to what it was before; the changed file is kept as {}.",
                 file.display(),
                 kept.display()
@@ -201,7 +201,7 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>, writing: Writing)
     for end in [BEFORE, AFTER] {
         remove_if_present(&sibling_path(file, end))?;
     }
-    say::say(&format!("{} has been restored.", file.display()));
+    say::say_sentences(&format!("{} has been restored.", file.display()));
     Ok(true)
 }
 

@@ -5,13 +5,13 @@ use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::Child;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::super::contract::{OutputWatcher, ToolError, ToolOutput};
@@ -89,10 +89,44 @@ impl Hold {
     }
 }
 
+/// The number of commands at work, the look at what they made included.
+static WORK: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
+
+/// The longest that the end of this process waits for these.
+const LONGEST_END: Duration = Duration::from_secs(25);
+
+struct AtWork;
+
+impl AtWork {
+    fn begin() -> Self {
+        WORK.send_modify(|count| *count += 1);
+        Self
+    }
+}
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        WORK.send_modify(|count| *count -= 1);
+    }
+}
+
+/// Waits until all commands have ended and what they made has been looked at, before this process ends.
+/// Their callers must have gone.
+pub async fn await_commands() {
+    let mut work = WORK.subscribe();
+    let _ = timeout(LONGEST_END, work.wait_for(|count| *count == 0)).await;
+}
+
 pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolError> {
     // The caller may go away. In a task of its own the command is still ended, and its settings are renamed.
     let (caller, gone) = oneshot::channel();
-    let ran = tokio::spawn(run_to_end(order, reach, gone)).await;
+    let at_work = AtWork::begin();
+    let work = async {
+        let ran = run_to_end(order, reach, gone).await;
+        drop(at_work);
+        ran
+    };
+    let ran = tokio::spawn(work).await;
     drop::<oneshot::Sender<()>>(caller);
     ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
 }

@@ -64,7 +64,8 @@ pub(super) fn search_files(
         if stopped.load(Ordering::Relaxed) || found.lines.len() > limit {
             break;
         }
-        if let Some(path) = entry.path().strip_prefix(&workspace.root).ok().filter(|_| is_file(&entry)) {
+        let is_wanted = is_file(&entry) && !workspace.is_closed(entry.path());
+        if let Some(path) = entry.path().strip_prefix(&workspace.root).ok().filter(|_| is_wanted) {
             search_file(workspace, path, &expression, limit, permit, &mut found);
         }
     }

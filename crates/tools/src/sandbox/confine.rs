@@ -15,7 +15,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::filter;
-use super::handles::open_place;
+use super::handles::{is_directory, open_place};
 use super::spec::{HELD, Spec};
 
 /// The newest interface that is known here; older kernels hold what they can.
@@ -96,7 +96,7 @@ const TERMINALS: [&str; 2] = ["/dev/ptmx", "/dev/pts"];
 
 /// Returns all places that the command may write.
 fn writable(spec: &Spec) -> Vec<PathBuf> {
-    if spec.everything {
+    if spec.everything && spec.has_namespaces() {
         return vec!["/".into()];
     }
     let mut places = spec.writable.clone();
@@ -138,8 +138,6 @@ fn rule(
     access: BitFlags<AccessFs>,
 ) -> Option<Result<PathBeneath<std::os::fd::OwnedFd>, landlock::RulesetError>> {
     let handle = open_place(place, rustix::fs::OFlags::CLOEXEC).ok()?;
-    let is_directory = rustix::fs::fstat(&handle)
-        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
-    let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };
+    let access = if is_directory(&handle) { access } else { access & AccessFs::from_file(NEWEST) };
     Some(Ok(PathBeneath::new(handle, access)))
 }

@@ -205,6 +205,8 @@ fn signals(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendErr
     ] {
         rules.insert(number, spared.iter().map(|pid| equal(0, *pid)).collect::<Result<_, _>>()?);
     }
+    // A directory of `/proc` names a process as well.
+    rules.insert(c::SYS_pidfd_send_signal, Vec::new());
     // Who gets the signal of a file that is ready, and which one that is.
     let owners = SETTING_OWNERS.map(|command| equal(1, command)).into_iter().collect::<Result<_, _>>()?;
     rules.insert(c::SYS_fcntl, owners);

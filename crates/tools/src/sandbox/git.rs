@@ -472,6 +472,31 @@ mod tests {
         assert!(open_directory(&root.join("link")).is_err());
     }
 
+    /// Regression: the lock was removed by its path, where by then a link to another repository was.
+    #[test]
+    fn the_lock_of_no_other_repository_is_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (git, other) = (root.join("y/.git"), root.join("other/.git"));
+        for git in [&git, &other] {
+            fs::create_dir_all(git.join("objects")).unwrap();
+        }
+        fs::write(other.join(LOCK), "").unwrap();
+        let repository = Repository { top: root.join("y"), own: git.clone(), common: git.clone() };
+        let begin = || {
+            let turn = std::sync::Arc::new(tokio::sync::RwLock::new(())).try_write_owned().unwrap();
+            GitWork::begin(&repository, &["commit".to_owned()], turn)
+        };
+        let work = begin().unwrap();
+        assert!(git.join(LOCK).exists());
+        fs::rename(&git, root.join("moved")).unwrap();
+        symlink("../other/.git", &git).unwrap();
+        drop(work);
+        assert!(other.join(LOCK).exists() && !root.join("moved").join(LOCK).exists());
+        fs::remove_file(other.join(LOCK)).unwrap();
+        assert!(begin().is_err() && !other.join(LOCK).exists());
+    }
+
     #[test]
     fn options_that_name_programs_are_no_work_of_gits() {
         let writes = |line: &str| writes_repository(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());

@@ -80,6 +80,10 @@ pub(super) fn open_directory(path: &Path) -> io::Result<Dir> {
     Ok(Dir::from_std_file(directory.into()))
 }
 
+pub(super) fn is_directory(place: impl AsFd) -> bool {
+    fstat(place).is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir())
+}
+
 /// Returns true for what belongs to this process's user.
 pub(super) fn is_own(place: impl AsFd) -> bool {
     fstat(place).is_ok_and(|data| data.st_uid == nix::unistd::geteuid().as_raw())
@@ -111,7 +115,8 @@ pub(super) fn read_small(path: &Path) -> Option<String> {
 pub(crate) fn read_text(path: &Path, most: usize) -> Option<String> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
-    String::from_utf8(read_at_most(file, most)?).ok()
+    // Some authors' names are in other encodings.
+    Some(String::from_utf8_lossy(&read_at_most(file, most)?).into_owned())
 }
 
 /// Reads a regular file; `None` for anything else, and for one that has more bytes.
@@ -125,11 +130,17 @@ pub(super) fn read_at_most(file: fs::File, most: usize) -> Option<Vec<u8>> {
 
 /// Returns where a file `.git` leads.
 pub(super) fn target_of(git: &Path) -> Option<PathBuf> {
-    Some(git.parent()?.join(read_line(git)?.strip_prefix("gitdir:")?.trim()))
+    Some(git.parent()?.join(path_in(read_small(git)?.strip_prefix("gitdir: ")?)?))
 }
 
-/// Returns the first line of a small file of git's.
-pub(super) fn read_line(file: &Path) -> Option<String> {
-    let text = read_small(file)?;
-    text.lines().next().map(|line| line.trim().to_owned())
+/// Returns the path in a small file of git's.
+pub(super) fn read_path(file: &Path) -> Option<PathBuf> {
+    path_in(&read_small(file)?)
+}
+
+/// git takes the whole text but the ends of lines after it. No git writes other ones, or blanks at its ends.
+fn path_in(text: &str) -> Option<PathBuf> {
+    let path = text.trim_end_matches(['\r', '\n']);
+    let is_plain = !path.is_empty() && path.trim() == path && !path.contains(char::is_control);
+    is_plain.then(|| path.into())
 }

@@ -75,9 +75,12 @@ pub(super) fn named_by_configuration(
             continue;
         }
         let text = budget.read(&file).unwrap_or_default().replace("\\\n", "");
-        for (key, value) in text.lines().filter_map(|line| line.split_once('=')) {
+        // A comment may be at the end, or a part of a name that only looks so.
+        let lines = text.lines().flat_map(|line| [Some(line), line.split(['#', ';']).next()]).flatten();
+        for (key, value) in lines.filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
-            let value = value.trim().trim_matches('"');
+            let value = value.replace(['"', '\\'], "");
+            let value = value.trim();
             let below = value.strip_prefix("~/").zip(home);
             let from = |base: &Path| below.map_or_else(|| base.join(value), |(below, home)| home.join(below));
             match key.as_str() {

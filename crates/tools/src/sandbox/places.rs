@@ -9,7 +9,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::super::config::LocalConfig;
@@ -68,6 +67,8 @@ pub(super) struct Places {
     pub(super) scratch: Vec<PathBuf>,
     /// respool's own files.
     pub(super) own: Vec<PathBuf>,
+    /// Those with keys and conversations, which no tool reads.
+    pub(super) closed: Vec<PathBuf>,
 }
 
 /// Returns true for a directory of the system, where no person keeps keys.
@@ -104,18 +105,18 @@ impl Places {
         let is_closed = |place: &PathBuf| !explicit.contains(place) && !workspace.starts_with(place);
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
         let own = config.own_files.iter().filter_map(|own| resolve_symlinks(own)).map(|own| own.real);
-        // The program itself is no secret.
-        let own_data = own.clone().filter(|own| !own.metadata().is_ok_and(|data| is_program(&data)));
         let hidden = config.hidden.iter().filter_map(|place| resolve_symlinks(place)).map(|place| place.real);
-        let closed: Vec<PathBuf> = own_data.chain(hidden).filter(is_closed).chain(homes.clone()).collect();
+        let closed: Vec<PathBuf> = hidden.filter(is_closed).collect();
+        let out_of_reach: Vec<PathBuf> = closed.iter().chain(&homes).cloned().collect();
         Self {
-            readable: without_all(real(resolved(&named.readable)), &closed),
+            readable: without_all(real(resolved(&named.readable)), &out_of_reach),
             settings: real(resolved(&named.settings)),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
             scratch: real(resolved(&named.scratch)),
             // A state directory around the workspace does not make the workspace respool's own.
             own: own.filter(|own| !workspace.starts_with(own)).collect(),
+            closed,
         }
     }
 }
@@ -212,10 +213,6 @@ impl Named {
     }
 }
 
-fn is_program(data: &fs::Metadata) -> bool {
-    data.is_file() && data.permissions().mode() & 0o111 != 0
-}
-
 fn words(list: &'static str) -> impl Iterator<Item = &'static str> {
     list.split_ascii_whitespace()
 }
@@ -225,7 +222,7 @@ fn below(directory: &Path, names: &'static str) -> impl Iterator<Item = PathBuf>
 }
 
 /// Places without what lies in them and is not to be reached.
-fn without_all(places: Vec<PathBuf>, left_out: &[PathBuf]) -> Vec<PathBuf> {
+pub(super) fn without_all(places: Vec<PathBuf>, left_out: &[PathBuf]) -> Vec<PathBuf> {
     let places: BTreeSet<PathBuf> = places.into_iter().collect();
     left_out.iter().fold(places.into_iter().collect(), |places: Vec<PathBuf>, left_out| {
         places.into_iter().flat_map(|place| without(place, left_out)).collect()

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::super::programs::{gits_own_settings, home_directories};
 use super::budget::Budget;
-use super::handles::{Entry, open_directory, read_line, target_of};
+use super::handles::{Entry, open_directory, read_path, target_of};
 use super::kept::Kept;
-use super::obeyed::{linked_settings, links_in, named_by_configuration};
+use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
 use super::search::{Search, is_of_git};
 use super::watched::Watched;
 
@@ -47,6 +47,8 @@ pub(super) struct State {
     pub(super) known: HashMap<PathBuf, Known>,
     /// Where settings count: the roots, and directories that held a `.git` while no command was at work.
     pub(super) tops: BTreeSet<PathBuf>,
+    /// Places that could not be looked through when a command had ended.
+    pub(super) unseen: BTreeSet<PathBuf>,
     /// Entries that commands made and that could not be renamed.
     pub(super) stuck: BTreeSet<PathBuf>,
 }
@@ -89,7 +91,7 @@ impl Protected {
         let known =
             |(path, entry): (&PathBuf, &Entry)| (path.clone(), Known { entry: entry.clone(), is_sure });
         let known = search.entries.iter().map(known).collect();
-        let state = State { known, tops, stuck: BTreeSet::new() };
+        let state = State { known, tops, ..State::default() };
         Self { roots, named: named.to_vec(), caches: Vec::new(), repositories, state: Mutex::new(state) }
     }
 
@@ -116,6 +118,7 @@ impl Protected {
         }
         let spent = self.roots.iter().filter(|_| budget.is_spent());
         kept.unsearched.extend(search.unfinished.iter().chain(spent).cloned());
+        kept.unsearched.extend(self.state().unseen.iter().cloned());
         if !kept.unsearched.is_empty() {
             kept.close(kept.unsearched.clone(), None);
         }
@@ -126,6 +129,7 @@ impl Protected {
             protected: Arc::clone(self),
             roots: self.roots.clone(),
             closed: search.closed,
+            links: search.links,
             missing: kept.missing.clone(),
             unsearched: kept.unsearched.clone(),
             _locks: Some(locks.share()?),
@@ -140,6 +144,7 @@ impl Protected {
             protected: Arc::clone(self),
             roots,
             closed: none.clone(),
+            links: none.clone(),
             missing,
             unsearched: none,
             _locks: None,
@@ -199,11 +204,17 @@ impl Protected {
         let (absolute, relative): (Vec<_>, Vec<_>) = persons.into_iter().partition(|path| path.is_absolute());
         places.extend(absolute);
         for top in tops {
+            // The directory of a repository above the workspace is not searched.
+            let names_obeyed = |link: &PathBuf| link.file_name().is_some_and(is_obeyed);
+            places.extend(links_in(top).filter(names_obeyed));
             places.extend(relative.iter().map(|path| top.join(path)));
             places.extend(named_by_repository(top, home.as_deref(), budget));
         }
         for place in places {
             kept.add(&place, &self.roots, budget);
+            for link in links_in(&place) {
+                kept.add(&link, &self.roots, budget);
+            }
         }
         kept
     }
@@ -217,12 +228,12 @@ impl Protected {
     }
 
     /// Returns the directory in a cache to which a link leads, or the repository around that.
-    pub(super) fn linked_cache(&self, link: &Path) -> Option<PathBuf> {
-        let real = link.canonicalize().ok().filter(|real| real.is_dir())?;
+    pub(super) fn linked_cache(&self, real: &Path) -> Option<PathBuf> {
+        let real = Some(real).filter(|real| real.is_dir())?;
         let cache = self.caches.iter().find(|cache| real.starts_with(cache))?;
         let inside = real.ancestors().take_while(|above| above.starts_with(cache));
         let top = inside.filter(|above| above.join(".git").symlink_metadata().is_ok()).last();
-        Some(top.unwrap_or(&real).to_owned())
+        Some(top.unwrap_or(real).to_owned())
     }
 
     /// Fails while there is something that a command made and that could not be renamed.
@@ -316,7 +327,7 @@ fn named_by_repository(top: &Path, home: Option<&Path>, budget: &mut Budget) -> 
     let git = top.join(".git");
     // git obeys the files to which included ones lead.
     let own = target_of(&git);
-    let common = own.as_ref().and_then(|own| Some(own.join(read_line(&own.join("commondir"))?)));
+    let common = own.as_ref().and_then(|own| Some(own.join(read_path(&own.join("commondir"))?)));
     let mut named: Vec<PathBuf> = own.into_iter().chain(common).collect();
     let all: Vec<PathBuf> = named.iter().cloned().chain([git]).collect();
     named.extend(all.iter().flat_map(|git| links_in(git).chain(links_in(&git.join("hooks")))));
@@ -353,8 +364,8 @@ fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
 /// leads somewhere.
 pub(super) fn common_of_linked(git: &Path) -> Option<PathBuf> {
     let own = target_of(git)?.canonicalize().ok()?;
-    let back = own.join(read_line(&own.join("gitdir"))?).canonicalize().ok()?;
-    let common = own.join(read_line(&own.join("commondir"))?).canonicalize().ok()?;
+    let back = own.join(read_path(&own.join("gitdir"))?).canonicalize().ok()?;
+    let common = own.join(read_path(&own.join("commondir"))?).canonicalize().ok()?;
     let is_known = back == git.canonicalize().ok()? && own.starts_with(common.join("worktrees"));
     (is_known && common.join("HEAD").is_file()).then_some(common)
 }
@@ -374,18 +385,30 @@ mod tests {
     fn files_that_other_programs_act_on_are_kept() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        make_repository(&root, "[core]\n\thooksPath = scripts/hooks\n");
+        make_repository(
+            &root,
+            "[core]\n\thooksPath = scripts/hooks # ours\n[include]\n\tpath = ../inc ; mine\n",
+        );
+        fs::write(root.join("inc"), "").unwrap();
         for directory in ["scripts/hooks", ".vscode", "linked", "mirror/objects", "mirror/refs", "src"] {
             fs::create_dir_all(root.join(directory)).unwrap();
         }
         fs::write(root.join("mirror/HEAD"), "ref: refs/heads/main\n").unwrap();
         std::os::unix::fs::symlink("../linked", root.join(".vscode/to")).unwrap();
         let protected = Protected::find(&root, &[], &[]);
-        for kept in
-            ["scripts/hooks/pre-commit", "linked/tasks.json", "mirror/config", "mirror/hooks/post-receive"]
-        {
+        for kept in [
+            "scripts/hooks/pre-commit",
+            "inc",
+            "linked/tasks.json",
+            "mirror/config",
+            "mirror/hooks/post-receive",
+        ] {
             assert!(protected.keeps(&root.join(kept)), "{kept}");
         }
+        // Settings of the repository above a workspace lead into it.
+        fs::write(root.join("src/envrc"), "").unwrap();
+        std::os::unix::fs::symlink("src/envrc", root.join(".envrc")).unwrap();
+        assert!(Protected::find(&root.join("src"), &[], &[]).keeps(&root.join("src/envrc")));
         assert!(!protected.keeps(&root.join("src/main.rs")) && !protected.keeps(&root.join("new")));
     }
 
@@ -411,6 +434,21 @@ mod tests {
         assert!(is_named("late/.git") && is_named("made/.git") && is_named("cloned/.git"), "{notes:?}");
         assert!(first.join(".git").exists());
         assert!(running.restore().is_empty());
+    }
+
+    /// An editor replaces a file while a command runs, which could write the new one.
+    #[test]
+    fn settings_that_are_replaced_are_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        fs::write(root.join(".envrc"), "own").unwrap();
+        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let (_, watched) = protected.begin(&root, true).unwrap();
+        fs::write(root.join("new"), "own").unwrap();
+        fs::rename(root.join("new"), root.join(".envrc")).unwrap();
+        let notes = watched.restore();
+        assert!(notes.len() == 1 && notes[0].contains(".envrc was replaced"), "{notes:?}");
+        assert!(root.join(".envrc").exists());
     }
 
     /// Another respool searches while a command is at work: what that made is not the person's for ever.

@@ -1,7 +1,7 @@
 //! The search for what other programs run or obey on their own: git repositories at any depth, and settings
 //! at the top of each. It goes by handles, so no link leads it elsewhere. Called by `protected`, `watched`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path, PathBuf};
@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use super::budget::Budget;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
 use super::obeyed::{is_environment, is_obeyed};
+use super::protected::Known;
 
 /// The most directories that are open at once: each has others in it that wait.
 const MOST_OPEN: usize = 256;
@@ -27,12 +28,22 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// Links that may lead out of the places.
-    pub(super) links: Vec<PathBuf>,
     /// Of these, the ones that were opened.
     pub(super) opened: Vec<PathBuf>,
+    /// All links, and whether one of them may lead out of the places.
+    pub(super) links: BTreeSet<PathBuf>,
+    pub(super) leads_out: bool,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
+}
+
+/// The state before a command, for the search when it has ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Before<'a> {
+    /// Directories that were closed.
+    pub(super) closed: &'a BTreeSet<PathBuf>,
+    /// The entries that no command made. Their repositories were read-only, and are not searched.
+    pub(super) known: &'a HashMap<PathBuf, Known>,
 }
 
 /// False for the target of a link that stays below a directory, which is this deep above the link's.
@@ -53,11 +64,12 @@ pub(super) fn is_repository(has: impl Fn(&str) -> bool) -> bool {
 }
 
 impl Search {
-    /// Searches everything below these places. Closed directories are opened, except for these `closed` ones.
-    pub(super) fn run(places: &[PathBuf], budget: &mut Budget, closed: Option<&BTreeSet<PathBuf>>) -> Self {
+    /// Searches everything below these places. When a command has ended, closed directories are opened, and
+    /// repositories that it may have made are searched, too.
+    pub(super) fn run(places: &[PathBuf], budget: &mut Budget, before: Option<Before<'_>>) -> Self {
         let mut search = Self::default();
         for place in places {
-            match search.go_through(place, places, budget, closed) {
+            match search.go_through(place, places, budget, before) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     search.unfinished.insert(place.clone());
                 }
@@ -79,7 +91,7 @@ impl Search {
         place: &Path,
         places: &[PathBuf],
         budget: &mut Budget,
-        closed: Option<&BTreeSet<PathBuf>>,
+        before: Option<Before<'_>>,
     ) -> io::Result<()> {
         let (Some(above), Some(name)) = (place.parent(), place.file_name()) else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -94,7 +106,7 @@ impl Search {
             let path = path.join(&name);
             let mut opened = open_in(directory, &name);
             if opened.as_ref().is_err_and(|error| *error == Errno::ACCESS) {
-                opened = self.open_closed(directory, &name, &path, closed);
+                opened = self.open_closed(directory, &name, &path, before);
             }
             if names.is_empty() {
                 waiting.pop();
@@ -110,10 +122,17 @@ impl Search {
                 return Err(io::ErrorKind::TimedOut.into());
             }
             let depth = path.components().count() - place.components().count();
-            let names = self.look_into(&directory, &path, depth, places.contains(&path), budget)?;
+            let mut names = self.look_into(&directory, &path, depth, places.contains(&path), budget)?;
+            names.retain(|name| name != ".git" || before.is_some_and(|before| !self.is_known(&path, before)));
             waiting.push((directory, path, names));
         }
         Ok(())
+    }
+
+    /// True for the top of a repository that was there before.
+    fn is_known(&self, top: &Path, before: Before<'_>) -> bool {
+        let git = top.join(".git");
+        self.entries.get(&git).zip(before.known.get(&git)).is_some_and(|(now, known)| *now == known.entry)
     }
 
     /// Opens a directory that is closed to its owner, if that is wanted.
@@ -122,13 +141,13 @@ impl Search {
         above: &Dir,
         name: &OsStr,
         path: &Path,
-        closed: Option<&BTreeSet<PathBuf>>,
+        before: Option<Before<'_>>,
     ) -> Result<Dir, Errno> {
         let place = open_place_in(above, name)?;
         if !is_own(&place) {
             return Err(Errno::ACCESS);
         }
-        if closed.is_none_or(|closed| closed.contains(path)) || open_to_owner(&place).is_err() {
+        if before.is_none_or(|before| before.closed.contains(path)) || open_to_owner(&place).is_err() {
             self.closed.insert(path.to_owned());
             return Err(Errno::ACCESS);
         }
@@ -150,12 +169,12 @@ impl Search {
             let entry = entry?;
             let name = entry.file_name();
             let kind = entry.file_type().ok();
-            if kind.is_some_and(|kind| kind.is_dir()) && name != ".git" {
+            if kind.is_some_and(|kind| kind.is_dir()) {
                 directories.push(name.clone());
-            } else if kind.is_some_and(|kind| kind.is_symlink())
-                && directory.read_link_contents(&name).is_ok_and(|target| leads_out(&target, depth))
-            {
-                self.links.push(path.join(&name));
+            } else if kind.is_some_and(|kind| kind.is_symlink()) {
+                let target = directory.read_link_contents(&name);
+                self.leads_out |= target.is_ok_and(|target| leads_out(&target, depth));
+                self.links.insert(path.join(&name));
             }
             names.push(name);
             if !budget.take(0) {
@@ -173,7 +192,7 @@ impl Search {
         for name in settings.chain(has_git.then_some(OsStr::new(".git"))) {
             self.entries.extend(Entry::find(directory, name).map(|entry| (path.join(name), entry)));
         }
-        if is_repository(has) {
+        if is_repository(has) && !path.ends_with(".git") {
             // git itself replaces the file.
             let found = Entry::find(directory, OsStr::new("."));
             self.entries.extend(found.map(|entry| (path.join("HEAD"), entry)));

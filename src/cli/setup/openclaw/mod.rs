@@ -21,7 +21,7 @@ use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::say;
+use crate::cli::say::{say, say_sentences};
 use crate::config::VLLM_KEY;
 use crate::units::Secret;
 use crate::upstream::{Address, ListedModel, NoModelList, Upstream, UpstreamConfig};
@@ -100,7 +100,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let edited =
         edit_config(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
     if edited.text == present {
-        say(&format!("{} already points to respool.", file.display()));
+        say_sentences(&format!("{} already points to respool.", file.display()));
         explain_change(&edited, installed.as_ref());
     } else {
         say(diff_text(&present, &edited.text, file).trim_end());
@@ -108,7 +108,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         explain_change(&edited, installed.as_ref());
         if Writing::from_arguments(arguments).is_agreed()? {
             write_settings(arguments.client, file, &present, &edited.text)?;
-            say("Written. `respool setup openclaw --undo` restores the file.");
+            say_sentences("Written. `respool setup openclaw --undo` restores the file.");
             forget_copies(places)?;
         }
     }
@@ -116,7 +116,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         suggest_concurrency(&base_url(url)).await?;
     }
     if arguments.dry_run {
-        say(NOTHING_WRITTEN);
+        say_sentences(NOTHING_WRITTEN);
     } else if is_running {
         try_turn(&respool, &edited).await?;
     } else {
@@ -168,7 +168,7 @@ async fn suggest_concurrency(url: &str) -> Result<(), Failure> {
     let Some((program, Some(page))) = server.ask_server(&models, &no_headers).await else { return Ok(()) };
     if let Some(places) = program.count_places(&page) {
         let name = program.name();
-        say(&format!("{name} works on {places} requests at a time: {}.", suggest_places(places)));
+        say_sentences(&format!("{name} works on {places} requests at a time: {}.", suggest_places(places)));
     }
     Ok(())
 }
@@ -212,7 +212,7 @@ fn validate_change(
     file: &Path,
 ) -> Result<(), Failure> {
     let Some(openclaw) = installed else {
-        say(
+        say_sentences(
             "`openclaw` is not on the PATH, so the new file is not validated, and has only settings that every version knows.",
         );
         return Ok(());
@@ -220,8 +220,8 @@ fn validate_change(
     let folder = file.parent().unwrap_or(Path::new("."));
     let verdict = |text: &str| openclaw.validate(text, folder);
     match verdict(text)? {
-        Verdict::Valid => say(&format!("OpenClaw {} accepts the new file.", openclaw.version)),
-        Verdict::Refused(_) if verdict(present)? != Verdict::Valid => say(&format!(
+        Verdict::Valid => say_sentences(&format!("OpenClaw {} accepts the new file.", openclaw.version)),
+        Verdict::Refused(_) if verdict(present)? != Verdict::Valid => say_sentences(&format!(
             "OpenClaw {} could not validate the file: it has no `config validate`, or it refuses the old file too.",
             openclaw.version
         )),
@@ -237,7 +237,7 @@ fn validate_change(
 fn forget_copies(places: &Places) -> Result<(), Failure> {
     for copy in places.provider_copies() {
         fs::remove_file(&copy).map_err(|error| format!("{} cannot be removed: {error}", copy.display()))?;
-        say(&format!(
+        say_sentences(&format!(
             "Removed {}: OpenClaw 2026.2 keeps a copy of the providers there, which overrides its configuration.",
             copy.display()
         ));
@@ -247,14 +247,14 @@ fn forget_copies(places: &Places) -> Result<(), Failure> {
 
 fn explain_change(edited: &Edited, installed: Option<&OpenClaw>) {
     if let Some(replaced) = &edited.replaced {
-        say(&format!(
+        say_sentences(&format!(
             "The primary model changes from {replaced} to {}. You can still choose another with `/model` in a chat.",
             edited.primary
         ));
     }
     explain_rest(edited);
     if !edited.fallbacks.is_empty() {
-        say(&format!(
+        say_sentences(&format!(
             "Fallback models: {}. OpenClaw asks them when respool gives up. If the server is down, that is after \
              `recovery.wait_for_upstream` (60 s). To have them asked sooner, add this to respool.toml:\n\n    \
              [recovery]\n    wait_for_upstream = \"5s\"\n",
@@ -262,7 +262,7 @@ fn explain_change(edited: &Edited, installed: Option<&OpenClaw>) {
         ));
     }
     if installed.is_some_and(|openclaw| !openclaw.is_current()) {
-        say(
+        say_sentences(
             "This version of OpenClaw reads its configuration only when it starts: run `openclaw gateway restart`.",
         );
     }
@@ -271,14 +271,14 @@ fn explain_change(edited: &Edited, installed: Option<&OpenClaw>) {
 /// Says what still goes past respool.
 fn explain_rest(edited: &Edited) {
     for agent in &edited.own_models {
-        say(&format!(
+        say_sentences(&format!(
             "The agent `{}` has a model of its own, {}, and does not use respool. To change this, set `{}` to {} or remove it.",
             agent.name, agent.model, agent.setting, edited.primary
         ));
     }
     for name in &edited.direct_providers {
         if name == "vllm" {
-            say(&format!(
+            say_sentences(&format!(
                 "The provider `vllm` points at the same server and was left as it is, because OpenClaw finds the models of \
                  a provider of this name itself and changes their requests: they do not go through respool. Use {} in \
                  their place.",
@@ -286,7 +286,7 @@ fn explain_rest(edited: &Edited) {
             ));
             continue;
         }
-        say(&format!(
+        say_sentences(&format!(
             "The provider `{name}` points at the same server and was left as it is: its models do not go through respool. To \
              change this, give `models.providers.{name}.baseUrl` the address that `{}` has.",
             edited.provider_name()
@@ -299,7 +299,7 @@ fn suggest_start(respool: &Respool, arguments: &SetupArgs, upstream: Option<&str
     let address = respool.url.split_once("://").map_or(&*respool.url, |(_, address)| address);
     // Without an option it is where the configuration says.
     let listen = arguments.url.as_ref().map(|_| format!(" --listen {address}")).unwrap_or_default();
-    say(&format!(
+    say_sentences(&format!(
         "respool is not running at {} yet. Start it with: respool serve{listen}{upstream}",
         respool.url
     ));
@@ -307,8 +307,8 @@ fn suggest_start(respool: &Respool, arguments: &SetupArgs, upstream: Option<&str
 
 async fn try_turn(respool: &Respool, edited: &Edited) -> Result<(), Failure> {
     let model = edited.primary.split_once('/').map_or(edited.primary.as_str(), |(_, model)| model);
-    say(&format!("Trying one turn with {model} …"));
+    say_sentences(&format!("Trying one turn with {model} …"));
     respool.try_turn("/v1/chat/completions", model).await?;
-    say("It works.");
+    say_sentences("It works.");
     Ok(())
 }
