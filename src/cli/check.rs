@@ -1,9 +1,10 @@
 //! `respool check`: tests what a user would otherwise find out one failure at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,7 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     check_keys(&loaded.settings, &mut findings);
     unknown_routes(&loaded.settings, &mut findings);
     state_directory(&loaded.settings.store.state_dir, &mut findings);
+    certificate_file(std::env::var_os("SSL_CERT_FILE"), &mut findings);
     log_file(&loaded.settings, &mut findings);
     check_sandbox(&loaded.settings, &mut findings);
     new_runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
@@ -173,6 +175,17 @@ fn describe_remedy(error: &std::io::Error) -> &'static str {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its disk",
         ErrorKind::ReadOnlyFilesystem => "mount its disk so that it can be written",
         _ => "give respool permission to write there",
+    }
+}
+
+/// Checks that the certificates of `SSL_CERT_FILE` can be read. If they cannot be, none is trusted.
+fn certificate_file(file: Option<OsString>, findings: &mut Findings) {
+    let Some(file) = file.map(PathBuf::from) else { return };
+    if let Err(error) = std::fs::read(&file) {
+        findings.fail(
+            &format!("SSL_CERT_FILE names {}, which cannot be read: {error}", file.display()),
+            "correct the variable or remove it; until then no server is trusted at an https address",
+        );
     }
 }
 

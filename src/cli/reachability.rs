@@ -23,7 +23,6 @@ impl Reachability {
     pub(super) fn describe_models(&self) -> String {
         match &self.problem {
             Some(problem) => problem.clone(),
-            None if self.models.is_empty() => "lists no models".to_owned(),
             None => self.models.iter().map(|model| model.id.as_str()).collect::<Vec<_>>().join(", "),
         }
     }
@@ -47,6 +46,7 @@ async fn query_upstream(upstream: &Upstream, within: Duration) -> Reachability {
     let began = Instant::now();
     let listed = upstream.ask_models(HeaderMap::new(), within).await;
     let (models, problem) = match listed {
+        Ok(models) if models.is_empty() => (models, Some("it lists no models".to_owned())),
         Ok(models) => (models, None),
         Err(problem) => (Vec::new(), Some(problem.to_string())),
     };

@@ -138,9 +138,8 @@ fn table_lines(found: &[Reachability]) -> Vec<String> {
     let mut lines = Vec::new();
     for upstream in found {
         let name = &upstream.name;
-        if upstream.problem.is_some() || upstream.models.is_empty() {
-            let state = if upstream.problem.is_some() { "FAIL" } else { "ok" };
-            lines.push(format!("{name:<name_width$}  {state:<4}  {}", upstream.describe_models()));
+        if let Some(problem) = &upstream.problem {
+            lines.push(format!("{name:<name_width$}  FAIL  {problem}"));
         }
         for (index, model) in upstream.models.iter().enumerate() {
             let (name, state) = if index == 0 { (name.as_str(), "ok") } else { ("", "") };

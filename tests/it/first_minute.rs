@@ -221,6 +221,8 @@ async fn check_names_what_the_user_wrote() {
         let (code, said, _) = run(&["check", "--upstream", dead], None, &[]);
         assert!(code == 1 && said.contains("the address after --upstream is right"), "{said}");
         assert!(!said.contains("[[upstream]]"), "{said}");
+        let (_, said, _) = run(&["check", "--upstream", dead], None, &[("SSL_CERT_FILE", "/nowhere.pem")]);
+        assert!(said.contains("FAIL  SSL_CERT_FILE names /nowhere.pem, which cannot be read"), "{said}");
         let variable = ("RESPOOL__UPSTREAM__0__URL", dead);
         let (_, said, _) = run(&["check"], None, &[variable]);
         assert!(said.contains("`url` of this upstream (environment RESPOOL__UPSTREAM__0__URL)"), "{said}");
@@ -286,7 +288,8 @@ async fn terminals_get_a_banner() {
     let mut command = program(directory.path(), &arguments);
     let (mut terminal, mut child) = Terminal::with_program(command.env("NO_COLOR", "1"));
     terminal.wait_for("  Log        this terminal\r\n");
-    let upstream = format!(" --upstream {}\r\n", fake.url());
+    // The line is longer than the terminal, and goes on below its text.
+    let upstream = format!(" --upstream\r\n{:13}{}\r\n", "", fake.url());
     for part in [
         "is ready. Ctrl-C stops it.",
         ": gpt-oss-20b\r\n",

@@ -45,6 +45,11 @@ pub fn describe(error: &(dyn Error + 'static)) -> String {
     tls.and_then(describe_tls).map_or_else(|| error.to_string(), str::to_owned)
 }
 
+/// Finds the error of TLS among an error and its causes.
+pub fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    successors(Some(error), |error| (**error).source()).find_map(|cause| unwrap_io(cause).downcast_ref())
+}
+
 /// Returns the error that I/O errors wrap. They do not name it as their source.
 fn unwrap_io<'a>(error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
     let wrapped = |error: &&'a (dyn Error + 'static)| -> Option<&'a (dyn Error + 'static)> {
@@ -57,15 +62,18 @@ fn describe_tls(error: &rustls::Error) -> Option<&'static str> {
     match error {
         rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => Some("it answers without TLS"),
         rustls::Error::InvalidCertificate(certificate) => match certificate {
-            CertificateError::UnknownIssuer => {
-                Some("this system does not know the authority behind its certificate")
-            }
+            CertificateError::UnknownIssuer => Some(
+                "this system does not know the authority behind its certificate (SSL_CERT_FILE names others)",
+            ),
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 Some("its certificate has expired")
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 Some("its certificate is for another host name")
             }
+            CertificateError::Other(_) => Some(
+                "its certificate is not a server's; one that signed itself has to say `basicConstraints = CA:FALSE`",
+            ),
             _ => None,
         },
         _ => None,
@@ -87,7 +95,7 @@ mod tests {
         check(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType), "it answers without TLS");
         check(
             rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer),
-            "this system does not know the authority behind its certificate",
+            "this system does not know the authority behind its certificate (SSL_CERT_FILE names others)",
         );
         check(rustls::Error::InvalidCertificate(CertificateError::Expired), "its certificate has expired");
         check(

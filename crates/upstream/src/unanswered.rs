@@ -4,8 +4,7 @@
 use std::error::Error;
 use std::io;
 
-use http_client::chain;
-use rustls::CertificateError;
+use http_client::{chain, find_tls};
 use tower::BoxError;
 use wire::ErrorCode;
 
@@ -54,9 +53,9 @@ impl Unanswered {
             Self::Connect(_) => {
                 (503, ErrorCode::UpstreamUnreachable, format!("cannot be reached at {address}: {last}"))
             }
-            Self::Handshake(error) => tls_error(address, find_tls(error.as_ref()), last),
+            Self::Handshake(_) => tls_error(address, last),
             // A server that wants a certificate of the client says so after the handshake.
-            Self::Exchange(error) if find_tls(error).is_some() => tls_error(address, find_tls(error), last),
+            Self::Exchange(error) if find_tls(error).is_some() => tls_error(address, last),
             Self::Exchange(error) if error.is_user() => {
                 (400, ErrorCode::IncompleteBody, format!("was not sent the whole request body: {last}"))
             }
@@ -76,36 +75,8 @@ impl Unanswered {
     }
 }
 
-fn tls_error(address: &str, cause: Option<&rustls::Error>, last: &str) -> (u16, ErrorCode, String) {
-    let why = match cause {
-        Some(rustls::Error::InvalidCertificate(problem)) => certificate_problem(problem).unwrap_or(last),
-        _ => last,
-    };
+fn tls_error(address: &str, why: &str) -> (u16, ErrorCode, String) {
     (502, ErrorCode::UpstreamTls, format!("cannot be reached over TLS at {address}: {why}"))
-}
-
-fn certificate_problem(problem: &CertificateError) -> Option<&'static str> {
-    match problem {
-        // `Other` is that of a certificate that signed itself.
-        CertificateError::UnknownIssuer | CertificateError::Other(_) => Some(
-            "no authority that this machine trusts has signed its certificate; SSL_CERT_FILE names others",
-        ),
-        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-            Some("its certificate has expired")
-        }
-        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            Some("its certificate is for other host names")
-        }
-        _ => None,
-    }
-}
-
-/// Returns the error of TLS that caused this one.
-fn find_tls<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
-    error_chain(error).find_map(|cause| {
-        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        cause.downcast_ref().or_else(|| inner?.downcast_ref())
-    })
 }
 
 /// Returns the error and its causes, outermost first.
@@ -115,8 +86,11 @@ fn error_chain<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use bytes::Bytes;
     use hyper_util::rt::TokioIo;
+    use rustls::CertificateError;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
     use tokio_util::io::StreamReader;
@@ -195,9 +169,11 @@ mod tests {
         for (problem, words) in [
             (CertificateError::UnknownIssuer, "SSL_CERT_FILE"),
             (CertificateError::Expired, "has expired"),
-            (CertificateError::NotValidForName, "other host names"),
+            (CertificateError::NotValidForName, "another host name"),
+            (CertificateError::Other(rustls::OtherError(Arc::new(io::Error::other("x")))), "CA:FALSE"),
         ] {
-            let error = io::Error::other(rustls::Error::InvalidCertificate(problem));
+            // As a connection reports it.
+            let error = io::Error::other(io::Error::other(rustls::Error::InvalidCertificate(problem)));
             let error = Unanswered::from_connect_error(error.into()).as_upstream_error("box", "https://box");
             assert!(error.error.message.contains(words), "{}", error.error.message);
         }

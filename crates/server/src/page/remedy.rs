@@ -33,17 +33,16 @@ const OTHERWISE: &str = "Run `respool check` with the options of `respool serve`
 const SERVER_FAILED: &str =
     "The model server failed. Its log says why: it may have run out of memory, or lost its GPU.";
 
+const WRONG_KEY: &str = "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`. For a wrong key, the error has the beginning of its SHA-256: `printf %s KEY | sha256sum` shows that of a key.";
+
+const TOO_LONG: &str = "The conversation is longer than the model's window. Raise --max-model-len of the server, set `context.on_overflow = \"trim\"`, or tell the client the true window.";
+
 /// Returns the code's meaning and remedy, in a sentence or two.
 pub(super) fn remedy(code: &str) -> &'static str {
     use ErrorCode as Code;
     match ErrorCode::from_name(code) {
-        Some(Code::ContextLengthExceeded) => {
-            "The conversation is longer than the model's window. Raise --max-model-len of the server, set `context.on_overflow = \"trim\"`, or \
-             tell the client the true window."
-        }
-        Some(Code::InvalidApiKey) => {
-            "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`. For a wrong key, the error has the beginning of its SHA-256: `printf %s KEY | sha256sum` shows that of a key."
-        }
+        Some(Code::ContextLengthExceeded) => TOO_LONG,
+        Some(Code::InvalidApiKey) => WRONG_KEY,
         Some(Code::KeyLimitReached) => {
             "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."
         }
