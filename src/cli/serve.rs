@@ -43,7 +43,7 @@ pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let runtime = new_runtime()?;
     let result = runtime.block_on(run_server(loaded, flags));
     // Whoever asked for their work has gone.
-    runtime.block_on(crate::tools::await_commands());
+    runtime.block_on(crate::tools::end_commands());
     runtime.shutdown_timeout(END);
     drop(flush);
     result

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -34,16 +35,26 @@ impl ChatFolder {
 
     /// `respool chat` with these arguments; `settings` are lines before the upstream's table.
     async fn chat(&self, upstream: &str, settings: &str, arguments: &[&str]) -> Output {
+        command(&self.work(), &["--config", &self.configure(upstream, settings)], arguments).await
+    }
+
+    fn configure(&self, upstream: &str, settings: &str) -> String {
         let config = self.0.path().join("respool.toml");
         let state = self.0.path().join("state");
         let toml =
             format!("state_dir = '{}'\n{settings}\n[[upstream]]\nurl = '{upstream}'\n", state.display());
         std::fs::write(&config, toml).unwrap();
-        command(&self.work(), &["--config", config.to_str().unwrap()], arguments).await
+        config.display().to_string()
     }
 }
 
 async fn command(directory: &Path, first: &[&str], arguments: &[&str]) -> Output {
+    let mut command = new_command(directory, first, arguments);
+    let done = tokio::time::timeout(Duration::from_secs(20), command.output());
+    done.await.expect("it hangs").unwrap()
+}
+
+fn new_command(directory: &Path, first: &[&str], arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command
         .arg("chat")
@@ -54,8 +65,7 @@ async fn command(directory: &Path, first: &[&str], arguments: &[&str]) -> Output
         .kill_on_drop(true);
     command.env_remove("DEEPINFRA_API_KEY");
     command.envs([("VIRTUAL_ENV", "/venv"), ("MY_TOKEN", "t1"), ("OTHER_TOKEN", "t2"), ("GATE", "g")]);
-    let done = tokio::time::timeout(Duration::from_secs(20), command.output());
-    done.await.expect("it hangs").unwrap()
+    command
 }
 
 fn stdout(output: &Output) -> String {
@@ -299,6 +309,25 @@ async fn conversations_keep_their_model() {
     fake.then(text(&["Four."]));
     let done = place.chat(&fake.url(), "", &["--continue", "-p", "Go on."]).await;
     assert!(stderr(&done).contains("the last turn went to small, the next one goes to large"));
+}
+
+/// Regression: what a command had made stayed when a person stopped the chat.
+#[tokio::test]
+async fn what_commands_of_a_stopped_chat_made_is_renamed() {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        let place = ChatFolder::new();
+        let run = ("shell_command", json!({"command": "mkdir .vscode; touch begun; sleep 60"}));
+        let fake = FakeVllm::start([calls(&[run])]).await;
+        let config = place.configure(&fake.url(), "");
+        let mut chat =
+            new_command(&place.work(), &["--config", &config], &["--yes", "-p", "Wait."]).spawn().unwrap();
+        crate::support::eventually(|| place.work().join("begun").exists().then_some(())).await;
+        let pid = i32::try_from(chat.id().unwrap()).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+        tokio::time::timeout(Duration::from_secs(20), chat.wait()).await.expect("it hangs").unwrap();
+        assert!(place.work().join(".vscode.made-by-a-command").exists(), "{signal}");
+        assert!(!place.work().join(".vscode").exists(), "{signal}");
+    }
 }
 
 #[tokio::test]

@@ -241,9 +241,8 @@ async fn settings_of_a_command_that_is_ended_are_renamed() {
         ended = bed.tools.call(&endless, None) => panic!("it ended: {ended:?}"),
         () = wait_until("it has begun", async || bed.work("begun").exists()) => {}
     }
-    // As the end of a chat does.
-    respool::tools::await_commands().await;
-    assert!(bed.work(".vscode.made-by-a-command-1").exists() && !bed.work(".vscode").exists());
+    wait_until("it is renamed", async || bed.work(".vscode.made-by-a-command-1").exists()).await;
+    assert!(!bed.work(".vscode").exists());
 }
 
 /// Before and after each command the workspace is searched, and nothing else waits for it.

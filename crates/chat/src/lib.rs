@@ -170,7 +170,7 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
         None => session.talk(runtime, &state_dir),
     };
     runtime.block_on(session.close_conversation());
-    runtime.block_on(tools::await_commands());
+    runtime.block_on(tools::end_commands());
     if ending.is_cancelled() {
         // It ends the process.
         let _ = runtime.block_on(end);

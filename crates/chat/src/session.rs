@@ -28,7 +28,7 @@ use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
-use tools::{Approver, Tools as _, await_commands, remove_temporary_directories};
+use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
@@ -692,7 +692,7 @@ pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<Saved
     tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {} }
     ending.cancel();
     tokio::time::sleep(END_WITHIN).await;
-    await_commands().await;
+    end_commands().await;
     if let Some(found) = found {
         found.restore();
     }

@@ -35,7 +35,7 @@ pub use contract::{
     Approver, Consent, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError, ToolOutput,
     ToolSpec, Tools,
 };
-pub use local::{await_commands, named_subject};
+pub use local::{end_commands, named_subject};
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{

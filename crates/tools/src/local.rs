@@ -37,7 +37,7 @@ use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
-pub use exec::await_commands;
+pub use exec::end_commands;
 use exec::{Order, Ran};
 use read::WantedLines;
 use search::Query;

@@ -89,45 +89,60 @@ impl Hold {
     }
 }
 
-/// The number of commands at work, the look at what they made included.
-static WORK: LazyLock<watch::Sender<usize>> = LazyLock::new(watch::Sender::default);
+/// The commands of this process.
+#[derive(Default)]
+struct Work {
+    /// How many are at work, the look at what they made included.
+    running: usize,
+    /// This process ends.
+    is_ending: bool,
+}
 
-/// The longest that the end of this process waits for these.
+static WORK: LazyLock<watch::Sender<Work>> = LazyLock::new(watch::Sender::default);
+
+/// The longest that the end of this process waits for commands.
 const LONGEST_END: Duration = Duration::from_secs(25);
 
 struct AtWork;
 
 impl AtWork {
     fn begin() -> Self {
-        WORK.send_modify(|count| *count += 1);
+        WORK.send_modify(|work| work.running += 1);
         Self
     }
 }
 
 impl Drop for AtWork {
     fn drop(&mut self) {
-        WORK.send_modify(|count| *count -= 1);
+        WORK.send_modify(|work| work.running -= 1);
     }
 }
 
-/// Waits until all commands have ended and what they made has been looked at, before this process ends.
-/// Their callers must have gone.
-pub async fn await_commands() {
+/// Ends all commands before this process ends, and waits until what they made has been looked at.
+pub async fn end_commands() {
+    WORK.send_modify(|work| work.is_ending = true);
     let mut work = WORK.subscribe();
-    let _ = timeout(LONGEST_END, work.wait_for(|count| *count == 0)).await;
+    let _ = timeout(LONGEST_END, work.wait_for(|work| work.running == 0)).await;
 }
 
 pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolError> {
     // The caller may go away. In a task of its own the command is still ended, and its settings are renamed.
-    let (caller, gone) = oneshot::channel();
+    let (caller, gone) = oneshot::channel::<()>();
     let at_work = AtWork::begin();
-    let work = async {
+    let mut task = tokio::spawn(async {
         let ran = run_to_end(order, reach, gone).await;
         drop(at_work);
         ran
+    });
+    let mut ending = WORK.subscribe();
+    let is_ending = async { _ = ending.wait_for(|work| work.is_ending).await };
+    let ran = tokio::select! {
+        ran = &mut task => ran,
+        () = is_ending => {
+            drop(caller);
+            task.await
+        }
     };
-    let ran = tokio::spawn(work).await;
-    drop::<oneshot::Sender<()>>(caller);
     ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
 }
 
