@@ -139,7 +139,7 @@ pub(crate) fn sets() -> Vec<PathBuf> {
         sets.sort();
         sets
     };
-    ["vllm", "llama.cpp"].into_iter().flat_map(sets_of).collect()
+    ["vllm", "llama.cpp", "sglang"].into_iter().flat_map(sets_of).collect()
 }
 
 #[tokio::test]

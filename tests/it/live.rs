@@ -205,6 +205,11 @@ fn rewritten(mut told: Told) -> Told {
     told
 }
 
+fn has_empty_call(told: &Told) -> bool {
+    let calls = told.iter().flatten().flat_map(|choice| &choice.tool_calls);
+    calls.into_iter().any(|call| call.arguments == "{}")
+}
+
 #[tokio::test]
 async fn live_turns_equal_buffered_ones() {
     let (mut compared, mut differ) = (0, Vec::new());
@@ -233,7 +238,7 @@ async fn live_turns_equal_buffered_ones() {
                 // Lost by the server: seen only in the usage, which these streams were recorded without.
                 continue;
             }
-            if whole == Err(422) && stream == Err(502) {
+            if whole == Err(422) && (stream == Err(502) || has_empty_call(&stream)) {
                 // Cut in a call: seen only in the usage too.
                 continue;
             }

@@ -1,7 +1,8 @@
 //! Servers that cannot be had here, as strict fakes: each refuses what the real one refuses, in its words.
-//! Ollama's are those of its `openai/openai.go` and `api/types.go`, SGLang's those of its package 0.5.23 (a
-//! harness with its own request models is `tests/sglang`), LM Studio's those of public reports, because its
-//! source is not public. A real llama.cpp is `tests/llama`.
+//! Ollama's are those of its `openai/openai.go`, `api/types.go` and `server/routes.go` of August 2026, for a
+//! model that neither sees nor thinks. SGLang's are those of its package 0.5.23, whose own request models and
+//! replies are `tests/sglang`. LM Studio's are those of public reports: its source is not public. A real
+//! llama.cpp is `tests/llama`.
 //!
 //! Every request of a real client, and every awkward conversation, must be answered by each of them: at the
 //! first try after at most four rules, and with one request from then on. docs/requests.md has the table.
@@ -97,33 +98,56 @@ fn refuse_as_sglang(request: &Value) -> Option<(u16, String)> {
 }
 
 fn refuse_as_ollama(request: &Value) -> Option<(u16, String)> {
-    let is_type_list = |schema: &Value| schema["type"].is_array() && schema.get("properties").is_some();
-    if any_schema(&request["tools"], &is_type_list) {
+    let tools = request["tools"].as_array().map_or(&[][..], Vec::as_slice);
+    // Types inside `properties` may be lists.
+    if tools.iter().any(|tool| tool["function"]["parameters"]["type"].is_array()) {
         let field = "ToolFunctionParameters.tools.function.parameters.type";
         return Some((
             400,
             format!("json: cannot unmarshal array into Go struct field {field} of type string"),
         ));
     }
+    let efforts = [&request["reasoning_effort"], &request["reasoning"]["effort"]];
+    if efforts.iter().any(|effort| effort.as_str().is_some_and(|effort| effort != "none")) {
+        return Some((400, "\"m\" does not support thinking".to_owned()));
+    }
     for message in messages(request) {
         if message["content"].is_null() && !has_calls(message) {
             return Some((400, "invalid message content type: <nil>".to_owned()));
+        }
+        let calls = message["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
+        let arguments = |call: &Value| call["function"]["arguments"].as_str().map(str::to_owned);
+        if calls.iter().filter_map(arguments).any(|text| serde_json::from_str::<Value>(&text).is_err()) {
+            return Some((400, "invalid tool call arguments".to_owned()));
         }
         for part in parts(message) {
             let url = part["image_url"]["url"].as_str().unwrap_or_default();
             match part["type"].as_str() {
                 Some("text") => {}
-                Some("image_url") if !url.starts_with("data:image/") => {
+                Some("image_url") if url.starts_with("http") => {
+                    let words =
+                        "image URLs are not currently supported, please use base64 encoded data instead";
+                    return Some((400, words.to_owned()));
+                }
+                Some("image_url") if !is_known_picture(url) => {
                     return Some((400, "invalid image input".to_owned()));
                 }
+                // It asks llama.cpp's server, and passes its words on.
                 Some("image_url") => {
-                    return Some((500, "this model is missing data required for image input".to_owned()));
+                    let words = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj";
+                    return Some((500, words.to_owned()));
                 }
                 _ => return Some((400, "invalid message format".to_owned())),
             }
         }
     }
     refuse_as_template(request).map(|words| (500, words.to_owned()))
+}
+
+fn is_known_picture(url: &str) -> bool {
+    let kinds =
+        ["data:;base64,", "data:image/jpeg;base64,", "data:image/png;base64,", "data:image/webp;base64,"];
+    kinds.iter().any(|kind| url.starts_with(kind))
 }
 
 fn refuse_as_lm_studio(request: &Value) -> Option<(u16, String)> {
@@ -167,6 +191,8 @@ fn requests() -> Vec<(String, &'static str, Value)> {
     let user = |text: &str| json!({"role": "user", "content": text});
     let call = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]});
+    let broken = json!({"role": "assistant", "content": "", "tool_calls": [
+        {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{\"a\":"}}]});
     let parts = |kind: &str, field: Value| json!([{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": kind, kind: field}]}]);
     let result = json!({"role": "tool", "tool_call_id": "1", "content": [{"type": "text", "text": "x"}]});
     let awkward = [
@@ -175,7 +201,12 @@ fn requests() -> Vec<(String, &'static str, Value)> {
         ("no user", json!([{"role": "system", "content": "s"}, {"role": "assistant", "content": "b"}])),
         ("null content", json!([user("a"), {"role": "user", "content": null}])),
         ("a call and a result in parts", json!([user("a"), call, result])),
+        ("a call with broken arguments", json!([user("a"), broken, result])),
         ("a picture", parts("image_url", json!({"url": "data:image/png;base64,iVBORw0KGgo="}))),
+        (
+            "a picture of another kind",
+            parts("image_url", json!({"url": "data:image/gif;base64,R0lGODlhAQABAAAAACw="})),
+        ),
         ("a picture's address", parts("image_url", json!({"url": "https://example.org/a.png"}))),
         ("a file", parts("file", json!({"filename": "a.pdf"}))),
     ];
@@ -188,6 +219,8 @@ fn requests() -> Vec<(String, &'static str, Value)> {
     let list = json!({"type": ["object", "null"], "properties": {"a": {"type": "string"}}});
     all.push(("a pattern without anchors".to_owned(), CHAT, schema(pattern)));
     all.push(("a list of types".to_owned(), CHAT, schema(list)));
+    let effort = json!({"messages": [user("a")], "reasoning_effort": "high"});
+    all.push(("an effort of reasoning".to_owned(), CHAT, effort));
     for (_, _, body) in &mut all {
         body["model"] = json!("m");
         body["stream"] = json!(false);
@@ -221,7 +254,6 @@ async fn ask(server: &Strict, path: &str, body: &Value) -> String {
 }
 
 const LEAKED: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\"}}\n</tool_call>";
-const TRAILING_COMMA: &str = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"x\",}}\n</tool_call>";
 
 /// The answer of the server of this name.
 type Answer = fn(&str) -> Script;
@@ -233,11 +265,10 @@ const MISBEHAVIOURS: [(&str, Answer); 4] = [
         "llama.cpp" => {
             thrown_away("The model produced output that does not match the expected peg-native format")
         }
-        "SGLang" => said(TRAILING_COMMA),
         "Ollama" => thrown_away(
             "error parsing tool call: raw='{\"a\": \"x\",}', err=invalid character '}' looking for beginning of object key string",
         ),
-        // It says nothing: the call is only omitted.
+        // They say nothing: the call is only omitted (`fixtures/sglang`).
         _ => said(""),
     }),
     ("the reply is empty", |_| said("")),

@@ -1,31 +1,34 @@
 """usage: server.py DIR TEMPLATE PORT
 
-Serves chat completions as SGLang's front end takes them: the request models are those of its package (DIR, made by
-setup.sh), so each refusal of a request is its own, in its own words. The prompt is rendered with a real chat template;
-what stands between the two is written here, as `serving_chat.py` of 0.5.23 does it. No model: each answer is one sentence.
+Serves chat completions as SGLang does: the request models, the parsers of tool calls and what writes replies are those of
+its package (DIR, made by setup.sh; `serving.py`), so each refusal of a request is its own, in its own words. The prompt is
+rendered with a real chat template; what stands between the request models and the prompt is written here, as
+`serving_chat.py` of 0.5.23 does it. No model: each answer is one sentence, or that of the model of this name in the file
+ANSWERS, a JSON object of texts. An answer of a model whose name begins with `cut-` ends at the token limit. PARSER names
+SGLang's parser of tool calls.
 """
 import datetime
 import json
+import os
 import pathlib
 import sys
-import types
 
 import jinja2
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+import serving
+
 DIR, TEMPLATE, PORT = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 ANSWER = "It is done, and nothing more."
+ANSWERS = json.loads(pathlib.Path(os.environ["ANSWERS"]).read_text()) if "ANSWERS" in os.environ else {}
+PARSER = os.environ.get("PARSER")
 
-# The packages' own __init__ files would load torch.
-for name in ["sglang", "sglang.srt", "sglang.srt.entrypoints", "sglang.srt.entrypoints.openai", "sglang.srt.utils"]:
-    package = types.ModuleType(name)
-    package.__path__ = [str(DIR / "sglang-package" / name.replace(".", "/"))]
-    sys.modules[name] = package
+chat_api = serving.load(DIR / "sglang-package")
 from sglang.srt.entrypoints.openai.protocol import ChatCompletionRequest, ErrorResponse  # noqa: E402
 
 
@@ -94,28 +97,20 @@ async def models():
 
 @app.get("/get_server_info")
 async def server_info():
-    return {"version": "0.5.23", "max_running_requests": 8, "tool_call_parser": None, "model_path": TEMPLATE}
+    return {"version": "0.5.23", "max_running_requests": 8, "tool_call_parser": PARSER, "model_path": TEMPLATE}
 
 
 @app.post("/v1/chat/completions")
 async def chat(request: ChatCompletionRequest):
     try:
-        prompt = render(request)
+        render(request)
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         return refusal(str(error))
     if any(part.type == "image_url" for message in request.messages if isinstance(message.content, list)
            for part in message.content):
         return refusal("image input is not supported for this model")
-    head = {"id": "1", "created": 1, "model": "tiny"}
-    counts = {"prompt_tokens": len(prompt) // 4, "completion_tokens": 7, "total_tokens": len(prompt) // 4 + 7}
-    message = {"role": "assistant", "content": ANSWER}
-    if not request.stream:
-        choice = {"index": 0, "message": message, "finish_reason": "stop"}
-        return {**head, "object": "chat.completion", "choices": [choice], "usage": counts}
-    choices = [{"index": 0, "delta": message, "finish_reason": None}], [{"index": 0, "delta": {}, "finish_reason": "stop"}]
-    chunks = [{**head, "object": "chat.completion.chunk", "choices": choice} for choice in choices]
-    frames = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks] + ["data: [DONE]\n\n"]
-    return StreamingResponse(iter(frames), media_type="text/event-stream")
+    reason = "length" if request.model.startswith("cut-") else "stop"
+    return await serving.reply(chat_api, request, ANSWERS.get(request.model, ANSWER), reason, PARSER)
 
 
 uvicorn.run(app, host="127.0.0.1", port=PORT, log_level="warning")

@@ -8,7 +8,7 @@ cd "$1"
 version=0.5.23
 [ -x sglang-venv/bin/uvicorn ] || {
   python3 -m venv sglang-venv
-  sglang-venv/bin/pip install -q fastapi uvicorn openai msgspec orjson jinja2 numpy pybase64 requests tqdm ipython
+  sglang-venv/bin/pip install -q fastapi uvicorn openai msgspec orjson jinja2 jsonschema partial_json_parser numpy pybase64 requests tqdm ipython
 }
 if [ ! -d sglang-package ]; then
   sglang-venv/bin/pip download -q --no-deps "sglang==$version" -d sglang-wheel

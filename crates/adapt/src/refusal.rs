@@ -52,9 +52,12 @@ static LIMIT: LazyLock<Vec<Regex>> = LazyLock::new(|| {
 
 static EFFORT_VALUE: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
-        r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)|does not support reasoning effort",
+        r"(?is)(?:literal_error|invalid|unsupported|must be|should be).{0,60}reasoning_effort|reasoning_effort.{0,60}(?:must be|should be|invalid|literal_error)|does not support reasoning effort|invalid reasoning value",
     )
 });
+
+/// The words of Ollama for a model that does not reason: it refuses every effort.
+static NO_EFFORT: LazyLock<Regex> = LazyLock::new(|| compile_pattern(r"(?i)does not support thinking"));
 
 static RENAMED: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
@@ -127,6 +130,9 @@ fn parameter_rules(reason: &str, param: Option<&str>, sent: &str) -> Vec<Paramet
     }
     rules.extend(LIMIT.iter().filter_map(|limit| limit_rule(&limit.captures(reason)?, &object)));
     rules.extend(unknown_parameters(reason, param, &object));
+    if NO_EFFORT.is_match(reason) {
+        rules.extend([EFFORT, "reasoning"].map(|name| Parameter::Drop(name.to_owned())));
+    }
     if EFFORT_VALUE.is_match(reason) {
         let is_usual =
             object.string(EFFORT).is_some_and(|effort| ["low", "medium", "high"].contains(&effort.as_str()));
@@ -224,6 +230,11 @@ mod tests {
             "Harmony does not support reasoning effort xhigh",
             &["parameter.limit_effort", "parameter.drop:reasoning_effort"],
         );
+        check(
+            r#"invalid reasoning value: "xhigh" (must be "minimal", "low", "medium", "high", or "none")"#,
+            &["parameter.limit_effort", "parameter.drop:reasoning_effort"],
+        );
+        check(r#""qwen2.5:7b" does not support thinking"#, &["parameter.drop:reasoning_effort"]);
         check(
             "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
             &["parameter.rename:max_tokens:max_completion_tokens"],

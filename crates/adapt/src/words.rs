@@ -37,6 +37,9 @@ pub(crate) const VLLM_NULL: &str = "19 validation errors:\n  {'type': 'string_ty
 pub(crate) const NO_CONTENT: &str = r"(?i)did not match any variant of untagged enum MessageContent";
 /// The words of Ollama for a part that is neither a text nor a picture.
 pub(crate) const PARTS: &str = r"(?i)invalid message format";
+/// The words of Ollama for a picture that it would have to fetch.
+pub(crate) const OLLAMA_ADDRESS: &str =
+    "image URLs are not currently supported, please use base64 encoded data instead";
 /// The words of templates in which the user and the assistant take turns. Another role breaks the turns too.
 pub(crate) const ALTERNATE: &str = r"(?i)roles must alternate";
 /// A refusal of vLLM's Rust front end with those words.

@@ -416,6 +416,8 @@ fn an_unended_native_call_needs_a_complete_reply() {
         assert_eq!(in_order(&steps, true), (String::new(), vec![Dropped::Truncated]));
     }
     // What takes no arguments is whole; so is what another call follows.
+    assert_eq!(in_order(&[Native("read", "{}")], true), (String::new(), vec![Dropped::Truncated]));
+    assert_eq!(in_order(&[Native("read", "{}")], false), (String::new(), vec![Dropped::MissingRequired]));
     assert_eq!(in_order(&[Native("now", "{}")], true).0, "now{}");
     let two = [Native("look", "{}"), Native("read", r#"{"path":"a"}"#)];
     assert_eq!(in_order(&two, true), (format!("look{{}};{read}"), vec![]));

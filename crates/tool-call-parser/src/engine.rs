@@ -142,13 +142,14 @@ impl Engine {
     /// Returns true for a call that the token limit may have cut. The server then omits the end
     /// (`{"path":"a"`), or all arguments: vLLM 0.32 sends `{}`.
     fn may_lack_its_end(&self, raw: &RawCall, settled: &Settled) -> bool {
+        let is_without_arguments = || {
+            let empty =
+                matches!(&raw.arguments, Args::Text(text) if matches!(text.trim(), "" | "{}" | "null"));
+            empty && self.tools.resolve(&raw.name).is_some_and(|found| found.tool.takes_arguments())
+        };
         match settled {
             Settled::Call(ready) if ready.repairs.contains(&Repair::Unclosed) => true,
-            Settled::Call(..) => {
-                let empty =
-                    matches!(&raw.arguments, Args::Text(text) if matches!(text.trim(), "" | "{}" | "null"));
-                empty && self.tools.resolve(&raw.name).is_some_and(|found| found.tool.takes_arguments())
-            }
+            Settled::Call(..) | Settled::Refused(Dropped::MissingRequired) => is_without_arguments(),
             Settled::Refused(why) => *why == Dropped::Truncated,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::row::Row;
 use crate::rule::{Loss, Rule};
-use crate::words::{NO_CONTENT, NO_STRING, PARTS, SGLANG_CONTENT, VLLM_CONTENT, VLLM_RUST};
+use crate::words::{NO_CONTENT, NO_STRING, OLLAMA_ADDRESS, PARTS, SGLANG_CONTENT, VLLM_CONTENT, VLLM_RUST};
 
 pub(super) const ROWS: &[Row] = &[
     Row {
@@ -20,7 +20,7 @@ pub(super) const ROWS: &[Row] = &[
             r"(?i)(?:unknown|unsupported|invalid)[^\n]{0,30}(?:part|content)[^\n]{0,20}(?:type)?[^\n]{0,20}image",
             r"(?i)missing data required for image input",
             r"(?i)no endpoints found that support image input",
-            r"(?i)invalid image input",
+            r"(?i)invalid image input|image urls are not currently supported",
             r"(?i)unsupported content\[\]\.type",
         ],
         said: &[
@@ -29,6 +29,7 @@ pub(super) const ROWS: &[Row] = &[
             ("vLLM", "At most 0 image(s) may be provided in one prompt."),
             ("LM Studio", "Model does not support images. Please use a model that does."),
             ("Ollama", "invalid image input"),
+            ("Ollama", OLLAMA_ADDRESS),
             (VLLM_RUST, "unsupported multimodal content: image_url"),
         ],
         example: (
