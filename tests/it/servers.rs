@@ -293,13 +293,38 @@ async fn survive(server: &str, owner: &'static str, misbehave: Answer) -> usize 
     fake.otherwise(good);
     fake.pose_as(owner, json!({}));
     let respool = Respool::before(&fake).await;
-    let tool = json!({"type": "function", "function": {"name": "f", "description": "d", "parameters":
-        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}});
-    let body = json!({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}], "tools": [tool]});
+    let body = json!({"model": "m", "max_tokens": 100, "messages": [{"role": "user", "content": "hi"}], "tools": [tool()]});
     let reply = exchange(respool.address, &Request::chat(&body)).await;
     let called = &reply.json()["choices"][0]["message"]["tool_calls"][0]["function"];
     assert_eq!((&called["name"], &called["arguments"]), (&json!("f"), &json!(r#"{"a":"x"}"#)), "{server}");
     fake.requests().len()
+}
+
+/// SGLang drops a call that its parser cannot read. Asked for unparsed text, it would leave the tools out of
+/// the prompt; so it is asked the same again.
+#[tokio::test]
+async fn sglang_keeps_its_tools_when_a_call_is_lost() {
+    for (owner, choice) in [("sglang", Value::Null), ("vllm", json!("none"))] {
+        let mut lost = replies::text("");
+        lost["usage"]["completion_tokens"] = json!(40);
+        let fake = FakeVllm::start([Script::json(200, &replies::text("ok"))]).await;
+        fake.pose_as(owner, json!({}));
+        let respool = Respool::before(&fake).await;
+        let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": [tool()]});
+        // From now on the server is known.
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+        assert_eq!(exchange(respool.address, &Request::get("/v1/models")).await.status, 200);
+        fake.then(Script::json(200, &lost));
+        fake.then(Script::json(200, &replies::text("ok")));
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+        let sent = fake.requests();
+        assert_eq!((sent.len(), &sent[2].json()["tool_choice"]), (3, &choice), "{owner}");
+    }
+}
+
+fn tool() -> Value {
+    json!({"type": "function", "function": {"name": "f", "description": "d", "parameters":
+        {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}}})
 }
 
 const BEGIN: &str = "<!-- tables -->\n";

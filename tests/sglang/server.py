@@ -106,6 +106,9 @@ async def chat(request: ChatCompletionRequest):
         render(request)
     except (jinja2.TemplateError, TypeError, ValueError) as error:
         return refusal(str(error))
+    except RecursionError as error:
+        words = f"Internal server error: {error}"
+        return JSONResponse(ErrorResponse(message=words, type="InternalServerError", code=500).model_dump(), 500)
     if any(part.type == "image_url" for message in request.messages if isinstance(message.content, list)
            for part in message.content):
         return refusal("image input is not supported for this model")

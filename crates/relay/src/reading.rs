@@ -185,7 +185,7 @@ impl Relay {
             outbound: traits.outbound,
             is_declared,
             declared: &declared,
-            is_raw: traits.wants_raw && !is_harmony,
+            is_raw: traits.wants_raw && !is_harmony && !target.is_sglang,
             model: &profile.model,
             target_model: &target_model,
             added: &history.added,

@@ -174,10 +174,12 @@ impl ClientRequest {
     ) -> Attempt {
         let remedy = changed.as_ref().map(|changed| &changed.remedy);
         let is_harmony = upstream.models.facts_of(&self.plan.target_model).is_harmony;
+        let target = upstream.server_traits();
+        let can_be_raw = !is_harmony && !target.is_sglang;
         let is_raw = match remedy {
-            Some(Remedy::Raw) => !is_harmony,
+            Some(Remedy::Raw) => can_be_raw,
             Some(Remedy::Required) => false,
-            _ => self.traits.wants_raw && !is_harmony,
+            _ => self.traits.wants_raw && can_be_raw,
         };
         let original = changed.as_ref().map_or(&self.outgoing.body, |changed| &changed.body);
         let mut parsed = ChatRequest::parse(original).ok();
@@ -186,7 +188,6 @@ impl ClientRequest {
             known = add_media_rules(known, request);
         }
         let all: RuleSet = known.union(&on_trial).cloned().collect();
-        let target = upstream.server_traits();
         let how = Adaptation {
             outbound: self.traits.outbound,
             is_declared: self.traits.is_declared,

@@ -38,8 +38,8 @@ pub struct Situation<'a> {
     pub tools: &'a Tools,
     /// The client lets the model decide whether to call a tool, and does not ask for JSON.
     pub is_free: bool,
-    /// The last attempt already asked for unparsed text.
-    pub is_raw: bool,
+    /// The server can leave calls in the text, and the last attempt did not ask for that.
+    pub can_be_unparsed: bool,
     /// gpt-oss: vLLM cannot leave its calls unparsed, and its grammars do not know the channels.
     pub is_harmony: bool,
     /// The client's token limit.
@@ -75,7 +75,7 @@ impl Remedy {
         let correct = || Self::Correct(correction_text(fault, situation));
         let can_force = situation.is_free && !situation.is_harmony;
         let unparsed =
-            || (can_force && !situation.is_raw && !situation.tools.is_empty()).then_some(Self::Raw);
+            || (can_force && situation.can_be_unparsed && !situation.tools.is_empty()).then_some(Self::Raw);
         Some(match (fault, attempt) {
             (Fault::Empty, 0) => Self::Repeat,
             (Fault::Glitch | Fault::Lost(_), 0) => unparsed().unwrap_or(Self::Repeat),
@@ -295,7 +295,7 @@ mod tests {
         let mut situation = Situation {
             tools: &tools,
             is_free: true,
-            is_raw: false,
+            can_be_unparsed: true,
             is_harmony: false,
             limit: Some(1000),
             room: None,
@@ -345,8 +345,14 @@ mod tests {
     fn a_limit_is_raised_only_into_room() {
         let check = |limit: Option<u64>, room: Option<u64>, expected: Option<Remedy>| {
             let tools = tools();
-            let situation =
-                Situation { tools: &tools, is_free: true, is_raw: false, is_harmony: false, limit, room };
+            let situation = Situation {
+                tools: &tools,
+                is_free: true,
+                can_be_unparsed: true,
+                is_harmony: false,
+                limit,
+                room,
+            };
             let planned = Remedy::plan(&Fault::CutReasoning, 0, &situation);
             match (&planned, &expected) {
                 (Some(Remedy::CorrectBriefly(_)), Some(Remedy::CorrectBriefly(_))) => {}

@@ -73,11 +73,11 @@ impl Upstream {
         *self.models.server.write().unwrap_or_else(PoisonError::into_inner) =
             models.iter().find_map(|model| model.server);
         let is_any = |server: Server| models.iter().any(|model| model.server == Some(server));
-        let found = (is_any(Server::Ollama), is_any(Server::LlamaCpp));
-        let known = self.server_traits();
-        if (known.is_ollama, known.is_llama_cpp) != found {
-            self.update_traits(|traits| (traits.is_ollama, traits.is_llama_cpp) = found);
-        }
+        self.update_traits(|traits| {
+            traits.is_ollama = is_any(Server::Ollama);
+            traits.is_sglang = is_any(Server::SgLang);
+            traits.is_llama_cpp = is_any(Server::LlamaCpp);
+        });
         for (name, model) in names_of(models) {
             self.models.learn(name, |facts| {
                 facts.window = model.window.or(facts.window);

@@ -193,7 +193,7 @@ pub(super) const ROWS: &[Row] = &[
         lost: CHECKED,
         signs: &[
             r"(?i)\btype\b[^\n]{0,30}must be a string",
-            r"(?i)(?:unhashable|unsupported)[^\n]{0,20}(?:type: )?'?list'?",
+            r"(?i)(?:unhashable|unsupported)[^\n]{0,20}(?:type: )?'?list'?|unhashable type: array",
             r"(?i)proto field is not repeating|(?:recursion limit|maximum recursion depth) exceeded",
             r"(?i)cannot unmarshal array into Go struct field [\w.]*\.type of type string",
         ],
@@ -202,6 +202,7 @@ pub(super) const ROWS: &[Row] = &[
                 "Ollama",
                 "json: cannot unmarshal array into Go struct field .tools.function.parameters.properties.type of type string",
             ),
+            ("llama.cpp, with a template of Hermes", "Error: Object key of unhashable type: Array"),
             ("SGLang template", "can only concatenate str; unhashable type: 'list'"),
             ("Gemini", GEMINI_TYPE_LIST),
             ("vLLM", "maximum recursion depth exceeded"),

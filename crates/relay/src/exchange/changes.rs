@@ -34,7 +34,7 @@ impl Exchange {
         let situation = Situation {
             tools,
             is_free: request.traits.is_free,
-            is_raw: request.traits.wants_raw,
+            can_be_unparsed: !request.traits.wants_raw && !attempt.upstream.server_traits().is_sglang,
             is_harmony: attempt.upstream.models.facts_of(&request.plan.target_model).is_harmony,
             limit: request.rules.token_limit,
             room: last.usage.and_then(|usage| request.room(&attempt.upstream, usage.prompt)),
