@@ -166,7 +166,10 @@ async fn nothing_is_kept_of_other_keys() {
     fake.then(Script::sse(replies::text_stream(&["Hello"], true)));
     exchange(respool.address, &Request::chat(&requests::without_tools()).header("x-request-id", "r")).await;
     let page = page_of(&respool, "r").await;
-    assert!(page.contains("was sent and received was not kept") && !page.contains("The client sent"), "{page}");
+    assert!(
+        page.contains("was sent and received was not kept") && !page.contains("The client sent"),
+        "{page}"
+    );
     assert!(!dir.path().join("captures").exists());
 }
 
