@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::advice::uses_own_key;
 use super::failure::Failure;
 use super::listing::{Noun, align_rows};
+use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::usage::ledger_settings;
@@ -46,7 +47,9 @@ pub(super) fn show_keys(loaded: &Loaded, arguments: &KeysArgs) -> Result<(), Fai
         Access::new(&settings.server, uses_own_key(settings)).map_err(|found| loaded.problems(found))?;
     let quotas = access.quotas();
     let names: Vec<String> = quotas.iter().map(|quota| quota.name.clone()).collect();
-    let ledger = new_runtime()?.block_on(open_ledger(loaded))?;
+    let runtime = new_runtime()?;
+    runtime.block_on(warn_of_unkept_records(&loaded.settings));
+    let ledger = runtime.block_on(open_ledger(loaded))?;
     let now = clock::now();
     let used = Use {
         tokens: names.iter().map(|name| (name.clone(), ledger.tokens_today(name))).collect(),

@@ -296,7 +296,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Upstreams { options, arguments } => {
             let own = arguments.config().map(Path::to_owned);
             let options = WithUpstream { config: own.or(options.config), ..options };
-            upstream_list::upstreams(&Configured::from(options).load_for_reading()?, &arguments)
+            upstream_list::upstreams(&Configured::from(options).load()?, &arguments)
         }
         #[cfg(feature = "chat")]
         Command::Chat(arguments) => chat::run_chat(&arguments),
@@ -318,7 +318,7 @@ fn run(command: Command) -> Result<(), Failure> {
             requests::list_requests(&loaded, &arguments)
         }
         Command::Usage { options, arguments } => usage::run_usage(&options.load_for_reading()?, &arguments),
-        Command::Keys { options, arguments } => keys::show_keys(&options.load_for_reading()?, &arguments),
+        Command::Keys { options, arguments } => keys::show_keys(&options.load()?, &arguments),
         Command::Audit { options, command } => {
             audit::run_audit(&options.load()?, command.unwrap_or_default())
         }

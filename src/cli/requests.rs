@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, align_rows};
+use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::Loaded;
@@ -47,7 +48,9 @@ pub(super) struct RequestsArgs {
 pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result<(), Failure> {
     let store = UsageStore::open_to_read(&loaded.settings.store.state_dir)?;
     let limit = arguments.list.limit;
-    let mut rows = new_runtime()?.block_on(store.find(request_query(arguments)))?;
+    let runtime = new_runtime()?;
+    runtime.block_on(warn_of_unkept_records(&loaded.settings));
+    let mut rows = runtime.block_on(store.find(request_query(arguments)))?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     if arguments.list.json {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::say::say_on_stderr;
 use crate::config::Settings;
 use crate::server::Listen;
 
@@ -33,11 +34,29 @@ pub(super) struct RunningUpstream {
 
 /// Returns the upstreams of the respool that listens at this address; `None` if none answers.
 pub(super) async fn ask_running(listen: &Listen) -> Option<Vec<RunningUpstream>> {
+    let ready = ask_ready(listen).await?;
+    ready["upstreams"].as_array()?.iter().map(RunningUpstream::read).collect()
+}
+
+/// Warns if the respool that uses this state directory runs and cannot keep its records: what a command reads
+/// there is not all then.
+pub(super) async fn warn_of_unkept_records(settings: &Settings) {
+    let listen = find_listener(settings);
+    if let Some(problem) = ask_ready(&listen).await.and_then(|ready| state_problem(&ready)) {
+        say_on_stderr(&format!("The respool that runs at {listen} has records that are not here: {problem}"));
+    }
+}
+
+fn state_problem(ready: &Value) -> Option<String> {
+    ready["state"]["problem"].as_str().map(str::to_owned)
+}
+
+/// Returns what the respool at this address says on `/ready`.
+async fn ask_ready(listen: &Listen) -> Option<Value> {
     let client =
         reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(ANSWER_WITHIN).build().ok()?;
     let reply = client.get(format!("http://{}/ready", listen.local_address())).send().await.ok()?;
-    let ready: Value = serde_json::from_slice(&reply.bytes().await.ok()?).ok()?;
-    ready["upstreams"].as_array()?.iter().map(RunningUpstream::read).collect()
+    serde_json::from_slice(&reply.bytes().await.ok()?).ok()
 }
 
 /// Returns the address of the respool that uses this state directory, or else the configured one.
@@ -75,7 +94,7 @@ impl RunningUpstream {
     pub(super) fn line(&self) -> String {
         let Self { name, is_ready, problem, circuit, in_flight, queued, recent_errors } = self;
         let state = match circuit.as_str() {
-            "closed" if *is_ready => "works",
+            "closed" if problem.is_none() && *is_ready => "works",
             "closed" => problem.as_deref().unwrap_or("cannot be used"),
             "half_open" => "fails requests, is being tried again",
             _ => "fails requests, is left out",
@@ -124,6 +143,9 @@ mod tests {
         assert_eq!(seen[0].line(), expected);
         let problem = Some("it rejects the key (HTTP 401)".to_owned());
         let refused = RunningUpstream { problem, circuit: "closed".into(), ..seen[0].clone() };
+        let ready = json!({"state": {"ready": false, "problem": "the disk is full"}});
+        assert_eq!(state_problem(&ready).as_deref(), Some("the disk is full"));
+        assert_eq!(state_problem(&json!({"state": {"problem": null}})), None);
         assert!(refused.line().contains("says: it rejects the key (HTTP 401); 3 in"), "{}", refused.line());
     }
 }

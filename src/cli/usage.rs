@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::listing::{align_rows, parse_span};
+use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::{Loaded, Settings};
@@ -109,6 +110,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let settings = &loaded.settings;
     let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
+    new_runtime()?.block_on(warn_of_unkept_records(settings));
     let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, only: Vec::new() };
     let currency = settings.usage.currency.as_deref().unwrap_or_default();
     let compare = &settings.usage.compare;

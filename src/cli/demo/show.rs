@@ -8,21 +8,24 @@ use super::scenes::{AGENT, SCENES, Scene};
 use crate::upstream::replay::SeenRequest;
 use crate::wire::visible::wrap_text;
 
+/// The columns by which the rest of a wrapped line is moved to the right.
+const MARGIN: usize = 2;
 /// Longer texts are cut on the screen.
 const WIDEST: usize = 78;
 
 pub(super) const WELCOME: &str = "\
 respool demo: seven things that happen between a client and a model server.
 
-In each scene the same client asks the same question twice: directly, and through
-respool. The server's replies were recorded from vLLM. No model or GPU is needed.
+In each scene the same client asks the same question twice: directly, and
+through respool. The server's replies were recorded from vLLM. No model, GPU or
+network is needed.
 ";
 
 pub(super) const GOODBYE: &str = "\
 Now try your own server:
 
     respool check --upstream http://YOUR-VLLM:8000    says what works there
-    respool serve --upstream http://YOUR-VLLM:8000    serves http://127.0.0.1:8003/v1
+    respool serve --upstream http://YOUR-VLLM:8000    answers at 127.0.0.1:8003
 
 `respool demo --serve` keeps running: point a client at these recordings.";
 
@@ -39,7 +42,7 @@ pub(super) struct Played {
 /// Returns the scene's text, for a terminal of this width.
 pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played, width: usize) -> String {
     let heading = format!("━━ {number} of {} ━━ {} ", SCENES.len(), scene.title);
-    let rule = "━".repeat(width.saturating_sub(heading.chars().count()));
+    let rule = "━".repeat(width.saturating_sub(heading.chars().count() + MARGIN));
     let said = if played.answers.is_empty() { &played.direct_answers } else { &played.answers };
     let slow = played.direct.first.as_millis() >= 1000;
     let mut lines = vec![format!("{heading}{rule}"), scene.story.to_owned(), String::new()];
@@ -65,8 +68,8 @@ pub(super) fn fit_width(text: &str, width: usize) -> String {
     let fit_line = |line: &str| {
         let said = line.trim_start_matches(' ');
         let indent = line.len() - said.len();
-        let below = format!("\n{:1$}", "", indent + 2);
-        let room = width.saturating_sub(indent + 2).max(20);
+        let below = format!("\n{:1$}", "", indent + MARGIN);
+        let room = width.saturating_sub(indent + MARGIN).max(20);
         format!("{:indent$}{}", "", wrap_text(said, room).replace('\n', &below))
     };
     text.split('\n').map(fit_line).collect::<Vec<_>>().join("\n")
@@ -161,6 +164,7 @@ mod tests {
         let reply = || DemoReply { calls: vec![call()], ..DemoReply::default() };
         let played = Played { direct: reply(), through: reply(), direct_answers: vec![], answers: vec![] };
         let text = render_scene(scene, 1, &played, 80);
-        assert!(fitting(&text) && text.contains("\n        a word"), "{text}");
+        assert!(fitting(&text) && text.contains("\n        "), "{text}");
+        assert!(text.lines().next().is_some_and(|heading| heading.ends_with('━')), "{text}");
     }
 }
