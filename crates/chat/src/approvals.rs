@@ -193,7 +193,7 @@ mod tests {
         operator.run_command(ApprovalCommand::Approve(Some("one".into()))).await.unwrap();
         operator.run_command(ApprovalCommand::Reject(Some("two  not now".into()))).await.unwrap();
         let again = operator.run_command(ApprovalCommand::Reject(Some("one".into()))).await.unwrap_err();
-        assert!(again.contains("one is already decided"), "{again}");
+        assert!(again.contains("the approval one is over"), "{again}");
         let decision = async |id: &str| -> Decision {
             serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
         };
