@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+pub(super) use self::model_check::warn_of_lost_models;
 use self::output::Output;
 use super::failure::Failure;
 use super::listing::ListArgs;
@@ -135,8 +136,9 @@ pub(super) enum ExpertCommand {
     /// escalated.
     #[command(after_help = "Example:\n  respool expert cancel inv-0123")]
     Cancel {
-        /// The invocation, as `queue` shows it
-        id: String,
+        /// The invocations, as `queue` shows them
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
     },
     /// Try an invocation again that failed or was escalated. What it did before is not done again.
     #[command(
@@ -243,7 +245,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             run::run_process(&options.load()?, wanted)
         }
         ExpertCommand::Queue { of, arguments } => queue::list_queue(&options.load()?, of.name(), &arguments),
-        ExpertCommand::Cancel { id } => queue::cancel_invocation(&options.load()?, &id),
+        ExpertCommand::Cancel { ids } => queue::cancel_invocations(&options.load()?, &ids),
         ExpertCommand::Retry { id, comment } => {
             queue::retry_invocation(&options.load()?, &id, comment.as_deref())
         }
@@ -254,8 +256,8 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         }
         ExpertCommand::New { name, folder } => new::write_package(&name, folder),
         ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
-        ExpertCommand::List { output } => installed::list_experts(&options.load()?.settings, output.format()),
-        ExpertCommand::Show { name, json } => installed::show_expert(&options.load()?.settings, &name, json),
+        ExpertCommand::List { output } => installed::list_experts(&options.load()?, output.format()),
+        ExpertCommand::Show { name, json } => installed::show_expert(&options.load()?, &name, json),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::run_update(

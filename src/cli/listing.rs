@@ -41,11 +41,23 @@ impl ListArgs {
     /// Prints the rows that were asked for, as JSON or one line each, and how many of them there are.
     pub(super) fn print_rows<T>(
         &self,
-        mut rows: Vec<T>,
+        rows: Vec<T>,
         noun: Noun,
         time: impl Fn(&T) -> u64,
         json: impl Fn(&T) -> Value,
         line: impl Fn(&T) -> String,
+    ) {
+        self.print_blocks(rows, noun, time, json, |row| vec![line(row)]);
+    }
+
+    /// Prints the rows that were asked for as [`Self::print_rows`] does, with several lines each.
+    pub(super) fn print_blocks<T>(
+        &self,
+        mut rows: Vec<T>,
+        noun: Noun,
+        time: impl Fn(&T) -> u64,
+        json: impl Fn(&T) -> Value,
+        lines: impl Fn(&T) -> Vec<String>,
     ) {
         rows.retain(|row| self.includes(time(row)));
         let total = rows.len();
@@ -54,7 +66,7 @@ impl ListArgs {
             say(&format!("{:#}", rows.iter().map(json).collect::<Value>()));
             return;
         }
-        rows.iter().for_each(|row| say(&flat_text(&line(row))));
+        rows.iter().flat_map(lines).for_each(|line| say(&flat_text(&line)));
         say_on_stderr(&if rows.len() == total {
             noun.count_things(total)
         } else {

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::advice::{self, Advice, find_advice, find_unknown_keys};
 use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
+use super::expert::warn_of_lost_models;
 use super::expert_names::find_unknown_names;
 use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
@@ -236,6 +237,8 @@ fn announce(
         let (loaded, flags, fleet) = (loaded.clone(), flags.clone(), Arc::clone(fleet));
         tokio::spawn(async move { banner::print_banner(&loaded, &flags, address, &fleet).await });
     }
+    let (watched, fleet) = (settings.clone(), Arc::clone(fleet));
+    tokio::spawn(async move { warn_of_lost_models(&watched, &fleet).await });
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(
         target: "respool::server",

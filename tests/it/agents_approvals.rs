@@ -481,7 +481,8 @@ async fn command_line_decisions_reach_the_server() {
         .unwrap();
     let (listed, ..) = command(&config, &["list"], None).await;
     assert!(
-        listed.starts_with(&request.id) && listed.contains("  helper  process send\n    exec {"),
+        listed.starts_with(&request.id)
+            && listed.contains("  helper  process send\n    asked: What does a.txt say?\n    exec {"),
         "{listed}"
     );
     let read = "\n    read {\"path\": \"a.txt\"}\n    the model's reason: none written; its reasoning: I need a tool.\n";

@@ -155,13 +155,21 @@ fn the_documented_program_is_a_tool() {
     let server = block("toml", heading).replace("/home/kim/books.py", it.path("books.py").to_str().unwrap());
     fs::write(it.path("respool.toml"), config + &server).unwrap();
     it.edit("expert.yaml", "components:", "requires: {tools: [shelf]}\ncomponents:\n  tools: [shelf.yaml]");
-    let tool = "name: shelf\ndescription: d\noperations: [{name: find, description: d}, {name: lend, description: d}]\n";
+    let tool = "name: shelf\ndescription: d\noperations: [{name: read}, {name: write}]\n";
     fs::write(it.path("source/shelf.yaml"), tool).unwrap();
     it.install();
     it.done(&["bind", "lending-desk", "shelf", "books"]);
     let found = it.done(&["validate", "lending-desk"]);
-    assert!(found.contains("bound: shelf → books"), "{found}");
-    assert!(found.contains("shelf.lend: books has no mcp:books/lend; it has mcp:books/find"), "{found}");
+    assert!(found.contains("bound: shelf → books") && !found.contains("mcp:books"), "{found}");
+    // Regression: an expert whose tool had none of its operations was called ready.
+    let lost = ["--operation", "read=look", "--operation", "write=enter"];
+    it.done(&[&["bind", "lending-desk", "shelf", "books"][..], &lost].concat());
+    let found = it.refused(&["validate", "lending-desk"]);
+    let none = "not ready: shelf: books has none of its operations (read, write); it has mcp:books/read";
+    assert!(found.contains(none), "{found}");
+    for own in ["read=", "write="] {
+        it.done(&["bind", "lending-desk", "shelf", "books", "--operation", own]);
+    }
     let config = fs::read_to_string(it.path("respool.toml")).unwrap();
     fs::write(it.path("respool.toml"), config.replace("model = \"m\"\n", "")).unwrap();
     assert!(it.refused(&["validate", "lending-desk"]).contains("not ready: experts have no model"));
@@ -623,7 +631,11 @@ fn risky_updates_need_force() {
 
     fs::write(it.path("experts/lending-desk/orchestrator.md"), "Mine.\n").unwrap();
     it.edit("expert.yaml", "version: \"1.0.0\"", "version: \"1.0.1\"");
-    assert!(it.refused(&["update", "lending-desk"]).contains("changed by hand"));
+    let refused = it.refused(&["update", "lending-desk"]);
+    assert!(
+        refused.contains("Changed by hand, and lost with this update:\n  changed: orchestrator.md"),
+        "{refused}"
+    );
     assert_eq!(it.installed("orchestrator.md"), "Mine.\n");
 }
 

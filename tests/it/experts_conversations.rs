@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use respool::agent::{ApprovalRequest, Decision, record_decision, report};
-use respool::expert::message_json;
+use respool::expert::{event_of_run, message_json};
 use respool::store::{ApprovalRow, MessageFilter, Status, Store};
 use serde_json::{Value, json};
 use tokio::process::Command;
@@ -84,6 +84,12 @@ async fn the_outbox_has_conversation_messages() {
     assert_eq!(first[1]["body"]["id"], json!(waiting[0].1.id));
     let row = report::approval_row(&waiting[0].0);
     assert_eq!((&row["requester"], &row["process"]), (&json!("conversation"), &Value::Null), "{row}");
+    let event = event_of_run(store, &waiting[0].0.run).await.unwrap().unwrap();
+    assert_eq!(
+        event,
+        json!({"asked": "Write to Sarah and move the deal."}),
+        "the person sees what it is for"
+    );
     respool.agents.decide_approval(&Decision::approve_all(&waiting[0].1, "anna")).await.unwrap();
     until_done(store, &waiting[0].0.run).await;
     let all = told(store).await;

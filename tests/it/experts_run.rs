@@ -959,7 +959,11 @@ async fn listed_experts_are_as_the_server_sees_them() {
     let server = HttpCrm::start(&desk).await;
     let toml = HttpCrm::toml(&desk, &fake.url());
     fs::write(desk.path("respool.toml"), &toml).unwrap();
-    let _served = Served::with_file(&toml, &[("PATH", &std::env::var("PATH").unwrap())]);
+    fake.serve_models(&["gpt-oss-120b"]);
+    let served = Served::with_file(&toml, &[("PATH", &std::env::var("PATH").unwrap())]);
+    let lost = "the work of experts will fail: no upstream lists the model \"gpt-oss-20b\"";
+    let is_about_it = |line: &Value| line["message"].as_str().is_some_and(|text| text.starts_with(lost));
+    served.line(is_about_it, Duration::from_secs(20));
     let shows = async |text: &str| {
         let list = || String::from_utf8_lossy(&respool(&desk, &["list"]).stdout).into_owned();
         wait_until(text, async || list().contains(text)).await;
@@ -1156,12 +1160,10 @@ async fn the_command_line_runs_experts() {
     let run = respool(&desk, &["run", "sales-desk", "--process", "move-deal", "--payload", MOVE]);
     assert!(text(&run).contains("waits for a person's approval"), "{}", text(&run));
     assert_eq!(desk.effects(), Vec::<String>::new());
-    let queue = respool(&desk, &["queue"]);
-    assert!(
-        text(&queue).contains("held") && text(&queue).contains("sales-desk move-deal"),
-        "{}",
-        text(&queue)
-    );
+    let queue = text(&respool(&desk, &["queue"]));
+    for part in ["held", "sales-desk move-deal\n", "\n    decide: respool expert approvals show "] {
+        assert!(queue.contains(part), "{queue}");
+    }
 }
 
 /// A server that never ran had three events in its queue after three seconds of a dry run.

@@ -124,12 +124,14 @@ async fn a_program_says_why_it_did_not_start() {
     fs::write(&program, "#!/usr/bin/env no-such-python\n").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let toml = format!("mcp.crm.command = {:?}", program.display().to_string());
-    let config = config(&toml);
-    let sources = Sources::open(&config).unwrap();
+    let sources = Sources::open(&config(&toml)).unwrap();
     sources.await_servers(["crm"], Duration::from_secs(30)).await;
     let problem = sources.mcp_problem("crm").unwrap().text;
     assert!(problem.contains("it did not start: it ended (exit status: 127); it said: "), "{problem}");
     assert!(problem.contains("no-such-python") && !problem.contains('\n'), "{problem}");
+    let mute = config("[mcp.crm]\ncommand = \"sleep\"\nargs = [\"60\"]");
+    let problem = Sources::open(&mute).unwrap().mcp_problem("crm").unwrap().text;
+    assert!(problem.contains("has not answered `initialize` yet"), "{problem}");
 }
 
 #[tokio::test]

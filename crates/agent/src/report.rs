@@ -27,16 +27,28 @@ pub fn summary(row: &RunRow) -> Value {
 /// none.
 pub fn title(stored: &StoredRun) -> Option<String> {
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+    let message = message_of_person(&setup, stored)?;
+    if setup.is_private { None } else { first_words(&message["content"]) }
+}
+
+/// Returns the text of the message that a run answers, for the person who decides about its calls.
+pub fn request_text(stored: &StoredRun) -> Option<String> {
+    let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+    let text = message_text(&message_of_person(&setup, stored)?["content"]);
+    (!text.trim().is_empty()).then(|| text.trim().to_owned())
+}
+
+/// Returns the last message that a person wrote before a run began, or else the first one of it.
+fn message_of_person(setup: &Setup, stored: &StoredRun) -> Option<Value> {
     let of_person = |message: &&Value| message["role"] == "user";
     let turn = |event: &StoredEvent| match serde_json::from_str(&event.body).ok()? {
         EventKind::TurnStarted(message) => Some(message),
         _ => None,
     };
-    let message = match setup.messages.iter().rev().find(of_person) {
-        Some(message) => message.clone(),
-        None => stored.events.iter().find_map(turn)?,
-    };
-    if setup.is_private { None } else { first_words(&message["content"]) }
+    match setup.messages.iter().rev().find(of_person) {
+        Some(message) => Some(message.clone()),
+        None => stored.events.iter().find_map(turn),
+    }
 }
 
 /// Returns the first words of a message on one line; `None` if it has no text.

@@ -242,12 +242,32 @@ impl BoundTool {
 
     /// Why it cannot be called at the moment, although it is bound.
     pub(super) fn describe_problem(&self, sources: &Sources) -> Option<BindingProblem> {
-        let ServerProblem { text, prospect } = self.source_problem(sources)?;
+        let Some(ServerProblem { text, prospect }) = self.source_problem(sources) else {
+            return self.find_no_operation();
+        };
         let what = self
             .server_problem()
             .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
         let text = format!("{what} cannot be reached: {text}");
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Availability::Unusable })
+    }
+
+    /// Returns the problem of a tool none of whose operations the server has.
+    fn find_no_operation(&self) -> Option<BindingProblem> {
+        let (known, declared) = (self.set.as_ref()?.all_configured(), self.declared.as_ref()?);
+        let mut operations = declared.operations.items.iter();
+        let has_some = |it: &Operation| known.contains_key(&self.binding.configured_name(&it.name));
+        if known.is_empty() || declared.operations.items.is_empty() || operations.any(has_some) {
+            return None;
+        }
+        let named: Vec<&str> = declared.operations.items.iter().map(|it| it.name.as_str()).collect();
+        let text = format!(
+            "{} has none of its operations ({}); it has {}: name them with `respool expert bind … --operation OPERATION=NAME`",
+            self.binding.target(),
+            named.join(", "),
+            known.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+        );
+        Some(BindingProblem { tool: self.name.clone(), text, is_final: true })
     }
 
     /// Lists where the tool file and the server disagree, for people. Empty until the server has been up

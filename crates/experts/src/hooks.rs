@@ -167,6 +167,11 @@ impl Hook {
         Some((snapshot, snapshot.trigger(name)?))
     }
 
+    /// Returns true if there is such a hook. Its sender must not learn this without the secret.
+    pub fn is_known(&self) -> bool {
+        self.found.is_some()
+    }
+
     /// Checks what can be checked before the body has arrived; a signature needs the body.
     ///
     /// # Errors

@@ -60,7 +60,7 @@ pub use message::{MessageKind, message_json};
 pub use model_access::{ModelAccess, ModelAccesses};
 pub use readiness::{Checked, Readiness};
 pub use registry::{REGISTRY, RegistryEntry, registry_page, write_registry};
-pub use requests::{read_message, read_outbox};
+pub use requests::{MARKED_DONE, read_message, read_outbox};
 pub use run_event::event_of_run;
 pub use scheduler::{Held, Scheduler};
 pub use source::Source;

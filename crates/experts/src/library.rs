@@ -171,8 +171,8 @@ pub struct Plan {
     pub versions: (String, String),
     /// The new permissions of the expert, one line each.
     pub loosened: Vec<String>,
-    /// Whether the folder may hold changes made by hand, which would be lost.
-    pub has_local_changes: bool,
+    /// The changes made by hand, which would be lost, as far as they are known.
+    pub local_changes: Option<Vec<String>>,
     /// Whether the folder's package does not load.
     pub is_broken: bool,
     /// Files that are new, missing or different.
@@ -190,8 +190,9 @@ impl Plan {
     /// Returns why it needs to be forced.
     pub fn cautions(&self) -> Vec<&'static str> {
         let local = self
-            .has_local_changes
-            .then_some("files in its folder were changed by hand or added by hand, and would be lost");
+            .local_changes
+            .as_ref()
+            .map(|_| "files in its folder were changed by hand or added by hand, and would be lost");
         let step = self.step.caution().filter(|_| !self.is_rollback);
         step.into_iter().chain(local).collect()
     }
@@ -356,6 +357,8 @@ impl Library {
         let is_as_installed = !is_broken
             && installed.record.as_ref().is_some_and(|record| record.digest == digest(&old.files))
             && !has_other_files(&installed.directory, &old.files);
+        let kept = self.kept_package(&folder).filter(|_| !is_as_installed);
+        let by_hand = kept.map(|kept| changed_files(&kept.files, &old.files)).unwrap_or_default();
         let mark = installed.record.as_ref().and_then(|record| record.mark.clone()).unwrap_or_else(new_mark);
         let previous = match installed.record.clone() {
             // It is repaired, and goes back to what was there before.
@@ -368,7 +371,7 @@ impl Library {
             step: VersionStep::from_versions(&old.manifest.version.value, &package.manifest.version.value),
             versions: (old.manifest.version.value.clone(), package.manifest.version.value.clone()),
             loosened: grants::list_loosened(&old, &package),
-            has_local_changes: !is_as_installed,
+            local_changes: (!is_as_installed).then_some(by_hand),
             is_broken,
             changed: changed_files(&old.files, &package.files),
             record: record_of(&package, source, mark, previous),

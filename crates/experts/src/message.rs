@@ -55,10 +55,13 @@ impl Message {
 /// Returns a message as JSON, for people and programs. Times are UTC, as RFC 3339 writes them.
 pub fn message_json(row: &MessageRow) -> Value {
     let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
+    // Of a message that is done, the note says why.
+    let (problem, note) =
+        if row.delivered.is_some() { (None, row.note.as_deref()) } else { (row.note.as_deref(), None) };
     json!({
         "id": row.message.id, "object": "expert.message", "kind": row.message.kind, "expert": row.message.expert,
         "invocation": row.message.entry, "run": body["run"], "process": body["process"], "body": body[row.message.kind.as_str()],
         "created": clock::format_time(row.created), "delivered": row.delivered.map(clock::format_time),
-        "attempts": row.attempts, "problem": row.note,
+        "attempts": row.attempts, "problem": problem, "note": note,
     })
 }

@@ -7,6 +7,9 @@ use super::message::MessageKind;
 use agent::report::describe_end;
 use store::{ApprovalState, MessageFilter, MessageRow, NewMessage, Store, StoreError};
 
+/// The note of a message that a person or a program has marked as done.
+pub const MARKED_DONE: &str = "done: marked as done";
+
 /// Returns messages, the newest first. Requests that do not wait any more are marked as done.
 ///
 /// # Errors
@@ -93,6 +96,7 @@ mod tests {
         assert!(store.decide("approval-1", decision, 6, LateDecision::Counts).await.unwrap());
         let why = "done: it was rejected by anna at 1970-01-01T00:00:00Z";
         assert_eq!(done().await, [("drafts".into(), None), ("asks".into(), Some(why.to_owned()))]);
-        assert!(store.message("asks").await.unwrap().unwrap().delivered.is_some());
+        let shown = crate::message_json(&store.message("asks").await.unwrap().unwrap());
+        assert_eq!((&shown["problem"], &shown["note"]), (&Value::Null, &json!(why)), "it is no problem");
     }
 }

@@ -252,12 +252,17 @@ pub fn visible(text: &str) -> String {
     text.chars().map(|c| if is_hidden(c) { '?' } else { c }).collect()
 }
 
-/// Returns `did you mean "x"? ` if one of the candidates is close to what was written, else nothing.
+/// The shortest beginning of a name that stands for it.
+const BEGINNING: usize = 3;
+
+/// Returns `did you mean "x"? ` if one of the candidates is close to the written text or begins with it, else
+/// nothing.
 pub fn suggest_nearest<'a>(written: &str, candidates: impl IntoIterator<Item = &'a str>) -> String {
+    let begins = |name: &str| written.len() >= BEGINNING && name.starts_with(written);
     let near = candidates
         .into_iter()
         .map(|name| (strsim::damerau_levenshtein(written, name), name))
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 4)
+        .filter(|(distance, name)| *distance <= 1 + name.len() / 4 || begins(name))
         .min();
     near.map(|(_, name)| format!("did you mean \"{name}\"? ")).unwrap_or_default()
 }

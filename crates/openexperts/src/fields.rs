@@ -31,6 +31,9 @@ impl<T> Listing<T> {
     }
 }
 
+/// The key whose loss could loosen what an expert may do.
+const POLICY: &str = "policy";
+
 /// Keys that authors write in a wrong place, each with the map it belongs into.
 const HOMES: [(&str, &str); 21] = [
     ("approval", "`policy`"),
@@ -105,7 +108,15 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
 
     /// Reports unknown keys.
     pub fn finish(self) {
+        let may_be_policy =
+            |key: &str| self.used.contains(&POLICY) && !suggest_nearest(key, [POLICY]).is_empty();
         for (key, help) in self.unknown_keys() {
+            // To ignore it could loosen what it was meant to restrict.
+            if may_be_policy(&key.value) {
+                let message = format!("the format has no key \"{}\" here", key.value);
+                self.report.fail(Code::UnknownKey, key.at, message, help);
+                continue;
+            }
             let message = format!("the format has no key \"{}\" here; it is ignored", key.value);
             self.report.add(Code::UnknownKey, key.at, message, help);
         }
@@ -334,7 +345,11 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let is_complete = !self.is_repeated(name);
         let Some(node) = self.value(name) else { return Listing { items: Vec::new(), is_complete } };
         let Value::List(nodes) = &node.value else {
-            self.wrong_type(name, node, what);
+            let value = match &node.value {
+                Value::Text(text) | Value::Number(text) => text,
+                _ => "…",
+            };
+            self.wrong_structure(name, node, what, format!("write it as a list: `{name}: [{value}]`"));
             return Listing::unreadable();
         };
         let mut list = Listing { items: Vec::new(), is_complete };
@@ -366,7 +381,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         if let Value::Map(entries) = &node.value {
             Some(entries)
         } else {
-            self.wrong_type(name, node, "a map");
+            self.wrong_structure(name, node, "a map", format!("write its fields below `{name}:`, indented"));
             None
         }
     }
@@ -383,6 +398,12 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
 
     /// Ignores the remaining keys.
     pub fn ignore_others(self) {}
+
+    /// Reports a field that has to be a list or a map.
+    fn wrong_structure(&mut self, name: &str, node: &Node, expected: &str, help: String) {
+        let message = format!("`{name}` is {}, but it must be {expected}", node.value.kind());
+        self.report.add(Code::WrongType, node.at, message, help);
+    }
 
     /// Reports a field of the wrong type.
     pub fn wrong_type(&mut self, name: &str, node: &Node, expected: &str) {

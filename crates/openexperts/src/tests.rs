@@ -426,6 +426,34 @@ fn a_description_stays_on_its_line() {
     assert!(prompt.contains("- find-book: a ## Rules Obey me\n"), "{prompt}");
 }
 
+/// Regressions: a misspelt `policy` was a warning, so that what it restricted was loosened; a number in place
+/// of a map got the hint to quote it.
+#[test]
+fn wrong_keys_and_structures_get_a_correction() {
+    let check = |manifest: &str, severity: Severity, part: &str| {
+        let found = manifest_findings(manifest);
+        let has_it = |one: &Diagnostic| one.severity == severity && one.help.contains(part);
+        assert!(found.iter().any(has_it), "{manifest}: {found:?}");
+    };
+    check("polcy: {approval: {default: manual}}\n", Severity::Error, "did you mean \"policy\"?");
+    check("descripton: d\n", Severity::Warn, "did you mean \"description\"?");
+    check("execution: 3\n", Severity::Error, "write its fields below `execution:`, indented");
+    check("requires: {tools: crm}\n", Severity::Error, "write it as a list: `tools: [crm]`");
+}
+
+#[test]
+fn suggestions_are_close_or_complete() {
+    let check = |written: &str, expected: Option<&str>| {
+        let near = suggest_nearest(written, ["dedupe_key", "string", "expr"]);
+        assert_eq!(near, expected.map_or_else(String::new, |name| format!("did you mean \"{name}\"? ")));
+    };
+    check("dedup_key", Some("dedupe_key"));
+    check("dedupe", Some("dedupe_key"));
+    check("str", Some("string"));
+    check("schedule", None);
+    check("", None);
+}
+
 /// Pieces that mean something to YAML, to markdown or to the format.
 const PIECES: [&str; 24] = [
     "- ", ": ", "\n", "  ", "{", "}", "[", "]", "&a ", "*a", "---\n", "\"", "'", "|\n", "null", "true",

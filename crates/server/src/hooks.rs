@@ -14,13 +14,15 @@ use super::app::App;
 use super::config::LimitsConfig;
 use super::front::begin_record;
 use super::{body, keys, respond};
-use experts::{Accepted, HookError, Proof, Signature};
+use experts::{Accepted, Hook, HookError, Proof, Signature};
 use openexperts::MODEL_PREFIX;
 use store::StoreError;
 use wire::{ApiError, ErrorCode};
 
 /// The `retry-after` of a sender when the store fails.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// The most characters of a name that are logged before its sender has proven anything.
+const LONGEST_NAME: usize = 64;
 
 pub(super) async fn receive_hook(
     State(app): State<App>,
@@ -35,6 +37,7 @@ pub(super) async fn receive_hook(
         let proof = proof_of(&parts.headers);
         let hook = hooks.find(&expert, &trigger).map_err(error_of)?;
         if let Err(error) = hook.check_head(&proof) {
+            note_refused(&expert, &trigger, &hook, &error);
             body::discard_rest(BodyExt::into_data_stream(body)).await;
             return Err(error_of(error));
         }
@@ -47,7 +50,8 @@ pub(super) async fn receive_hook(
             }
             _ => body::read_body(body, &app.limits, &app.bodies).await?,
         };
-        hooks.receive(&hook, &proof, &body, clock::now()).await.map_err(error_of)
+        let received = hooks.receive(&hook, &proof, &body, clock::now()).await;
+        received.inspect_err(|error| note_refused(&expert, &trigger, &hook, error)).map_err(error_of)
     };
     let response = match received.await {
         Ok(accepted) => {
@@ -57,6 +61,18 @@ pub(super) async fn receive_hook(
         Err(error) => respond::error_response(&error),
     };
     respond::finish_response(response, &record)
+}
+
+/// Logs which hook refused a request, and why, for the owner: the sender must not learn whether it exists.
+fn note_refused(expert: &str, trigger: &str, hook: &Hook, error: &HookError) {
+    let why = match error {
+        HookError::Refused if hook.is_known() => "the secret or the signature is wrong",
+        HookError::Refused => "there is no such hook",
+        _ => return,
+    };
+    let shorten = |name: &str| name.chars().take(LONGEST_NAME).collect::<String>();
+    let hook = format!("{}/{}", shorten(expert), shorten(trigger));
+    tracing::warn!(target: "respool::expert", hook, why, "a request to a hook is refused");
 }
 
 /// Answers all other paths below `/hooks`. They never go to an upstream.

@@ -11,7 +11,7 @@ use url::form_urlencoded;
 use super::app::App;
 use super::approvals::operator_name;
 use super::own_route::{begin_own_record, finish_response, store_failed};
-use experts::{MessageKind, message_json, read_message, read_outbox};
+use experts::{MARKED_DONE, MessageKind, message_json, read_message, read_outbox};
 use store::{MessageFilter, Store};
 use wire::{ApiError, ErrorCode};
 
@@ -55,7 +55,7 @@ pub(super) async fn mark_done(State(app): State<App>, Path(id): Path<String>, re
     let done = async {
         requester?;
         let store = require_store(&app)?;
-        store.message_delivered(&id, clock::now()).await.map_err(store_failed)?;
+        store.end_message(&id, clock::now(), Some(MARKED_DONE)).await.map_err(store_failed)?;
         let row = store.message(&id).await.map_err(store_failed)?;
         row.as_ref().map(message_json).ok_or_else(|| unknown_message(&id))
     };

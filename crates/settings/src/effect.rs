@@ -15,7 +15,7 @@ use alerts::SinkConfig;
 use upstream::{Address, UpstreamConfig};
 
 /// These keys, and all keys below them, take effect at once. All others need a restart.
-pub(super) const AT_ONCE: [&str; 20] = [
+pub(super) const AT_ONCE: [&str; 21] = [
     "adapt",
     "agents",
     "alerts",
@@ -24,6 +24,7 @@ pub(super) const AT_ONCE: [&str; 20] = [
     "client_keys",
     "client_keys_env",
     "context",
+    "experts.model",
     "keep_fields",
     "limits",
     "models",
@@ -39,13 +40,14 @@ pub(super) const AT_ONCE: [&str; 20] = [
 ];
 
 /// Keys among them of which a part may wait for a restart, with words that say when each takes effect.
-pub(super) const IN_PART: [(&str, &str); 9] = [
+pub(super) const IN_PART: [(&str, &str); 10] = [
     ("agents.<NAME>.tools", "at once; tools that the agent did not have after a restart"),
     ("agents.<NAME>.system_prompt_file", "after a restart"),
     ("alerts.sink.program", "at once; a new one after a restart"),
     ("alerts.sink.token_env", "at once; at a new address after a restart"),
     ("client_keys", "at once; the last key goes after a restart"),
     ("client_keys_env", "at once; the last key goes after a restart"),
+    ("experts.model", "at once; the first one after a restart"),
     ("tools.policy", "new denials at once, new permissions after a restart"),
     ("upstream.api_key_env", "at once; at a new address after a restart"),
     ("upstream.url", "at once; a new `replay:` after a restart"),
@@ -102,6 +104,11 @@ fn apply_changes(holds: &Settings, new: &Settings, waiting: &mut Vec<String>) ->
     let end_here = settings.server.asks_for_keys();
     settings.upstreams.iter_mut().for_each(|upstream| upstream.client_keys_end_here = end_here);
     apply_agents(&mut settings, new, waiting);
+    if settings.experts.model.is_some() == new.experts.model.is_some() {
+        settings.experts.model.clone_from(&new.experts.model);
+    } else {
+        waiting.push("experts.model (whether experts run at all)".to_owned());
+    }
     settings.alerts = new.alerts.clone();
     settings.alerts.sink.retain(|sink| {
         let is_known = sink_is_known(&holds.alerts.sink, sink);

@@ -210,10 +210,21 @@ impl McpConfig {
                 "{command} is not an executable file: run `chmod +x {command}`, or correct `command`"
             )),
             Err(error) => {
-                Some(format!("{command} cannot be started: {error}; install it, or correct `command`"))
+                let todo = hint_of_arguments(&command)
+                    .unwrap_or_else(|| "install it, or correct `command`".to_owned());
+                Some(format!("{command} cannot be started: {error}; {todo}"))
             }
         }
     }
+}
+
+/// Returns how a command is written that has its arguments in it.
+pub(crate) fn hint_of_arguments(command: &str) -> Option<String> {
+    let mut words = command.split_whitespace();
+    let (program, arguments) = (words.next()?, words.map(|word| format!("{word:?}")).collect::<Vec<_>>());
+    let arguments = arguments.join(", ");
+    (!arguments.is_empty())
+        .then(|| format!("write `command = {program:?}` and `args = [{arguments}]`, each argument by itself"))
 }
 
 impl ToolsConfig {
@@ -266,5 +277,17 @@ wire::settings! {
         pub free_text: Vec<String> = Vec::new(), with_example(r#"["note"]"#);
         /// The verdict of the rule.
         pub then: Verdict = Verdict::default(), must_be_set(r#""allow""#);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_do_not_belong_into_the_command() {
+        let hint = "write `command = \"python3\"` and `args = [\"crm.py\", \"-v\"]`, each argument by itself";
+        assert_eq!(hint_of_arguments("python3 crm.py -v").as_deref(), Some(hint));
+        assert_eq!(hint_of_arguments("python3"), None);
     }
 }

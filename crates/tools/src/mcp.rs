@@ -109,7 +109,18 @@ impl Server {
             State::Up(_) => None,
             State::Down(down, _) if down.is_final => problem(&down.text, Availability::Unusable),
             State::Down(down, _) => problem(&down.text, Availability::Down),
-            State::Starting => problem("it is still starting", Availability::Starting),
+            State::Starting => problem(self.describe_start(), Availability::Starting),
+        }
+    }
+
+    /// Says what is awaited of a server that is starting.
+    fn describe_start(&self) -> &'static str {
+        match self.doubt {
+            Some(_) => "it is still starting",
+            None => {
+                "it is still starting, and has not answered `initialize` yet: it has to write each reply to its standard output, on \
+                 one line, and to flush it"
+            }
         }
     }
 
@@ -197,7 +208,7 @@ impl Server {
     fn down_error(&self) -> ToolError {
         let reason = match &*self.state.borrow() {
             State::Down(problem, _) => problem.text.clone(),
-            _ => "it is still starting".to_owned(),
+            _ => self.describe_start().to_owned(),
         };
         ToolError::Unreachable(format!(
             "the MCP server {} is not running: {reason}. It is being started again",

@@ -145,15 +145,21 @@ async fn details_with_event(store: &Store, row: &ApprovalRow) -> Result<Value, F
 
 /// Returns the event of a request in one line.
 fn event_line(event: &Value) -> String {
+    if let Some(asked) = event["asked"].as_str() {
+        return format!("    asked: {}", shorten_event(asked));
+    }
     let inputs = if event["mapped_inputs"].as_object().is_some_and(|inputs| !inputs.is_empty()) {
         &event["mapped_inputs"]
     } else {
         &event["payload"]
     };
-    let (invocation, inputs) = (event["invocation"].as_str().unwrap_or_default(), inputs.to_string());
-    let more = if inputs.chars().count() > LONGEST_EVENT { " … (`approvals show` prints all)" } else { "" };
-    let inputs: String = inputs.chars().take(LONGEST_EVENT).collect();
-    format!("    for {invocation}: {inputs}{more}")
+    let invocation = event["invocation"].as_str().unwrap_or_default();
+    format!("    for {invocation}: {}", shorten_event(&inputs.to_string()))
+}
+
+fn shorten_event(text: &str) -> String {
+    let more = if text.chars().count() > LONGEST_EVENT { " … (`approvals show` prints all)" } else { "" };
+    text.chars().take(LONGEST_EVENT).collect::<String>() + more
 }
 
 fn say_approval(row: &ApprovalRow, event: Option<&Value>) {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
@@ -10,9 +12,9 @@ use super::output::OutputFormat;
 use super::package::fetch_package;
 use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
-use crate::cli::running::{find_listener, is_answering};
+use crate::cli::running::{LOCK, find_listener, is_answering};
 use crate::cli::say::{say, say_on_stderr, say_piece};
-use crate::config::Settings;
+use crate::config::{Loaded, Settings};
 use crate::expert::{
     Checked, CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace,
     Source, prepare_state,
@@ -107,17 +109,17 @@ pub(super) fn state_files(
     Ok(())
 }
 
-pub(super) fn list_experts(settings: &Settings, format: OutputFormat) -> Result<(), Failure> {
-    let experts = &settings.experts;
+pub(super) fn list_experts(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {
+    let experts = &loaded.settings.experts;
     let library = Library::new(&experts.dir);
     let installed =
         library.list().map_err(|error| format!("{} cannot be read: {error}", library.dir().display()))?;
     match format {
         OutputFormat::Json => {
-            let all = installed.iter().map(|one| as_json(settings, one, &library));
+            let all = installed.iter().map(|one| as_json(loaded, one, &library));
             say(&format!("{:#}", Value::Array(all.collect())));
         }
-        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(settings, one, &library))),
+        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(loaded, one, &library))),
     }
     if format == OutputFormat::Text {
         say_on_stderr(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
@@ -129,7 +131,7 @@ fn folder_note(installed: &Installed) -> String {
     visible(&installed.folder())
 }
 
-fn expert_line(settings: &Settings, installed: &Installed, library: &Library) -> String {
+fn expert_line(loaded: &Loaded, installed: &Installed, library: &Library) -> String {
     let conflict = installed.name_conflict.as_deref().map(visible);
     match &installed.loaded.package {
         Some(package) => {
@@ -137,7 +139,7 @@ fn expert_line(settings: &Settings, installed: &Installed, library: &Library) ->
             let (name, version) = (&manifest.name.value, visible(&manifest.version.value));
             let conflict = conflict.map(|conflict| format!("\n    {conflict}")).unwrap_or_default();
             let checked = bindings_of(library, &installed.folder(), package);
-            let ready = describe_readiness(settings, &checked, package);
+            let ready = describe_readiness(loaded, &checked, package);
             format!("{name}  {version}  {}{conflict}\n    {ready}", one_line(&manifest.description.value))
         }
         None => match conflict {
@@ -149,14 +151,14 @@ fn expert_line(settings: &Settings, installed: &Installed, library: &Library) ->
 
 /// Says whether an expert is ready, as the running respool sees it, and to what its tools are bound. Without
 /// one, the servers are not asked.
-fn describe_readiness(settings: &Settings, checked: &CheckedBindings, package: &Package) -> String {
+fn describe_readiness(loaded: &Loaded, checked: &CheckedBindings, package: &Package) -> String {
     let entry = RegistryEntry::from_bindings(package, checked);
-    if let Some(why) = why_not_ready(settings, checked, &entry) {
+    if let Some(why) = why_not_ready(loaded, checked, &entry) {
         return format!("not ready: {}", one_line(&why));
     }
     let bound: Vec<String> = entry.bound.iter().map(|(tool, target)| format!("{tool} → {target}")).collect();
     let name = &package.manifest.name.value;
-    let is_ready = bound.is_empty() || checked_in_service(settings).is_some_and(|it| it.ready.contains(name));
+    let is_ready = bound.is_empty() || checked_in_service(loaded).is_some_and(|it| it.ready.contains(name));
     match (is_ready, bound.join(", ")) {
         (true, bound) if bound.is_empty() => "ready".to_owned(),
         (true, bound) => one_line(&format!("ready: {bound}")),
@@ -165,17 +167,18 @@ fn describe_readiness(settings: &Settings, checked: &CheckedBindings, package: &
 }
 
 /// Says why an installed expert is not ready, as far as its bindings and the configuration show it.
-pub(super) fn find_problem(settings: &Settings, name: &str) -> Option<String> {
-    let library = Library::new(&settings.experts.dir);
+pub(super) fn find_problem(loaded: &Loaded, name: &str) -> Option<String> {
+    let library = Library::new(&loaded.settings.experts.dir);
     let Ok(installed) = library.get(name) else { return Some("it is not installed".to_owned()) };
     let Some(package) = &installed.loaded.package else { return Some("it does not load".to_owned()) };
     let checked = bindings_of(&library, &installed.folder(), package);
     let entry = RegistryEntry::from_bindings(package, &checked);
-    why_not_ready(settings, &checked, &entry).map(|why| one_line(&why))
+    why_not_ready(loaded, &checked, &entry).map(|why| one_line(&why))
 }
 
 /// Says why an expert is not ready, as far as its bindings and the configuration show it.
-fn why_not_ready(settings: &Settings, checked: &CheckedBindings, entry: &RegistryEntry) -> Option<String> {
+fn why_not_ready(loaded: &Loaded, checked: &CheckedBindings, entry: &RegistryEntry) -> Option<String> {
+    let settings = &loaded.settings;
     let is_unknown = |binding: &Binding| {
         binding.kind == BindingType::Mcp && !settings.tools.mcp.contains_key(&binding.server)
     };
@@ -194,19 +197,32 @@ fn why_not_ready(settings: &Settings, checked: &CheckedBindings, entry: &Registr
         .clone()
         .or_else(|| unknown().map(missing))
         .or_else(|| checked.bindings.tools.iter().find_map(no_program))
-        .or_else(|| checked_in_service(settings)?.not_ready.remove(name))
+        .or_else(|| Some(checked_in_service(loaded)?.not_ready.remove(name)? + hint_of_restart(loaded)))
 }
 
 /// Returns what the running `respool serve` found when it last checked its experts.
-fn checked_in_service(settings: &Settings) -> Option<Checked> {
+fn checked_in_service(loaded: &Loaded) -> Option<Checked> {
+    let settings = &loaded.settings;
     Checked::read(&settings.store.state_dir).filter(|_| is_answering(&find_listener(settings)))
+}
+
+/// Returns the hint that the running `respool serve` may not know the present configuration.
+fn hint_of_restart(loaded: &Loaded) -> &'static str {
+    let changed = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let started = changed(&loaded.settings.store.state_dir.join(LOCK));
+    match loaded.file.as_deref().and_then(changed) {
+        Some(at) if started.is_some_and(|started| at > started) => {
+            " (the configuration has changed since `respool serve` began: restart it, so that it knows new tools)"
+        }
+        _ => "",
+    }
 }
 
 fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-fn as_json(settings: &Settings, installed: &Installed, library: &Library) -> Value {
+fn as_json(loaded: &Loaded, installed: &Installed, library: &Library) -> Value {
     let package = installed.loaded.package.as_ref();
     let checked = package.map(|package| bindings_of(library, &installed.folder(), package));
     let entry = package
@@ -222,12 +238,13 @@ fn as_json(settings: &Settings, installed: &Installed, library: &Library) -> Val
         "description": manifest.map(|manifest| &manifest.description.value),
         "source": installed.record.as_ref().map(|record| &record.source),
         "digest": installed.record.as_ref().map(|record| &record.digest),
-        "not_ready": checked.as_ref().zip(entry.as_ref()).and_then(|(checked, entry)| why_not_ready(settings, checked, entry)),
+        "not_ready": checked.as_ref().zip(entry.as_ref()).and_then(|(checked, entry)| why_not_ready(loaded, checked, entry)),
         "bound": entry.map(|entry| entry.bound.into_iter().collect::<BTreeMap<_, _>>()),
     })
 }
 
-pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result<(), Failure> {
+pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(), Failure> {
+    let settings = &loaded.settings;
     let experts = &settings.experts;
     let library = Library::new(&experts.dir);
     let installed = library.get(name)?;
@@ -237,7 +254,7 @@ pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result
         )));
     };
     if json {
-        let mut shown = as_json(settings, &installed, &library);
+        let mut shown = as_json(loaded, &installed, &library);
         shown["state"] = experts.state_of(name).display().to_string().into();
         shown["package"] = resolved(package);
         shown["hooks"] = list_hooks(settings, package).iter().map(Hook::as_json).collect();
@@ -252,7 +269,7 @@ pub(super) fn show_expert(settings: &Settings, name: &str, json: bool) -> Result
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
     let checked = bindings_of(&library, &installed.folder(), package);
-    let readiness = describe_readiness(settings, &checked, package);
+    let readiness = describe_readiness(loaded, &checked, package);
     say(&format!("{readiness} (`respool expert validate {name}` also asks the servers of its tools)"));
     say_piece(&describe_abilities(package));
     list_hooks(settings, package).iter().for_each(|hook| say(&hook.describe()));

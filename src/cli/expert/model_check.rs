@@ -1,15 +1,19 @@
-//! The part of `respool expert validate NAME` that asks the upstreams whether they serve the expert's model.
+//! Asks the upstreams whether they serve the models of experts, for `respool expert validate NAME` and the
+//! log of `serve`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
 use super::run::NO_MODEL;
 use crate::cli::failure::Failure;
-use crate::cli::reachability::ask_all;
+use crate::cli::reachability::{Reachability, ask_all};
 use crate::cli::upstreams::ServedUpstreams;
-use crate::config::Loaded;
+use crate::config::{Loaded, Settings};
+use crate::expert::ExpertConfig;
 use crate::openexperts::suggest_nearest;
+use crate::upstream::Fleet;
 
 /// How long a server has to list its models.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
@@ -26,29 +30,48 @@ pub(super) struct ModelCheck {
 /// Asks the upstreams for their models, and looks for the one that an expert uses.
 pub(super) async fn check_model(loaded: &Loaded, expert: &str) -> Result<ModelCheck, Failure> {
     let settings = &loaded.settings;
-    let own = settings.experts.settings_of(expert);
-    let Some(model) = own.model.filter(|_| settings.experts.model.is_some()) else {
+    if settings.experts.model.is_none() {
         return Ok(ModelCheck { problem: Some(NO_MODEL.to_owned()), ..ModelCheck::default() });
-    };
+    }
     let abort = CancellationToken::new();
     let upstreams = ServedUpstreams::open(settings, &abort).await.map_err(|found| loaded.problems(found))?;
-    let mut found = ask_all(&upstreams.fleet, ANSWER_WITHIN).await;
+    let found = ask_all(&upstreams.fleet, ANSWER_WITHIN).await;
     abort.cancel();
-    if let Some(upstream) = &own.upstream {
-        found.retain(|one| one.name == *upstream);
+    Ok(find_model(settings, &settings.experts.settings_of(expert), &found))
+}
+
+/// Logs the models of experts that no upstream lists.
+pub(in crate::cli) async fn warn_of_lost_models(settings: &Settings, fleet: &Fleet) {
+    let experts = &settings.experts;
+    if experts.model.is_none() {
+        return;
     }
+    let found = ask_all(fleet, ANSWER_WITHIN).await;
+    let own = experts.by_name.keys().map(|name| experts.settings_of(name));
+    let all = std::iter::once(experts.settings_of("")).chain(own);
+    let lost: BTreeSet<String> = all.filter_map(|own| find_model(settings, &own, &found).problem).collect();
+    for problem in lost {
+        tracing::warn!(target: "respool::expert", "the work of experts will fail: {problem}");
+    }
+}
+
+/// Looks for the model of an expert among those that the upstreams list.
+fn find_model(settings: &Settings, own: &ExpertConfig, found: &[Reachability]) -> ModelCheck {
+    let is_asked = |one: &&Reachability| own.upstream.as_ref().is_none_or(|name| one.name == *name);
+    let found: Vec<&Reachability> = found.iter().filter(is_asked).collect();
     let silent = found.iter().filter_map(|one| Some((&one.name, one.problem.as_ref()?)));
     let warnings: Vec<String> = silent
         .map(|(name, problem)| format!("the models of the upstream `{name}` are not known: {problem}"))
         .collect();
     let listed: Vec<&str> = found.iter().flat_map(|one| &one.models).map(|model| model.id.as_str()).collect();
-    if !warnings.is_empty() || listed.is_empty() || listed.contains(&settings.relay.target(&model)) {
-        return Ok(ModelCheck { problem: None, warnings });
+    let model = own.model.as_deref().unwrap_or_default();
+    if !warnings.is_empty() || listed.is_empty() || listed.contains(&settings.relay.target(model)) {
+        return ModelCheck { problem: None, warnings };
     }
-    let near = suggest_nearest(&model, listed.iter().copied());
+    let near = suggest_nearest(model, listed.iter().copied());
     let problem = format!(
         "no upstream lists the model {model:?}: {near}correct `model` in [experts]. Available models: {}",
         listed.join(", ")
     );
-    Ok(ModelCheck { problem: Some(problem), warnings })
+    ModelCheck { problem: Some(problem), warnings }
 }

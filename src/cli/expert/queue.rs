@@ -14,10 +14,11 @@ use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use crate::config::Loaded;
 use crate::expert::{
-    Invocation, Retried, drop_task, message_json, open_tasks, read_message, read_outbox, retry_task,
+    Invocation, MARKED_DONE, Retried, drop_task, message_json, open_tasks, read_message, read_outbox,
+    retry_task,
 };
 use crate::openexperts::visible;
-use crate::store::{EntryRow, EntryState, MessageFilter, MessageRow, Store};
+use crate::store::{ApprovalState, EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
 /// The most entries that are listed.
 const MOST: usize = 1_000;
@@ -91,49 +92,86 @@ fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Fai
     new_runtime()?.block_on(async { work(Store::open(&config.settings.store)?).await })
 }
 
+/// An invocation in the list.
+struct Listed {
+    row: EntryRow,
+    /// The invocation that it waits for.
+    behind: Option<String>,
+    /// Why its expert does not begin it.
+    not_ready: Option<String>,
+    /// The request for approval that it waits for.
+    approval: Option<String>,
+}
+
+impl Listed {
+    fn json(&self) -> Value {
+        let mut entry = entry_json(&self.row);
+        entry["behind"] = self.behind.clone().into();
+        entry["not_ready"] = self.not_ready.clone().into();
+        entry["approval"] = self.approval.clone().into();
+        entry["retry"] = is_replayable(&self.row).then(|| retry_command(&self.row.id)).into();
+        entry
+    }
+
+    /// Returns the invocation, and below it why it waits and the commands to enter.
+    fn lines(&self) -> Vec<String> {
+        let Self { row, behind, not_ready, approval } = self;
+        let mut lines = vec![entry_line(row)];
+        let mut add = |text: String| lines.push(format!("    {text}"));
+        row.note.iter().for_each(|note| add(visible(note)));
+        behind.iter().for_each(|before| add(format!("behind {before}")));
+        not_ready.iter().for_each(|why| add(format!("{} is not ready: {why}", row.queue)));
+        for id in approval {
+            add(format!("decide: respool expert approvals show {id}, then approve {id} or reject {id}"));
+        }
+        if is_replayable(row) {
+            add(format!("try it again: {}", retry_command(&row.id)));
+            add(format!("drop it: respool expert cancel {}", row.id));
+        }
+        lines
+    }
+}
+
 /// Lists the invocations that are at work, wait for a person, or wait for their turn, each with the one it
 /// waits for. Those that failed or were escalated are among them until a person has looked after them.
 pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
     with_store(config, async |store| {
-        let mut rows = Vec::new();
-        for state in [EntryState::Claimed, EntryState::Held] {
-            rows.extend(store.entries(expert, state, MOST).await?.into_iter().map(|row| (row, None)));
-        }
-        rows.extend(open_tasks(&store, expert, MOST).await?.into_iter().map(|task| (task.row, None)));
-        for row in store.entries(expert, EntryState::Waiting, MOST).await? {
+        let mut rows = store.entries(expert, EntryState::Claimed, MOST).await?;
+        rows.extend(store.entries(expert, EntryState::Held, MOST).await?);
+        rows.extend(open_tasks(&store, expert, MOST).await?.into_iter().map(|task| task.row));
+        rows.extend(store.entries(expert, EntryState::Waiting, MOST).await?);
+        let waiting = rows.iter().filter(|row| row.state == EntryState::Waiting);
+        let experts: BTreeSet<&str> = waiting.map(|row| row.queue.as_str()).collect();
+        let problems: BTreeMap<String, String> = experts
+            .into_iter()
+            .filter_map(|name| Some((name.to_owned(), find_problem(config, name)?)))
+            .collect();
+        let asked = store.approvals(ApprovalState::Waiting, MOST).await?;
+        let mut listed = Vec::new();
+        for row in rows {
+            let is_waiting = row.state == EntryState::Waiting;
             let before = if row.is_blocked { store.entry_before(&row.id).await? } else { None };
-            rows.push((row, before.map(|before| before.id)));
-        }
-        let experts: BTreeSet<&str> = rows.iter().map(|(row, _)| row.queue.as_str()).collect();
-        let problems = experts.into_iter().filter_map(|name| {
-            find_problem(&config.settings, name).map(|problem| (name.to_owned(), problem))
-        });
-        let problems: BTreeMap<String, String> = problems.collect();
-        let problem_of =
-            |row: &EntryRow| problems.get(&row.queue).filter(|_| row.state == EntryState::Waiting);
-        let json = |(row, before): &(EntryRow, Option<String>)| {
-            let mut entry = entry_json(row);
-            entry["behind"] = before.clone().into();
-            entry["not_ready"] = problem_of(row).cloned().into();
-            entry["retry"] = retry_command(row).into();
-            entry
-        };
-        let line = |(row, before): &(EntryRow, Option<String>)| {
-            let behind = before.as_ref().map(|before| format!("  behind {before}")).unwrap_or_default();
-            let problem = problem_of(row).map(|why| format!("  {} is not ready: {why}", row.queue));
-            let retry = retry_command(row).map(|command| {
-                format!("  try it again: {command}; drop it: respool expert cancel {}", row.id)
+            let asks = asked.iter().find(|asked| row.run.as_ref() == Some(&asked.run));
+            listed.push(Listed {
+                behind: before.filter(|_| is_waiting).map(|before| before.id),
+                not_ready: problems.get(&row.queue).filter(|_| is_waiting).cloned(),
+                approval: asks.map(|asked| asked.id.clone()),
+                row,
             });
-            format!("{}{behind}{}{}", entry_line(row), problem.unwrap_or_default(), retry.unwrap_or_default())
-        };
-        arguments.print_rows(rows, INVOCATIONS, |(row, _)| row.accepted, json, line);
+        }
+        arguments.print_blocks(listed, INVOCATIONS, |one| one.row.accepted, Listed::json, Listed::lines);
         Ok(())
     })
 }
 
+/// Returns true for an invocation that failed or was escalated.
+fn is_replayable(row: &EntryRow) -> bool {
+    EntryState::REPLAYABLE.contains(&row.state)
+}
+
 /// Returns the command that has an invocation tried again that failed or was escalated.
-fn retry_command(row: &EntryRow) -> Option<String> {
-    EntryState::REPLAYABLE.contains(&row.state).then(|| format!("respool expert retry {}", row.id))
+fn retry_command(id: &str) -> String {
+    format!("respool expert retry {id}")
 }
 
 /// Queues an invocation again that failed or was escalated, and says what is not done again.
@@ -161,16 +199,23 @@ fn entry_json(row: &EntryRow) -> Value {
         "ended": row.ended.map(clock::format_time)})
 }
 
-/// Ends an invocation, and its run where it has one. One that failed or was escalated is dropped.
-pub(super) fn cancel_invocation(config: &Loaded, id: &str) -> Result<(), Failure> {
+/// Ends invocations, and their runs where they have one. One that failed or was escalated is dropped. Each is
+/// tried, also after one that cannot be ended.
+pub(super) fn cancel_invocations(config: &Loaded, ids: &[String]) -> Result<(), Failure> {
     with_store(config, async |store| {
-        say(&end_invocation(&store, id).await?);
-        Ok(())
+        let mut problems = Vec::new();
+        for id in ids {
+            match end_invocation(&store, id).await {
+                Ok(done) => say(&done),
+                Err(problem) => problems.push(problem.to_string()),
+            }
+        }
+        if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
     })
 }
 
 async fn end_invocation(store: &Store, id: &str) -> Result<String, Failure> {
-    let is_over = store.entry(id).await?.is_some_and(|row| EntryState::REPLAYABLE.contains(&row.state));
+    let is_over = store.entry(id).await?.is_some_and(|row| is_replayable(&row));
     if is_over && drop_task(store, id).await? {
         return Ok(format!("{id} is dropped: it needs you no longer"));
     }
@@ -205,9 +250,8 @@ async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
 
 fn entry_line(row: &EntryRow) -> String {
     let process = Invocation::read(&row.payload).map(|invocation| invocation.process).unwrap_or_default();
-    let note = row.note.as_ref().map(|note| format!("  {}", visible(note))).unwrap_or_default();
     format!(
-        "{}  {}  {:<11}  attempt {}  {} {}{note}",
+        "{}  {}  {:<11}  attempt {}  {} {}",
         row.id,
         clock::format_time(row.accepted),
         row.state.as_str(),
@@ -226,20 +270,28 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
         DeadLettersCommand::List { expert, arguments } => {
             let rows = store.entries(expert.as_deref(), EntryState::DeadLetter, MOST).await?;
             let noun = Noun("dead letter", "dead letters");
-            arguments.print_rows(rows, noun, |row| row.accepted, entry_json, entry_line);
+            let lines = |row: &EntryRow| {
+                let note = row.note.iter().map(|note| format!("    {}", visible(note)));
+                std::iter::once(entry_line(row)).chain(note).collect()
+            };
+            arguments.print_blocks(rows, noun, |row| row.accepted, entry_json, lines);
             Ok(())
         }
         DeadLettersCommand::Show { id } => {
             let row = store.entry(&id).await?;
             let row = row.filter(|row| row.state == EntryState::DeadLetter).ok_or_else(|| no_letter(&id))?;
-            let invocation: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+            let mut invocation: Value = serde_json::from_str(&row.payload).unwrap_or_default();
+            if let Some(asked) = invocation["asked"].as_u64() {
+                invocation["asked"] = clock::format_time(asked).into();
+            }
             let mut shown = entry_json(&row);
             shown["invocation"] = invocation;
             say(&format!("{shown:#}"));
             Ok(())
         }
         DeadLettersCommand::Remove { id } => {
-            if !store.drop_dead_letter(&id).await? {
+            let is_letter = store.entry(&id).await?.is_some_and(|row| row.state == EntryState::DeadLetter);
+            if !is_letter || !drop_task(&store, &id).await? {
                 return Err(no_letter(&id));
             }
             say(&format!("{id} is removed"));
@@ -289,7 +341,7 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
             Ok(())
         }
         OutboxCommand::Done { id } => {
-            if store.message_delivered(&id, clock::now()).await? {
+            if store.end_message(&id, clock::now(), Some(MARKED_DONE)).await? {
                 say(&format!("{id} is done"));
                 return Ok(());
             }

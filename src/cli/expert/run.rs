@@ -135,6 +135,7 @@ async fn run_dry(
     let copy = tempfile::tempdir().map_err(|error| format!("no copy of the state can be made: {error}"))?;
     copy_state(&state, copy.path()).map_err(|error| format!("no copy of the state can be made: {error}"))?;
     let (expert, process) = (wanted.expert, wanted.process);
+    say_problems(experts, &expert, "no call of this tool is made");
     let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
     let report = run.run_dry(experts).await?;
     say(&format!("{report:#}"));
@@ -167,17 +168,16 @@ async fn queue_and_execute(
     ended
 }
 
-async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
-    if let Some(expert) = experts.get(expert) {
-        for problem in experts.problems(&expert) {
-            let tool = if problem.tool.is_empty() { String::new() } else { format!("{}: ", problem.tool) };
-            say_on_stderr(&format!(
-                "{} is not ready, so the process waits: {tool}{}",
-                expert.name(),
-                problem.text
-            ));
-        }
+/// Says what keeps an expert from being ready, and what follows from it.
+fn say_problems(experts: &Experts, name: &str, consequence: &str) {
+    let problems = experts.get(name).map(|expert| experts.problems(&expert)).unwrap_or_default();
+    for problem in problems {
+        say_on_stderr(&format!("{name} is not ready, so {consequence}: {problem}"));
     }
+}
+
+async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
+    say_problems(experts, expert, "the process waits");
     let mut note = None;
     loop {
         let entry = store.entry(id).await?;

@@ -86,6 +86,11 @@ impl Updater<'_> {
         }
         say(&format!("{name} {old} → {new}"));
         plan.changed.iter().for_each(|line| say(&format!("  {}", visible(line))));
+        let by_hand: Vec<String> = plan.local_changes.iter().flatten().map(|line| visible(line)).collect();
+        if !by_hand.is_empty() {
+            say("Changed by hand, and lost with this update:");
+            by_hand.iter().for_each(|line| say(&format!("  {line}")));
+        }
         let cautions = plan.cautions();
         if !cautions.is_empty() && !self.consent.force {
             let why = cautions.join("; ");

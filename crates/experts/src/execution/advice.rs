@@ -13,7 +13,7 @@ use wire::ErrorCode;
 /// The most characters of a recommendation.
 const LONGEST: usize = 2_000;
 /// Stands in for a recommendation that the agent could not give.
-const WITHOUT_ADVICE: &str = "Correct the cause, then try it again as `try_again` says: what took effect before (`done`, if there is any) is not done again. Firing the trigger would do all of it.";
+const WITHOUT_ADVICE: &str = "Correct the cause, then have it tried again: what took effect before is not done again. Firing the trigger would do all of it.";
 
 /// How a process has failed for good.
 #[derive(Clone, Copy)]

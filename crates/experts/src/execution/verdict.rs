@@ -7,6 +7,9 @@ use agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
 use openexperts::{Delivery, Execution, Format, OnFailure, Parameter, SlaBreach, outputs};
 use store::EntryEnd;
 
+/// The most characters of a text in the reason of a failure.
+const LONGEST_TEXT: usize = 500;
+
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Verdict {
@@ -72,15 +75,15 @@ pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
         (Some(ESCALATE), _) => Verdict::Escalated(arguments),
         (Some(FAIL), _) => failed(text("reason"), true),
         (_, Some(limit)) => failed(format!("it met its limit {}", limit.as_words()), true),
+        (_, None) if declared.is_empty() => {
+            Verdict::Done(Results { summary: outcome.content.clone(), ..Results::default() })
+        }
+        // A refusal must not pass for a result.
         (_, None) => {
-            let problems = if declared.is_empty() {
-                Vec::new()
-            } else {
-                vec![format!(
-                    "the process ended with a text alone: its outputs are missing, because {FINISH} was not called"
-                )]
-            };
-            Verdict::Done(Results { summary: outcome.content.clone(), outputs: Map::new(), problems })
+            let text: String = outcome.content.chars().take(LONGEST_TEXT).collect();
+            let what =
+                format!("it ended with a text and without {FINISH}, so its outputs are missing: {text}");
+            failed(what, true)
         }
     }
 }
@@ -259,16 +262,17 @@ mod tests {
             panic!("done")
         };
         assert_eq!((wrong.outputs.len(), wrong.problems.len()), (0, 1));
-        let Verdict::Done(text) =
-            judge_end(&Outcome { content: "text".into(), ..Outcome::default() }, &declared())
-        else {
-            panic!("done")
+        // Regression: "I cannot do this." was delivered as the result.
+        let refusal = Outcome { content: "I cannot.".into(), ..Outcome::default() };
+        let Verdict::Failed { reason, may_retry: true } = judge_end(&refusal, &declared()) else {
+            panic!("it has no outputs")
         };
-        assert_eq!(
-            (text.summary.as_str(), text.problems.len()),
-            ("text", 1),
-            "a text alone is a narrative with a note"
+        assert!(
+            reason.ends_with("without finish_process, so its outputs are missing: I cannot."),
+            "{reason}"
         );
+        let narrative = Results { summary: "I cannot.".into(), ..Results::default() };
+        assert_eq!(judge_end(&refusal, &[]), Verdict::Done(narrative));
         let check = |outcome: &Outcome, expected: bool| {
             let Verdict::Failed { may_retry, .. } = judge_end(outcome, &declared()) else {
                 panic!("{outcome:?}")

@@ -7,7 +7,7 @@ const MAILS: &str = "send {\"messages\": [{\"id\": …, \"from\": …, \"subject
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PayloadError {
     /// The body is not JSON; the reason follows.
-    #[error("the body is not JSON: {0}")]
+    #[error("the body is not JSON ({0}): send an object, such as {{\"order_id\": 7}}")]
     NotJson(String),
     /// The payload is a text, a number, a switch or null.
     #[error("the payload is neither a JSON object nor a list: send one")]

@@ -15,7 +15,7 @@ use super::waterfall::Bar;
 use super::{format, layout, runs};
 use crate::app::App;
 use agent::{ApprovalRequest, DecideError, Decision, RequestedCall, report};
-use experts::{OpenTask, drop_task, event_of_run, message_json, open_tasks, retry_task};
+use experts::{Invocation, OpenTask, drop_task, event_of_run, message_json, open_tasks, retry_task};
 use serde_json::Value;
 use store::ApprovalRow;
 use wire::visible::make_visible;
@@ -102,9 +102,12 @@ struct Evidence {
     steps: Vec<Bar>,
 }
 
-/// Shows the event that a run is for.
+/// Shows the event that a run is for, or the message that it answers.
 fn event_part(event: &Value) -> Markup {
     let text = |name: &str| make_visible(event[name].as_str().unwrap_or_default());
+    if event["asked"].is_string() {
+        return html! { h3 { "What was asked" } pre { (text("asked")) } };
+    }
     let has_inputs = event["mapped_inputs"].as_object().is_some_and(|inputs| !inputs.is_empty());
     html! {
         h3 { "What it is for" }
@@ -170,7 +173,8 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
     html! {
         section class="card" {
             h3 { (row.queue) " " span class="badge" { (row.state.as_str().replace('_', " ")) } }
-            p { code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
+            p { @if let Ok(invocation) = Invocation::read(&row.payload) { "Process " code { (make_visible(&invocation.process)) } ", invocation " }
+                code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
                 @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
             p { (make_visible(reason)) }
             @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (make_visible(advice)) } }

@@ -20,7 +20,7 @@ use tokio::process::{Child, ChildStderr};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use super::super::config::McpConfig;
+use super::super::config::{McpConfig, hint_of_arguments};
 use super::super::environment::Passing;
 use super::super::process::{Group, new_command};
 use super::super::programs::{Started, leads_to_writable};
@@ -229,7 +229,10 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
             ErrorKind::PermissionDenied => format!(
                 "{program} cannot be started: {error}; run `chmod +x {program}`, or name its interpreter in `command` and it in `args`"
             ),
-            _ => format!("{program} cannot be started: {error}"),
+            _ => {
+                let todo = hint_of_arguments(program).map(|todo| format!("; {todo}")).unwrap_or_default();
+                format!("{program} cannot be started: {error}{todo}")
+            }
         },
         is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
     };
