@@ -53,7 +53,11 @@ impl ModelDirectory for RelayedModels {
 fn explain_problem(name: &str, problem: NoModelList) -> String {
     match problem {
         NoModelList::Unreachable(error) => error.error.message,
-        NoModelList::KeyRefused(..) | NoModelList::KeyMissing(..) => format!(
+        NoModelList::KeyRefused(..) => format!(
+            "`{name}` cannot be used: {problem}. Correct it where it is given: in the environment variable \
+             {VLLM_KEY}, or as `api_key` or `api_key_env` of the [[upstream]] in respool.toml"
+        ),
+        NoModelList::KeyMissing(..) => format!(
             "`{name}` cannot be used: {problem}. Give the key as `api_key` or `api_key_env` of an [[upstream]] \
              with this URL in respool.toml, or in the environment variable {VLLM_KEY}"
         ),

@@ -105,8 +105,11 @@ keys Up
 keys x
 sleep 0.4
 [ -e "$repo/README.md" ] || fail "an arrow approved"
+sleep 5
 keys n
 await "You said no"
+await "tokens in" 2
+screen | grep -F "tokens in" | tail -1 | grep -qE "^[0-4]\." || fail "the time of a turn counts what a question waited for"
 [ -e "$repo/README.md" ] || fail "a denied command ran"
 grep -q "the person who was asked said no" "$dir/log" || fail "the model was not told of the denial"
 ok "a denied command does not run, and the model is told"
@@ -130,6 +133,14 @@ ok "a long change is shown whole on request; instead of consent the model gets a
 
 say "Wait for me."
 await "Run it?" 3
+keys x
+await "That is not an answer: press Enter, then"
+sleep 1.2
+keys y
+await "That is not an answer: press Enter, then" 2
+[ -e "$repo/begun.txt" ] && fail "a letter of a text is an answer"
+keys Enter
+await "Run it?" 4
 keys y
 for _ in $(seq 50); do [ -e "$repo/begun.txt" ] && break; sleep 0.1; done
 pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
@@ -181,6 +192,7 @@ keys C-c
 keys C-c
 await "Ctrl-C again"
 keys C-c
+await "respool chat --continue goes on"
 await "left with 0"
 ok "/undo, /cost, completion, several lines, leaving"
 
@@ -371,8 +383,10 @@ keys Escape
 await "stopped"
 await "❯ typed"
 keys C-c
-say "!echo own \$((40+2)); exit 3"
+say "!printf '\033[31mown\033[0m %s\n' \$((40+2)); exit 3"
 await "exit code 3"
+shows "own 42"
+grep -qF 'u{1b}' <<<"$(screen)" && fail "colours of a command are on the screen as codes"
 say "And now?"
 await "It is forty-two."
 await "tokens in" 6
@@ -386,7 +400,8 @@ await "Read it is."
 await "tokens in" 7
 say "/resume"
 await "Number (Enter keeps this conversation)"
-keys Enter
+keys Escape
+await "no conversation was chosen"
 say "/compact"
 await "summarised: the conversation had about"
 say "Are you there?"

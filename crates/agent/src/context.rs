@@ -46,11 +46,25 @@ pub(super) fn head_and_tail(text: &str, limit: usize) -> (String, usize) {
     if text.len() <= limit {
         return (text.to_owned(), 0);
     }
-    let head = text.floor_char_boundary(limit * 2 / 3);
-    let tail = text.ceil_char_boundary(text.len() - limit / 3);
-    let missing = tail - head;
-    let note = format!("\n[… {missing} of {} bytes left out here …]\n", text.len());
-    (format!("{}{note}{}", &text[..head], &text[tail..]), missing)
+    // A text that was cut before is cut at the same place, and its note names the size that it had.
+    let (before, after, size) = find_note(text).unwrap_or((text, text, text.len()));
+    let head = &before[..before.floor_char_boundary(limit * 2 / 3)];
+    let tail = &after[after.ceil_char_boundary(after.len().saturating_sub(limit / 3))..];
+    let missing = size.saturating_sub(head.len() + tail.len());
+    (format!("{head}{NOTE_START}{missing} of {size}{NOTE_END}{tail}"), missing)
+}
+
+/// The note of what is missing, but for the numbers.
+const NOTE_START: &str = "\n[… ";
+const NOTE_END: &str = " bytes left out here …]\n";
+
+/// Finds the note in a text that was cut: the text before and behind it, and the size of the whole.
+fn find_note(text: &str) -> Option<(&str, &str, usize)> {
+    let (rest, after) = text.rsplit_once(NOTE_END)?;
+    let (before, numbers) = rest.rsplit_once(NOTE_START)?;
+    let (_, size) = numbers.split_once(" of ")?;
+    let size = size.parse().ok().filter(|size| *size > text.len())?;
+    Some((before, after, size))
 }
 
 /// Shrinks the oldest result that can still shrink, at first not those of the last exchange; false when none
@@ -147,6 +161,10 @@ mod tests {
         assert!(cut.contains(&format!("{missing} of {} bytes left out", text.len())));
         assert!(cut.len() < 400 && missing > 9_000);
         assert_eq!(head_and_tail("short", 5), ("short".to_owned(), 0));
+        let (again, missing) = head_and_tail(&cut, 100);
+        assert!(again.contains(&format!("{missing} of {} bytes left out", text.len())), "{again}");
+        assert_eq!(again.matches("left out").count(), 1, "{again}");
+        assert!(again.starts_with("BEGIN") && again.ends_with("END") && again.len() < cut.len(), "{again}");
     }
 
     #[test]

@@ -290,10 +290,10 @@ impl Conversation {
             observer(activity);
         };
         let mut driver = self.new_driver(journal, Arc::new(watch), None, stop.clone());
-        let before = run.weigh_prompt();
+        let before = run.likely_prompt();
         self.go_on(&mut driver, &mut run, EventKind::CompactionStarted).await;
         driver.drive_run(&mut run).await;
-        let after = run.weigh_prompt();
+        let after = run.likely_prompt();
         let is_done = matches!(run.entries().last(), Some(Entry::Summary(_)));
         self.hold_run(run, driver).await;
         let why = why.lock().unwrap_or_else(PoisonError::into_inner).take();

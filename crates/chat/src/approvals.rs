@@ -7,8 +7,8 @@ use std::sync::Arc;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use agent::{ApprovalRequest, Decision, approval_details, operator_name, record_decision};
-use store::{ApprovalRow, ApprovalState, Store};
+use agent::{ApprovalRequest, Decision, OperatorError, approval_details, operator_name, record_decision};
+use store::{ApprovalRow, ApprovalState, Store, StoreError};
 use wire::visible::{make_visible, one_line};
 
 /// The most requests in the list.
@@ -27,6 +27,26 @@ pub(super) enum ApprovalCommand {
     Reject(Option<String>),
 }
 
+/// Why a command about approvals failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ApprovalError {
+    #[error("the store of runs is not open, so no approval can wait in it")]
+    NoStore,
+    #[error("name the approval: {0}; /approvals lists those that wait")]
+    NotNamed(&'static str),
+    #[error("there is no approval {0}; /approvals lists those that wait")]
+    Unknown(String),
+    #[error("the approval {0} was written by another version")]
+    OtherVersion(String),
+    /// The decision cannot be made any more, for this reason.
+    #[error("{0}")]
+    NotDecided(String),
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
 /// Finds the event that a run is for; `None` for a run without one.
 pub type EventOfRun = Arc<dyn Fn(String) -> BoxFuture<'static, Option<Value>> + Send + Sync>;
 
@@ -43,15 +63,14 @@ impl Approvals {
     /// Runs a command and returns its result for the person.
     ///
     /// # Errors
-    /// The reason why it failed, for the person.
-    pub(super) async fn run_command(&self, wanted: ApprovalCommand) -> Result<String, String> {
-        let store =
-            self.store.as_ref().ok_or("the store of runs is not open, so no approval can wait in it")?;
+    /// [`ApprovalError`].
+    pub(super) async fn run_command(&self, wanted: ApprovalCommand) -> Result<String, ApprovalError> {
+        let store = self.store.as_ref().ok_or(ApprovalError::NoStore)?;
         match wanted {
-            ApprovalCommand::Show(None) => list_approvals(store).await,
+            ApprovalCommand::Show(None) => Ok(list_approvals(store).await?),
             ApprovalCommand::Show(Some(id)) => {
                 let row = find_approval(store, &id).await?;
-                let mut shown = approval_details(store, &row).await.map_err(|error| error.0)?;
+                let mut shown = approval_details(store, &row).await?;
                 if let Some(event) = (self.event_of_run)(row.run).await {
                     shown["event"] = event;
                 }
@@ -82,25 +101,25 @@ impl Approvals {
         store: &Store,
         id: &str,
         make: impl FnOnce(&ApprovalRequest, &str) -> Decision,
-    ) -> Result<(), String> {
-        let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await;
-        let by = by.map_err(|error| error.to_string())?;
+    ) -> Result<(), ApprovalError> {
+        let by = operator_name(store, self.operator_key.as_deref(), "terminal chat").await?;
         let row = find_approval(store, id).await?;
         let request = serde_json::from_str(&row.body);
-        let request = request.map_err(|_| format!("the approval {id} was written by another version"))?;
-        record_decision(store, &make(&request, &by)).await.map_err(|error| error.describe_for(id))
+        let request = request.map_err(|_| ApprovalError::OtherVersion(id.to_owned()))?;
+        let recorded = record_decision(store, &make(&request, &by)).await;
+        recorded.map_err(|error| ApprovalError::NotDecided(error.describe_for(id)))
     }
 }
 
 /// Splits the text after a command into the id at its beginning and the rest.
-fn split_id<'a>(text: Option<&'a str>, usage: &str) -> Result<(&'a str, &'a str), String> {
-    let text = text.ok_or_else(|| format!("name the approval: {usage}; /approvals lists those that wait"))?;
+fn split_id<'a>(text: Option<&'a str>, usage: &'static str) -> Result<(&'a str, &'a str), ApprovalError> {
+    let text = text.ok_or(ApprovalError::NotNamed(usage))?;
     let (id, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));
     Ok((id, rest.trim()))
 }
 
-async fn list_approvals(store: &Store) -> Result<String, String> {
-    let rows = store.approvals(ApprovalState::Waiting, MOST).await.map_err(|error| error.0)?;
+async fn list_approvals(store: &Store) -> Result<String, StoreError> {
+    let rows = store.approvals(ApprovalState::Waiting, MOST).await?;
     let line = |row: &ApprovalRow| {
         let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
         let calls = request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments));
@@ -115,9 +134,8 @@ async fn list_approvals(store: &Store) -> Result<String, String> {
     Ok(rows.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
-async fn find_approval(store: &Store, id: &str) -> Result<ApprovalRow, String> {
-    let row = store.approval(id).await.map_err(|error| error.0)?;
-    row.ok_or_else(|| format!("there is no approval {id}; /approvals lists those that wait"))
+async fn find_approval(store: &Store, id: &str) -> Result<ApprovalRow, ApprovalError> {
+    store.approval(id).await?.ok_or_else(|| ApprovalError::Unknown(id.to_owned()))
 }
 
 #[cfg(test)]
@@ -166,6 +184,9 @@ mod tests {
             operator_key: key.map(str::to_owned),
             event_of_run: Arc::new(|run| Box::pin(async move { (run == "run").then(|| "a ticket".into()) })),
         };
+        let refusal = async |by: &Approvals, wanted: ApprovalCommand| {
+            by.run_command(wanted).await.unwrap_err().to_string()
+        };
         let (operator, keyless, guesser) = (with(Some("sk-anna")), with(None), with(Some("sk-mine")));
         let listed = keyless.run_command(ApprovalCommand::Show(None)).await.unwrap();
         assert!(listed.contains("one  expert/desk  crm__move") && !listed.contains('\u{1b}'), "{listed}");
@@ -180,19 +201,17 @@ mod tests {
         for wanted in
             [ApprovalCommand::Approve(Some("one".into())), ApprovalCommand::Reject(Some("one".into()))]
         {
-            assert!(keyless.run_command(wanted.clone()).await.unwrap_err().contains("RESPOOL_OPERATOR_KEY"));
-            assert!(guesser.run_command(wanted.clone()).await.unwrap_err().contains("no operator is known"));
+            assert!(refusal(&keyless, wanted.clone()).await.contains("RESPOOL_OPERATOR_KEY"));
+            assert!(refusal(&guesser, wanted).await.contains("no operator is known"));
         }
         let digest = "6cb9b97054a7581b061237873eaaf81333879847f2769ca5d6b9b59b9618a213".to_owned();
         store.set_operators(vec![OperatorKey { digest, name: "anna".into() }]).await.unwrap();
-        let refused = guesser.run_command(ApprovalCommand::Approve(Some("one".into()))).await.unwrap_err();
+        let refused = refusal(&guesser, ApprovalCommand::Approve(Some("one".into()))).await;
         assert!(refused.contains("is not one of the operators' keys"), "{refused}");
-        assert!(
-            operator.run_command(ApprovalCommand::Approve(None)).await.unwrap_err().contains("/approve ID")
-        );
+        assert!(refusal(&operator, ApprovalCommand::Approve(None)).await.contains("/approve ID"));
         operator.run_command(ApprovalCommand::Approve(Some("one".into()))).await.unwrap();
         operator.run_command(ApprovalCommand::Reject(Some("two  not now".into()))).await.unwrap();
-        let again = operator.run_command(ApprovalCommand::Reject(Some("one".into()))).await.unwrap_err();
+        let again = refusal(&operator, ApprovalCommand::Reject(Some("one".into()))).await;
         assert!(again.contains("the approval one is over"), "{again}");
         let decision = async |id: &str| -> Decision {
             serde_json::from_str(&store.approval(id).await.unwrap().unwrap().decision.unwrap()).unwrap()
@@ -200,13 +219,8 @@ mod tests {
         let (one, two) = (decision("one").await, decision("two").await);
         assert_eq!((one.approved, one.by.as_str()), (vec!["c1".to_owned()], "anna, terminal chat"));
         assert_eq!((two.approved.len(), two.comment.as_deref()), (0, Some("not now")));
-        assert!(
-            operator
-                .run_command(ApprovalCommand::Approve(Some("other".into())))
-                .await
-                .unwrap_err()
-                .contains("there is no")
-        );
+        let unknown = refusal(&operator, ApprovalCommand::Approve(Some("other".into()))).await;
+        assert!(unknown.contains("there is no"), "{unknown}");
         assert_eq!(
             operator.run_command(ApprovalCommand::Show(None)).await.unwrap(),
             "nothing waits for consent"

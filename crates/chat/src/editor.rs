@@ -102,10 +102,15 @@ fn key_config() -> Builder {
     Config::builder().keyseq_timeout(Some(ESC_ALONE))
 }
 
-/// Reads one line after this prompt. Blocks.
+/// Reads one line after this prompt; Esc is an interrupt. Blocks.
 pub(super) fn read_line(prompt: &str) -> Input {
     let editor = DefaultEditor::with_config(key_config().build());
-    match editor.and_then(|mut editor| editor.readline(prompt)) {
+    let read = editor.and_then(|mut editor| {
+        let escape = KeyEvent(KeyCode::Esc, Modifiers::NONE);
+        editor.bind_sequence(escape, EventHandler::Simple(Cmd::Interrupt));
+        editor.readline(prompt)
+    });
+    match read {
         Ok(text) => Input::Text { line: text.clone(), text },
         Err(ReadlineError::Interrupted) => Input::Interrupt,
         Err(_) => Input::End,

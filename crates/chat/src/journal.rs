@@ -72,6 +72,23 @@ pub(super) struct Undone {
     pub(super) lost: Vec<PathBuf>,
 }
 
+/// Why a turn was not undone.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotUndone {
+    #[error("no file change can be undone")]
+    NoChange,
+    /// These files are others now.
+    #[error("nothing was undone: {} changed since then", .0.join(", "))]
+    Changed(Vec<String>),
+    /// A file cannot be written; those before it are restored.
+    #[error("{file} cannot be restored: {error}; restored before it: {}", list_names(.restored))]
+    Unwritable { file: String, error: io::Error, restored: Vec<String> },
+}
+
+fn list_names(names: &[String]) -> String {
+    if names.is_empty() { "nothing".to_owned() } else { names.join(", ") }
+}
+
 impl Journal {
     /// Returns a journal between the chat and these tools. `root`: the workspace of the tools.
     pub(super) fn new(inner: Arc<dyn Tools>, root: PathBuf) -> Self {
@@ -97,12 +114,12 @@ impl Journal {
     /// Restores the files that the last turn with changes changed: all of them, or none.
     ///
     /// # Errors
-    /// The reason why nothing was undone, for the person.
-    pub(super) fn undo_turn(&self) -> Result<Undone, String> {
+    /// [`NotUndone`].
+    pub(super) fn undo_turn(&self) -> Result<Undone, NotUndone> {
         let mut turns = self.lock_turns();
         turns.retain(|turn| !turn.files.is_empty() || !turn.lost.is_empty());
         let Some(turn) = turns.last() else {
-            return Err("no file change can be undone".into());
+            return Err(NotUndone::NoChange);
         };
         let same = |path: &Path, change: &Change| match (look_at_file(path), &change.after) {
             (FileState::File(now), Some(after)) => now == *after,
@@ -113,23 +130,15 @@ impl Journal {
         let changed: Vec<String> =
             changed.map(|(path, _)| self.display_name(path).display().to_string()).collect();
         if !changed.is_empty() {
-            return Err(format!("nothing was undone: {} changed since then", changed.join(", ")));
+            return Err(NotUndone::Changed(changed));
         }
         let mut undone = Undone { commands: turn.commands, ..Undone::default() };
         undone.lost = turn.lost.iter().map(|path| self.display_name(path)).collect();
         for (path, change) in &turn.files {
             put_back(path, change.before.as_deref()).map_err(|error| {
-                let done: Vec<String> = undone
-                    .files
-                    .iter()
-                    .chain(&undone.removed)
-                    .map(|path| path.display().to_string())
-                    .collect();
-                let done = if done.is_empty() { "nothing".to_owned() } else { done.join(", ") };
-                format!(
-                    "{} cannot be restored: {error}; restored before it: {done}",
-                    self.display_name(path).display()
-                )
+                let restored = undone.files.iter().chain(&undone.removed);
+                let restored = restored.map(|path| path.display().to_string()).collect();
+                NotUndone::Unwritable { file: self.display_name(path).display().to_string(), error, restored }
             })?;
             let list = if change.before.is_some() { &mut undone.files } else { &mut undone.removed };
             list.push(self.display_name(path));
@@ -414,7 +423,7 @@ mod tests {
         assert_eq!((undone.commands, undone.lost), (1, vec![]));
         assert_eq!(journal.changes(), [], "nothing differs any more");
         assert_eq!((read(&journal, "a.txt").as_deref(), read(&journal, "new/b.txt")), (Some("one\n"), None));
-        assert!(journal.undo_turn().unwrap_err().contains("no file change"));
+        assert!(journal.undo_turn().unwrap_err().to_string().contains("no file change"));
     }
 
     #[tokio::test]
@@ -426,7 +435,7 @@ mod tests {
             .await
             .unwrap();
         std::fs::write(journal.root.join("a.txt"), "mine\n").unwrap();
-        let why = journal.undo_turn().unwrap_err();
+        let why = journal.undo_turn().unwrap_err().to_string();
         assert!(why.contains("a.txt changed since") && !why.contains("b.txt"), "{why}");
         assert_eq!(
             (read(&journal, "a.txt").unwrap(), read(&journal, "b.txt").unwrap()),

@@ -167,7 +167,7 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     };
     let done = match prompt {
         Some(prompt) => runtime.block_on(answer_once(&mut session, &prompt)),
-        None => session.talk(runtime, &state_dir),
+        None => session.talk(runtime, &state_dir).inspect(|()| session.show_way_back()),
     };
     runtime.block_on(session.close_conversation());
     runtime.block_on(tools::end_commands());

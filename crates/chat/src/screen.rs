@@ -154,6 +154,8 @@ pub(super) struct Screen {
     is_open: bool,
     /// The time that the person took to decide about the running call.
     asked: Duration,
+    /// The time that they took to decide in this turn.
+    asked_in_turn: Duration,
     /// Whether they stopped the turn instead of answering.
     is_refused: bool,
     /// Whether the call runs a second time, outside the sandbox.
@@ -192,6 +194,7 @@ impl Screen {
             breaks: String::new(),
             is_open: false,
             asked: Duration::ZERO,
+            asked_in_turn: Duration::ZERO,
             is_refused: false,
             is_outside: false,
             previewed: false,
@@ -264,7 +267,12 @@ impl Screen {
     pub(super) fn begin_turn(&mut self) {
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
         self.measure_terminal();
-        self.awaits_summary = false;
+        (self.awaits_summary, self.asked_in_turn) = (false, Duration::ZERO);
+    }
+
+    /// Returns how long questions of this turn waited for the person.
+    pub(super) fn asked_in_turn(&self) -> Duration {
+        self.asked_in_turn
     }
 
     /// Shows what is waited for, until [`Self::end_turn`].
@@ -404,7 +412,7 @@ impl Screen {
         }
         self.end_plain();
         if again {
-            self.write_warning(&format!("{}; asking again", one_line(text, 300)));
+            self.write_warning(&format!("{}; asking again", one_line(text, 300).trim_end_matches('.')));
         }
         self.status = None;
         self.wipe_status();

@@ -1,5 +1,6 @@
 //! One conversation in the terminal: its turns, its `/commands`, and interruptions by the person.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -28,7 +29,7 @@ use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
-use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
+use tools::{Approver, Tools as _, end_commands, plain_text, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
@@ -290,8 +291,10 @@ impl Session {
     async fn run_own(&mut self, command: &str) {
         let (root, ending, began) = (self.root.clone(), self.ending.clone(), Instant::now());
         let screen = &mut self.screen;
-        let ended =
-            run_own_command(command, &root, &ending, |piece| screen.write_text(&make_visible(piece))).await;
+        let ended = run_own_command(command, &root, &ending, |piece| {
+            screen.write_text(&make_visible(&plain_text(piece)));
+        })
+        .await;
         let (code, output) = match ended {
             Ok(ended) => ended,
             Err(error) => return self.show_problem(&format!("the shell cannot be started: {error}")),
@@ -309,7 +312,7 @@ impl Session {
             "{end}{} · the model learns it with your next message",
             format_seconds(began.elapsed())
         ));
-        self.own_outputs.push(describe_own_command(command, code, &output));
+        self.own_outputs.push(describe_own_command(command, code, &plain_text(&output)));
     }
 
     /// Runs a turn and shows how it ended.
@@ -322,7 +325,8 @@ impl Session {
             self.show_problem(&format!("{}{}", why.trim_end_matches('.'), advice.unwrap_or_default()));
         }
         let spent = self.conversation.total_cost().less(&before);
-        self.show_note(&format!("\n{}{}", format_seconds(began.elapsed()), cost_summary(&spent)));
+        let took = began.elapsed().saturating_sub(self.screen.asked_in_turn());
+        self.show_note(&format!("\n{}{}", format_seconds(took), cost_summary(&spent)));
     }
 
     /// Runs one turn and shows its progress.
@@ -364,7 +368,8 @@ impl Session {
         self.keep_typed(&typed, done.is_ok());
         match done {
             Ok((before, after)) => self.show_note(&format!(
-                "summarised: the conversation had about {} tokens, now {}",
+                "summarised{}: the conversation had about {} tokens, now {}",
+                if after < before { "" } else { ", but the summary is not shorter" },
                 format_thousands(before),
                 format_thousands(after)
             )),
@@ -460,7 +465,7 @@ impl Session {
             Command::Undo => self.undo_turn().await,
             Command::Approvals(wanted) => match self.approvals.run_command(wanted).await {
                 Ok(text) => self.show_note(&text),
-                Err(why) => self.show_problem(&why),
+                Err(why) => self.show_problem(&why.to_string()),
             },
             Command::Quit => {}
         }
@@ -607,6 +612,12 @@ impl Session {
         });
         match written {
             Ok(()) => self.show_note(&format!("saved as {}", path.display())),
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                self.show_problem(&format!(
+                    "{} exists, and is not overwritten: name another file",
+                    path.display()
+                ));
+            }
             Err(error) => self.show_problem(&format!("{} was not written: {error}", path.display())),
         }
     }
@@ -614,7 +625,7 @@ impl Session {
     async fn undo_turn(&mut self) {
         let undone = match self.journal.undo_turn() {
             Ok(undone) => undone,
-            Err(why) => return self.show_problem(&why),
+            Err(why) => return self.show_problem(&why.to_string()),
         };
         let names = |paths: &[PathBuf]| {
             paths
@@ -638,6 +649,13 @@ impl Session {
         }
         let note = format!("The person undid your last changes of files; {files}");
         self.conversation.add_note(note).await;
+    }
+
+    /// Says how the conversation can go on.
+    pub(super) fn show_way_back(&mut self) {
+        if !self.ending.is_cancelled() && !self.conversation.entries().is_empty() {
+            self.show_note("respool chat --continue goes on with this conversation");
+        }
     }
 
     /// Closes the conversation after the answer to its question.

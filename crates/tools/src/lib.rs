@@ -36,6 +36,7 @@ pub use contract::{
     ToolSpec, Tools,
 };
 pub use local::{end_commands, named_subject};
+pub use plain::plain_text;
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{

@@ -1,7 +1,7 @@
 //! Tool output as plain text: no terminal escapes, no control characters. Pure.
 
 /// Removes escape sequences and control characters; a lone carriage return ends a line, as on a terminal.
-pub(super) fn plain_text(text: &str) -> String {
+pub fn plain_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {

@@ -1041,6 +1041,8 @@ fn a_person_may_have_the_conversation_summarised() {
     assert_eq!((sim.run.open_outcome(), sim.outcome().content.as_str()), (None, "Two."));
     assert_eq!(sim.run.entries()[1..], [Entry::Summary("In short: two.".into())]);
     assert_eq!(sim.run.compactable(), None);
+    let likely = sim.run.clone().likely_prompt();
+    assert!(likely < sim.run.clone().weigh_prompt(), "{likely} has a margin");
     sim.after(0, more("Go on."));
     assert!(sim.last_words().ends_with("In short: two.\n\nGo on."), "{}", sim.last_words());
     // Without a summary everything stays, and the conversation goes on.

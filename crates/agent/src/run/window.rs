@@ -24,6 +24,12 @@ impl Run {
         self.model.weights.weigh(&messages, &tools, self.model.sizes.is_harmony)
     }
 
+    /// Returns the tokens of the next prompt without a margin, as the server has counted earlier ones.
+    pub(crate) fn likely_prompt(&mut self) -> u64 {
+        self.weigh_prompt();
+        self.model.weights.lower_bound()
+    }
+
     /// The part of the window that is left after the reply and the reserve. Of a tiny window they take no
     /// more than half.
     pub(super) fn room(&self) -> u64 {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::super::approval::Asking;
 use super::super::editor::{Input, read_line};
@@ -32,6 +32,9 @@ pub(crate) enum Answer {
     /// Stop the whole turn.
     Stop,
 }
+
+/// The least time between two hints at one question.
+const HINT_PAUSE: Duration = Duration::from_secs(1);
 
 /// A key that means something to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +71,7 @@ impl Screen {
         let has_always = asking.always.question_text().is_some();
         // Letters of a text are no answers until Enter ends it.
         let mut is_text = false;
+        let mut hinted = began;
         let answer = loop {
             if !is_text {
                 self.write_text(&question);
@@ -84,8 +88,13 @@ impl Screen {
                     }
                 }
                 Key::Other { is_line } => {
-                    if !is_text {
-                        self.write_line(&self.paint.yellow(&answer_hint(has_always, is_line)));
+                    // Again for a further key, which else would have no visible effect.
+                    let is_again = is_text && !is_line && hinted.elapsed() >= HINT_PAUSE;
+                    if !is_text || is_again {
+                        let hint = wrap_text(&answer_hint(has_always, is_line), self.width);
+                        let start = if is_again { "" } else { "\n" };
+                        self.write_line(&format!("{start}{}", self.paint.yellow(&hint)));
+                        hinted = Instant::now();
                     }
                     is_text = !is_line;
                 }
@@ -97,6 +106,7 @@ impl Screen {
             }
         };
         self.asked += began.elapsed();
+        self.asked_in_turn += began.elapsed();
         self.is_refused = matches!(answer, Answer::Stop);
         self.is_outside = asking.kind == QuestionKind::OutsideSandbox && answer == Answer::Yes;
         if let Some(what) = what {
@@ -230,8 +240,8 @@ async fn read_words() -> Option<Answer> {
 /// Says how to answer after another key or a text.
 fn answer_hint(has_always: bool, is_line: bool) -> String {
     let keys = if has_always { "y, n, a or t" } else { "y, n or t" };
-    let first = if is_line { "" } else { "press Enter, then " };
-    format!("\n  That is not an answer: {first}answer {keys}; Esc stops the turn.")
+    let first = if is_line { "answer" } else { "press Enter, then" };
+    format!("  That is not an answer: {first} {keys}; Esc stops the turn.")
 }
 
 /// Waits for an answer. `is_text`: only Enter and the keys that stop have a meaning.
@@ -245,7 +255,7 @@ fn key_meaning(typed: Option<Typed>, has_always: bool, is_text: bool) -> Option<
     match key {
         Some(CTRL_C | CTRL_D) => Some(Key::Answer(Answer::Stop)),
         Some(CTRL_Z) => Some(Key::Resumed),
-        _ if is_text => is_line.then_some(Key::Other { is_line }),
+        _ if is_text => (is_line || key.is_some()).then_some(Key::Other { is_line }),
         Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
         Some(b'n' | b'N') => Some(Key::Answer(Answer::No)),
         Some(b'a') if has_always => Some(Key::Answer(Answer::Always)),
@@ -391,8 +401,12 @@ mod tests {
         assert_eq!(key_meaning(key(b't'), false, false), Some(Key::Tell));
         assert_eq!(key_meaning(key(b'p'), true, false), Some(Key::Other { is_line: false }));
         for letter in b"lease ynt" {
-            assert_eq!(key_meaning(key(*letter), true, true), None);
+            assert_eq!(key_meaning(key(*letter), true, true), Some(Key::Other { is_line: false }));
         }
+        assert_eq!(key_meaning(Some(Typed { key: None, is_line: false }), true, true), None);
+        assert!(
+            answer_hint(true, false).len() <= 80 && answer_hint(true, false).contains("press Enter, then y,")
+        );
         let enter = Some(Typed { key: Some(b'\n'), is_line: true });
         assert_eq!(key_meaning(enter, true, true), Some(Key::Other { is_line: true }));
         assert_eq!(key_meaning(key(CTRL_Z), true, true), Some(Key::Resumed));
