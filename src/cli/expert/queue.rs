@@ -121,7 +121,7 @@ impl Listed {
         row.note.iter().for_each(|note| add(visible(note)));
         behind.iter().for_each(|before| add(format!("behind {before}")));
         not_ready.iter().for_each(|why| add(format!("{} is not ready: {why}", row.queue)));
-        for id in approval {
+        if let Some(id) = approval {
             add(format!("decide: respool expert approvals show {id}, then approve {id} or reject {id}"));
         }
         if is_replayable(row) {

@@ -224,17 +224,17 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
     // At each start: a command may have made what was not there before.
     let started = Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &config.held);
     let started = started.map_err(|text| Problem { text, is_final: true })?;
-    let cannot = |error: std::io::Error| Problem {
-        text: match error.kind() {
-            ErrorKind::PermissionDenied => format!(
-                "{program} cannot be started: {error}; run `chmod +x {program}`, or name its interpreter in `command` and it in `args`"
-            ),
-            _ => {
-                let todo = hint_of_arguments(program).map(|todo| format!("; {todo}")).unwrap_or_default();
-                format!("{program} cannot be started: {error}{todo}")
-            }
-        },
-        is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
+    let cannot = |error: std::io::Error| {
+        let todo = if error.kind() == ErrorKind::PermissionDenied {
+            Some(format!("run `chmod +x {program}`, or name its interpreter in `command` and it in `args`"))
+        } else {
+            hint_of_arguments(program)
+        };
+        let todo = todo.map(|todo| format!("; {todo}")).unwrap_or_default();
+        Problem {
+            text: format!("{program} cannot be started: {error}{todo}"),
+            is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
+        }
     };
     let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::new("it has no program"))?;
     let mut command = new_command(program, &Passing::default()).map_err(cannot)?;
