@@ -33,6 +33,6 @@ pub use declared::{Declared, Fields, UNDECLARABLE};
 pub use media::{has_media, has_pictures, known_good_request};
 pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort};
 pub use refusal::{find_rule, is_known_refusal};
-pub use row::{Row, describe_rule, row_of};
+pub use row::Row;
 pub use rule::{Consent, Loss, Parameter, Rule, RuleSet, UnknownRule};
-pub use table::rows;
+pub use table::{describe_rule, row_of, rows};

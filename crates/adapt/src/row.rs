@@ -1,7 +1,6 @@
-//! One row of the table of rules, and how rows are found.
+//! One row of the table of rules.
 
 use crate::rule::{Loss, Rule};
-use crate::table::rows;
 
 /// One rule of the table.
 #[derive(Debug)]
@@ -22,17 +21,4 @@ pub struct Row {
     pub said: &'static [(&'static str, &'static str)],
     /// An example: a request that the server refuses, and its replacement.
     pub example: (&'static str, &'static str),
-}
-
-/// The row of a rule; `None` for a single parameter.
-pub fn row_of(rule: &Rule) -> Option<&'static Row> {
-    rows().find(|row| row.rule == *rule)
-}
-
-/// Says what the rule of this name changes, and what that costs, for people.
-pub fn describe_rule(name: &str) -> String {
-    match name.parse::<Rule>().ok().as_ref().and_then(row_of) {
-        Some(row) => format!("{} (lost: {})", row.change, row.lost),
-        None => "one parameter is left out or changed".to_owned(),
-    }
 }

@@ -229,18 +229,10 @@ impl Rule {
         let name = self.name();
         name.starts_with("messages.") || name.starts_with("media.") || *self == Self::ToolNames
     }
-
-    /// The part of the request's meaning that the rule costs.
-    pub fn loss(&self) -> Loss {
-        match self {
-            Self::Parameter(parameter) => parameter.loss(),
-            rule => crate::row_of(rule).map_or(Loss::Lossy, |row| row.loss),
-        }
-    }
 }
 
 impl Parameter {
-    fn loss(&self) -> Loss {
+    pub(crate) fn loss(&self) -> Loss {
         match self {
             Self::Drop(name) if LOSSY_PARAMETERS.contains(&name.as_str()) => Loss::Lossy,
             _ => Loss::Lossless,

@@ -9,6 +9,7 @@ mod messages;
 mod tools;
 
 use crate::row::Row;
+use crate::rule::{Loss, Rule};
 
 const NOTHING: &str = "nothing";
 
@@ -16,4 +17,27 @@ const NOTHING: &str = "nothing";
 /// request counts.
 pub fn rows() -> impl Iterator<Item = &'static Row> {
     [tools::ROWS, messages::ROWS, media::ROWS].into_iter().flatten()
+}
+
+/// The row of a rule; `None` for a single parameter.
+pub fn row_of(rule: &Rule) -> Option<&'static Row> {
+    rows().find(|row| row.rule == *rule)
+}
+
+/// Says what the rule of this name changes, and what that costs, for people.
+pub fn describe_rule(name: &str) -> String {
+    match name.parse::<Rule>().ok().as_ref().and_then(row_of) {
+        Some(row) => format!("{} (lost: {})", row.change, row.lost),
+        None => "one parameter is left out or changed".to_owned(),
+    }
+}
+
+impl Rule {
+    /// The part of the request's meaning that the rule costs.
+    pub fn loss(&self) -> Loss {
+        match self {
+            Self::Parameter(parameter) => parameter.loss(),
+            rule => row_of(rule).map_or(Loss::Lossy, |row| row.loss),
+        }
+    }
 }

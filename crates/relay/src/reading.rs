@@ -162,25 +162,20 @@ impl Relay {
         let profile = self.build_profile(&request, model, modes, &origin);
         let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
-        let content = origin.record.content();
-        content.note_conversation(|| conversation::identify_by_words(&origin.headers, &request));
-        // Before anything is edited.
-        let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools);
-        if let Some(PrefixLoss { place, bytes }) = loss {
-            let known = upstream.models.facts_of(&target_model).bytes_per_1000;
-            let tokens = bytes as u64 * 1_000 / known.unwrap_or(BYTES_PER_1000).max(1);
-            origin.record.record_prefix_loss(format!("{place}: {tokens} tokens are read again"));
+        let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools, &origin);
+        if let Some(loss) = loss {
+            let bytes_per_1000 = upstream.models.facts_of(&target_model).bytes_per_1000;
+            origin.record.record_prefix_loss(describe_prefix_loss(&loss, bytes_per_1000));
         }
-        let response_template = self.config.response_template(&profile.model);
-        let rules = ReplyRules { response_template, ..ReplyRules::from_request(&request, tools, prior) };
-        let wants_raw = modes.tool_parsing == ToolParsing::Raw;
-        let traits = request_traits(&request, profile.route, wants_raw, is_declared);
+        let mut rules = ReplyRules::from_request(&request, tools, prior);
+        rules.response_template = self.config.response_template(&profile.model);
+        let is_raw = modes.tool_parsing == ToolParsing::Raw;
+        let traits = request_traits(&request, profile.route, is_raw, is_declared);
         let target = upstream.server_traits();
         let is_harmony = upstream.models.facts_of(&target_model).is_harmony;
-        let mut known_rules = conversation_rules.rules_for(&upstream, &target_model);
-        if is_harmony && self.config.adapt.media {
-            known_rules = add_media_rules(known_rules, &request);
-        }
+        let drops_media = is_harmony && self.config.adapt.media;
+        let known_rules = conversation_rules.rules_for(&upstream, &target_model);
+        let known_rules = if drops_media { add_media_rules(known_rules, &request) } else { known_rules };
         let how = Adaptation {
             outbound: traits.outbound,
             is_declared,
@@ -213,14 +208,18 @@ impl Relay {
         }
     }
 
-    /// Remembers the request. Returns the rules of its conversation, and what that lost of its prefix.
+    /// Remembers the request before it is edited. Returns the rules of its conversation, and what that lost
+    /// of its prefix.
     fn remember(
         &self,
         body: &Bytes,
         request: &ChatRequest<'_>,
         recent: Option<&Arc<RecentRequest>>,
         tools: &Arc<Tools>,
+        origin: &Origin,
     ) -> (Arc<ConversationRules>, Option<PrefixLoss>) {
+        let content = origin.record.content();
+        content.note_conversation(|| conversation::identify_by_words(&origin.headers, request));
         let rules = recent.and_then(|recent| recent.rules_for(body)).unwrap_or_default();
         let now = std::time::Instant::now();
         let loss = self.recent.remember_request(body, request, recent, tools, &rules, now);
@@ -298,6 +297,11 @@ fn request_traits(
         has_stop: request.object.get("stop").is_some(),
         taken_ids: shared_ids(used_ids(request)),
     }
+}
+
+fn describe_prefix_loss(loss: &PrefixLoss, bytes_per_1000: Option<u64>) -> String {
+    let tokens = loss.bytes as u64 * 1_000 / bytes_per_1000.unwrap_or(BYTES_PER_1000).max(1);
+    format!("{}: {tokens} tokens are read again", loss.place)
 }
 
 /// Shares one empty set among all requests without calls.

@@ -35,6 +35,8 @@ const SERVER_FAILED: &str =
 
 const WRONG_KEY: &str = "The client did not send one of respool's keys. Give it one of `client_keys`, or correct its `apiKey`. For a wrong key, the error has the beginning of its SHA-256: `printf %s KEY | sha256sum` shows that of a key.";
 
+const UNUSABLE: &str = "The model did not write a usable reply, even when asked again. Check its tool parser (docs/dialects.md) and its token limit, and whether the model is large enough for these tools.";
+
 const TOO_LONG: &str = "The conversation is longer than the model's window. Raise --max-model-len of the server, set `context.on_overflow = \"trim\"`, or tell the client the true window.";
 
 /// Returns the code's meaning and remedy, in a sentence or two.
@@ -53,8 +55,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "The queue is full. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
         }
         Some(Code::TruncatedToolCall | Code::UnusableToolCall | Code::UnknownTool | Code::NoAnswer) => {
-            "The model did not write a usable reply, even when asked again. Check its tool parser (docs/dialects.md) and its token limit, \
-             and whether the model is large enough for these tools."
+            UNUSABLE
         }
         Some(Code::UpstreamTimeout | Code::ModelTimeout) => {
             "The model server was too slow. Check its load and its GPU; if such times are normal, raise `timeout` of the upstream."
