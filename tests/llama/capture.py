@@ -9,12 +9,10 @@ import json
 import pathlib
 import subprocess
 import sys
-import time
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from raw_http import exchange, free_port  # noqa: E402
+from raw_http import free_port, record_tool_turn, wait_for_health  # noqa: E402
 
 DIR, OUT = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
 PYTHON = DIR / "venv/bin/python"
@@ -34,20 +32,6 @@ HERMES = {
 SETS = {"hermes": ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", HERMES)}
 
 
-def request(name, stream):
-    parameters = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-    tool = {"type": "function", "function": {"name": "read", "description": "Reads a file.", "parameters": parameters}}
-    body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "max_tokens": 100,
-            "temperature": 0, "stream": stream}
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    if name.startswith("raw-"):
-        body["tool_choice"] = "none"
-    text = json.dumps(body)
-    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}").encode()
-
-
 def record(folder, template, name, text):
     model = DIR / "capture.gguf"
     subprocess.run([PYTHON, HERE / "kit/mkmodel.py", model, text, __file__], check=True)
@@ -57,21 +41,11 @@ def record(folder, template, name, text):
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                               env={"LD_LIBRARY_PATH": str(DIR / "lib")})
     try:
-        for _ in range(600):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-                break
-            except OSError:
-                time.sleep(0.2)
-        for form, stream in [("nonstream", False), ("stream", True)]:
-            sent = request(name, stream)
-            (folder / f"{name}.{form}.resp.http").write_bytes(exchange(port, sent))
-            if not stream:
-                (folder / f"{name}.{form}.req.http").write_bytes(sent)
+        wait_for_health(port)
+        record_tool_turn(port, folder, name, **({"tool_choice": "none"} if name.startswith("raw-") else {}))
     finally:
         server.terminate()
         server.wait()
-    print(folder.name, name, flush=True)
 
 
 for kind, (template, texts) in SETS.items():

@@ -9,12 +9,10 @@ import os
 import pathlib
 import subprocess
 import sys
-import time
-import urllib.request
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from raw_http import exchange, free_port  # noqa: E402
+from raw_http import free_port, record_tool_turn, wait_for_health  # noqa: E402
 
 DIR, OUT = pathlib.Path(sys.argv[1]).resolve(), pathlib.Path(sys.argv[2])
 CALL = '<tool_call>\n{"name": "read", "arguments": {"path": "a"}}\n</tool_call>'
@@ -50,18 +48,6 @@ CODER_TEXTS = {
 SETS = {"qwen25": ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", QWEN25), "qwen3_coder": ("Qwen3.5-4B", CODER_TEXTS)}
 
 
-def request(name, stream):
-    parameters = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-    tool = {"type": "function", "function": {"name": "read", "description": "Reads a file.", "parameters": parameters}}
-    body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "tools": [tool], "max_tokens": 100,
-            "temperature": 0, "stream": stream}
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    text = json.dumps(body)
-    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}").encode()
-
-
 for parser, (template, texts) in SETS.items():
     folder = OUT / f"sglang-0.5.23-{parser}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,19 +57,9 @@ for parser, (template, texts) in SETS.items():
     server = subprocess.Popen([DIR / "sglang-venv/bin/python", HERE / "server.py", DIR, template, str(port)],
                               env={**os.environ, "ANSWERS": str(summary), "PARSER": parser})
     try:
-        for _ in range(300):
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2)
-                break
-            except OSError:
-                time.sleep(0.2)
+        wait_for_health(port)
         for name in texts:
-            for form, stream in [("nonstream", False), ("stream", True)]:
-                sent = request(name, stream)
-                (folder / f"{name}.{form}.resp.http").write_bytes(exchange(port, sent))
-                if not stream:
-                    (folder / f"{name}.{form}.req.http").write_bytes(sent)
-            print(folder.name, name, flush=True)
+            record_tool_turn(port, folder, name)
     finally:
         server.terminate()
         server.wait()

@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 FIXTURES = HERE.parents[1] / "fixtures/vllm"
 sys.path[:0] = [str(HERE / "kit"), str(HERE.parent)]
 import force  # noqa: E402
-from raw_http import exchange, free_port  # noqa: E402
+from raw_http import encode_chat, exchange, free_port  # noqa: E402
 
 KIT_DIR, VERSION = sys.argv[1], os.environ["VERSION"]
 RECORDED = "0.32.0"
@@ -41,12 +41,6 @@ def prepared(file, model, text):
     return body
 
 
-def encoded(body):
-    text = json.dumps(body)
-    return (f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(text)}\r\nconnection: close\r\n\r\n{text}").encode()
-
-
 def record(kind, model, port):
     old, new = FIXTURES / f"v{RECORDED}-{kind}", FIXTURES / f"v{VERSION}-{kind}"
     new.mkdir(exist_ok=True)
@@ -54,10 +48,10 @@ def record(kind, model, port):
     for name, text in texts.items():
         request = f"{name}.nonstream.req.http"
         body = prepared(old / request, model, text)
-        (new / request).write_bytes(encoded(body))
-        (new / f"{name}.nonstream.resp.http").write_bytes(exchange(port, encoded(body)))
+        (new / request).write_bytes(encode_chat(body))
+        (new / f"{name}.nonstream.resp.http").write_bytes(exchange(port, encode_chat(body)))
         streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
-        (new / f"{name}.stream.resp.http").write_bytes(exchange(port, encoded(streamed)))
+        (new / f"{name}.stream.resp.http").write_bytes(exchange(port, encode_chat(streamed)))
     (new / "summary.json").write_text(json.dumps(texts, indent=1) + "\n")
     print(new.name, len(texts), flush=True)
 

@@ -38,7 +38,7 @@ pub fn request_text(stored: &StoredRun) -> Option<String> {
     (!text.trim().is_empty()).then(|| text.trim().to_owned())
 }
 
-/// Returns the last message that a person wrote before a run began, or else the first one of it.
+/// Returns the last message that a person wrote before a run began, or the run's first message.
 fn message_of_person(setup: &Setup, stored: &StoredRun) -> Option<Value> {
     let of_person = |message: &&Value| message["role"] == "user";
     let turn = |event: &StoredEvent| match serde_json::from_str(&event.body).ok()? {

@@ -43,7 +43,7 @@ pub(super) type FoundModel = (ListedModel, Option<Vec<String>>);
 
 /// The port to the models of the configured endpoints.
 pub trait ModelDirectory: Send + Sync {
-    /// Asks each endpoint for its models, of which there is at least one, in the order of the configuration.
+    /// Asks each endpoint for its models, in the order of the configuration. There is at least one endpoint.
     fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, NoModels>>>;
 
     /// Returns the names that stand for other models, each with the model.

@@ -124,7 +124,8 @@ impl Session {
         }
     }
 
-    /// Closes the conversation and resumes the one that the person chooses; if none is chosen, it goes on.
+    /// Lets the person choose a conversation. This one is closed and that one resumed; if they choose none,
+    /// this one goes on.
     async fn change_conversation(&mut self) -> Result<(), NotResumed> {
         let Some(id) = self.choose_past("Enter keeps this conversation").await? else { return Ok(()) };
         self.conversation.close().await;

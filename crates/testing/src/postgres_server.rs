@@ -48,7 +48,7 @@ pub struct RemoteDatabase {
     pub name: String,
     /// The server's port on the loopback. Its certificate is for `localhost`.
     pub port: u16,
-    /// The port of the pooler in front, or else the server's.
+    /// The port of `PgBouncer`, or the server's where there is no `PgBouncer`.
     pub front: u16,
     /// The certificate of the issuer of the server's.
     pub issuer: PathBuf,

@@ -232,7 +232,7 @@ impl ToolsConfig {
     /// environments of MCP servers contain: these may find code there.
     pub(super) fn local_beside_servers(&self, workspace: &Path) -> LocalConfig {
         let mut local = self.local.clone();
-        // The workspace as a whole, or a directory above it, is no code of the server's.
+        // A server may be given the workspace or a directory above it: that names no code of the server.
         let is_around = |path: &PathBuf| path.canonicalize().is_ok_and(|path| workspace.starts_with(path));
         for server in self.mcp.values() {
             let variables = server.env.values().map(Secret::expose_secret);
