@@ -8,6 +8,7 @@ use crate::expert::ExpertError;
 use crate::http_client::TlsError;
 use crate::store::StoreError;
 use crate::units::{InvalidValue, UnusableSetting};
+use service_manager::ServiceError;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +35,7 @@ macro_rules! failures_from {
     };
 }
 
-failures_from!(String, &str, ExpertError, StoreError, OperatorError, TlsError, InvalidValue);
+failures_from!(String, &str, ExpertError, StoreError, OperatorError, ServiceError, TlsError, InvalidValue);
 
 /// Reports a log that cannot be written as an unusable setting.
 pub(super) fn log_problem(loaded: &Loaded, why: impl fmt::Display) -> Failure {

@@ -4,9 +4,6 @@
 //! The unit is the one in `deploy/`, with the path of this program. Settings stay where they are; options
 //! given here go into an environment file that only its owner can read.
 
-mod files;
-mod manager;
-mod other_units;
 mod ready;
 
 use std::fs;
@@ -15,9 +12,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use service_manager::{Manager, OtherUnit, ServiceError, State};
 
-use self::manager::{Manager, State};
-use self::other_units::OtherUnit;
 use super::failure::Failure;
 use super::options::Configured;
 use super::runtime::new_runtime;
@@ -103,7 +99,7 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Check => check_service(manager, &paths),
         ServiceCommand::Logs { follow, limit } => {
             let of_system = matches!(find_other_unit(manager, &paths), Some(OtherUnit::OfSystem(_)));
-            manager.show_logs(&paths.home, follow, limit, of_system)
+            Ok(manager.show_logs(&paths.home, follow, limit, of_system)?)
         }
     }
 }
@@ -115,7 +111,7 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     let present = read_file(&paths.environment)?;
     let listen = arguments.listen.as_ref().map(ToString::to_string);
     let environment =
-        files::environment_text(present.as_deref(), arguments.upstream.as_deref(), listen.as_deref());
+        service_manager::environment_text(present.as_deref(), arguments.upstream.as_deref(), listen.as_deref());
     check_settings(&environment, paths)?;
     if arguments.dry_run {
         say(&format!(
@@ -143,11 +139,15 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
         // If the program ends at once, the start itself fails. Its exit code and its log then say more than
         // the manager.
         if !matches!(manager.state(), State::Failed(_)) {
-            return Err(why);
+            return Err(why.into());
         }
     }
     wait_until_ready(manager, paths)?;
-    manager.advise();
+    if !manager.outlives_sessions() {
+        say(
+            "The service stops when your last session ends. To keep it running without a login, run: loginctl enable-linger",
+        );
+    }
     Ok(())
 }
 
@@ -159,16 +159,20 @@ fn check_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         Some(text) => text,
         None => manager.unit_text(&program, &paths.home),
     };
-    manager.run_under(&unit, &paths.home, &[&program.to_string_lossy(), "check"])
+    match manager.run_under(&unit, &paths.home, &[&program.to_string_lossy(), "check"]) {
+        // `respool check` has said why.
+        Err(ServiceError::Ended(..)) => Err(Failure::Reported),
+        done => Ok(done?),
+    }
 }
 
 fn check_settings(environment: &str, paths: &Paths) -> Result<(), Failure> {
     let place = |name: &str| format!("{name} in {}", paths.environment.display());
-    if let Some(text) = files::value_of(environment, files::LISTEN) {
-        text.parse::<Listen>().map_err(|why| format!("{}: {why}", place(files::LISTEN)))?;
+    if let Some(text) = service_manager::value_of(environment, service_manager::LISTEN) {
+        text.parse::<Listen>().map_err(|why| format!("{}: {why}", place(service_manager::LISTEN)))?;
     }
-    if let Some(text) = files::value_of(environment, files::UPSTREAM) {
-        text.parse::<Address>().map_err(|why| format!("{}: {why}", place(files::UPSTREAM)))?;
+    if let Some(text) = service_manager::value_of(environment, service_manager::UPSTREAM) {
+        text.parse::<Address>().map_err(|why| format!("{}: {why}", place(service_manager::UPSTREAM)))?;
     }
     Ok(())
 }
@@ -222,7 +226,7 @@ fn remove_file(file: &Path) -> Result<(), Failure> {
 
 /// Returns a unit installed by other means, if `install` has not written one.
 fn find_other_unit(manager: Manager, paths: &Paths) -> Option<OtherUnit> {
-    if paths.unit.exists() { None } else { other_units::find_unit(manager) }
+    if paths.unit.exists() { None } else { service_manager::find_unit(manager) }
 }
 
 fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
@@ -290,7 +294,7 @@ fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
 /// the default.
 fn listen_address(paths: &Paths) -> Result<String, Failure> {
     let environment = read_file(&paths.environment)?.unwrap_or_default();
-    let listen = match files::value_of(&environment, "RESPOOL__LISTEN") {
+    let listen = match service_manager::value_of(&environment, service_manager::LISTEN) {
         Some(text) => {
             let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
             text.parse::<Listen>().map_err(why)?

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::manager::{Manager, property_of, require_success};
+use super::{Manager, property_of, require_success};
 
 /// Where user units are kept, apart from a user's own.
 const FOR_USERS: [&str; 5] = [
@@ -27,7 +27,7 @@ const PROPERTIES: &str = "--property=LoadState,FragmentPath,ActiveState,UnitFile
 
 /// A unit installed by other means.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum OtherUnit {
+pub enum OtherUnit {
     /// It runs for each user who enables it; the Debian package contains one.
     ForUsers(PathBuf),
     /// It runs for the whole machine, under the system's manager.
@@ -35,7 +35,8 @@ pub(super) enum OtherUnit {
 }
 
 impl OtherUnit {
-    pub(super) fn path(&self) -> &Path {
+    /// Returns its file.
+    pub fn path(&self) -> &Path {
         match self {
             Self::ForUsers(path) => path,
             Self::OfSystem(unit) => &unit.path,
@@ -45,7 +46,7 @@ impl OtherUnit {
 
 /// A unit of the system's manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct SystemUnit {
+pub struct SystemUnit {
     path: PathBuf,
     /// Its state in systemd's words; empty if systemd does not answer.
     active: String,
@@ -53,12 +54,13 @@ pub(super) struct SystemUnit {
 }
 
 impl SystemUnit {
-    pub(super) fn is_active(&self) -> bool {
+    /// Returns true if it runs.
+    pub fn is_active(&self) -> bool {
         self.active == "active"
     }
 
     /// Describes the unit, and how to inspect it.
-    pub(super) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let words: Vec<&str> =
             [&*self.active, &*self.enabled].into_iter().filter(|word| !word.is_empty()).collect();
         let state = if words.is_empty() { String::new() } else { format!(" ({})", words.join(", ")) };
@@ -71,7 +73,7 @@ impl SystemUnit {
 }
 
 /// Returns the other unit, if there is one; a running one comes first.
-pub(super) fn find_unit(manager: Manager) -> Option<OtherUnit> {
+pub fn find_unit(manager: Manager) -> Option<OtherUnit> {
     if manager != Manager::Systemd {
         return None;
     }

@@ -1,37 +1,71 @@
-//! The service manager: systemd, or launchd on macOS. Starts, stops and queries it.
+//! respool as a service of a user: the files of the service, and the manager that runs it, which is systemd,
+//! or launchd on macOS.
+
+mod files;
+mod other_units;
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
-use super::files;
-use crate::cli::failure::Failure;
-use crate::cli::say::{flat_text, say};
-use crate::tools::programs::{current_project, find_in_path};
+pub use files::{LISTEN, UPSTREAM, environment_text, value_of};
+pub use other_units::{OtherUnit, SystemUnit, find_unit};
+use tools::programs::{current_project, find_in_path};
 
 const LABEL: &str = "org.respool.respool";
 
+/// Why the service manager did not do what it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// Its program is not there.
+    #[error("`{0}` is not installed. This system may use another service manager")]
+    NotInstalled(String),
+    /// Its program does not start.
+    #[error("`{0}` cannot be run: {1}. This system may use another service manager")]
+    NotRun(String, io::Error),
+    /// Its program ended with a status other than 0.
+    #[error("`{0}` ended with {1}")]
+    Ended(String, ExitStatus),
+    /// A command failed: with its words, what it said, and what to do.
+    #[error("`{command}` failed: {said}{advice}")]
+    Failed {
+        /// The command.
+        command: String,
+        /// The end of its errors, on one line.
+        said: String,
+        /// What a person can do, where that is known.
+        advice: &'static str,
+    },
+}
+
 /// Which program manages a user's services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manager {
+pub enum Manager {
+    /// systemd, with a manager for each user.
     Systemd,
+    /// launchd, of macOS.
     Launchd,
 }
 
 /// The state of the service, as the manager reports it.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub enum State {
+    /// Its process runs.
     Running,
+    /// Its process is being started.
     Starting,
+    /// It has not been started, or was stopped.
     Stopped,
-    /// With the exit code of the process, if known.
+    /// Its process has ended, with this exit code, if it is known.
     Failed(Option<i32>),
     /// The manager itself does not answer.
     Unknown(String),
 }
 
 impl State {
-    pub(super) fn has_failed(&self) -> bool {
+    /// Returns true if waiting for it is in vain.
+    pub fn has_failed(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Unknown(_))
     }
 }
@@ -54,12 +88,13 @@ impl fmt::Display for State {
 }
 
 impl Manager {
-    pub(super) fn current() -> Self {
+    /// Returns the manager of this system.
+    pub fn current() -> Self {
         if cfg!(target_os = "macos") { Self::Launchd } else { Self::Systemd }
     }
 
     /// Returns the text of the service file.
-    pub(super) fn unit_text(self, program: &Path, home: &Path) -> String {
+    pub fn unit_text(self, program: &Path, home: &Path) -> String {
         match self {
             Self::Systemd => files::unit_text(program),
             Self::Launchd => files::property_list(program, home),
@@ -67,7 +102,7 @@ impl Manager {
     }
 
     /// Starts or restarts the service with its new settings, and enables it from now on.
-    pub(super) fn start(self, unit: &Path) -> Result<(), Failure> {
+    pub fn start(self, unit: &Path) -> Result<(), ServiceError> {
         match self {
             Self::Systemd => {
                 require_success("systemctl", &["--user", "daemon-reload"])?;
@@ -84,7 +119,7 @@ impl Manager {
     }
 
     /// Stops and disables the service.
-    pub(super) fn stop(self, _unit: &Path) -> Result<(), Failure> {
+    pub fn stop(self, _unit: &Path) -> Result<(), ServiceError> {
         match self {
             Self::Systemd => {
                 require_success("systemctl", &["--user", "disable", "--now", "respool.service"]).map(drop)
@@ -94,14 +129,14 @@ impl Manager {
     }
 
     /// Lists the files that make it a service: the unit, and the link by which it starts at login.
-    pub(super) fn service_files(self, unit: &Path) -> Vec<PathBuf> {
+    pub fn service_files(self, unit: &Path) -> Vec<PathBuf> {
         let folder = unit.parent().unwrap_or(Path::new("."));
         let link = (self == Self::Systemd).then(|| folder.join("default.target.wants/respool.service"));
         std::iter::once(unit.to_owned()).chain(link).collect()
     }
 
     /// Says how a person stops a service that respool cannot reach.
-    pub(super) fn describe_manual_stop(self) -> &'static str {
+    pub fn describe_manual_stop(self) -> &'static str {
         match self {
             Self::Systemd => "stop it with `systemctl --user stop respool.service` in a login session",
             Self::Launchd => "log out and in again",
@@ -109,13 +144,14 @@ impl Manager {
     }
 
     /// Makes the manager forget the unit, once its files are gone.
-    pub(super) fn forget(self) {
+    pub fn forget(self) {
         if self == Self::Systemd {
             let _ = run_program("systemctl", &["--user", "daemon-reload"]);
         }
     }
 
-    pub(super) fn state(self) -> State {
+    /// Returns the state of the service.
+    pub fn state(self) -> State {
         match self {
             Self::Systemd => {
                 let properties =
@@ -134,13 +170,13 @@ impl Manager {
     }
 
     /// Returns the log, on this terminal. `of_system`: the log of the system's service.
-    pub(super) fn show_logs(
+    pub fn show_logs(
         self,
         home: &Path,
         follow: bool,
         lines: u32,
         of_system: bool,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ServiceError> {
         let lines = lines.to_string();
         let (program, mut arguments) = match self {
             Self::Systemd => ("journalctl", vec!["--unit", "respool.service", "--lines", &lines]),
@@ -158,12 +194,11 @@ impl Manager {
         if self == Self::Launchd {
             command.arg(log);
         }
-        let status = command.status().map_err(|error| format!("`{program}` cannot be run: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("`{program}` ended with {status}").into()) }
+        require_end(program, command)
     }
 
     /// Runs a command on this terminal, under the rules of a unit.
-    pub(super) fn run_under(self, unit: &str, home: &Path, words: &[&str]) -> Result<(), Failure> {
+    pub fn run_under(self, unit: &str, home: &Path, words: &[&str]) -> Result<(), ServiceError> {
         let program = match self {
             Self::Systemd => "systemd-run",
             // launchd adds no rules.
@@ -174,13 +209,12 @@ impl Manager {
             command.args(["--user", "--quiet", "--wait", "--pipe", "--collect"]);
             command.args(files::rules_of(unit, home).iter().flat_map(|rule| ["--property", rule.as_str()]));
         }
-        let status = command.args(words).status();
-        let status = status.map_err(|error| format!("`{program}` cannot be run: {error}"))?;
-        if status.success() { Ok(()) } else { Err(Failure::Reported) }
+        command.args(words);
+        require_end(program, command)
     }
 
     /// Returns the last lines of the log, or nothing.
-    pub(super) fn last_lines(self, home: &Path) -> String {
+    pub fn last_lines(self, home: &Path) -> String {
         let output = match self {
             Self::Systemd => run_program(
                 "journalctl",
@@ -193,23 +227,16 @@ impl Manager {
         output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
     }
 
-    /// Advises what else the service needs in order to be available.
-    pub(super) fn advise(self) {
-        if self != Self::Systemd {
-            return;
-        }
-        let lingers = require_success("loginctl", &["show-user", "--property=Linger"])
-            .is_ok_and(|text| text.trim() == "Linger=yes");
-        if !lingers {
-            say(
-                "The service stops when your last session ends. To keep it running without a login, run: loginctl enable-linger",
-            );
-        }
+    /// Returns true if the service goes on when the user's last session ends, or if that is not known.
+    pub fn outlives_sessions(self) -> bool {
+        self != Self::Systemd
+            || require_success("loginctl", &["show-user", "--property=Linger"])
+                .is_ok_and(|text| text.trim() == "Linger=yes")
     }
 }
 
 /// Returns a property in the output of `systemctl show`; empty if it is missing.
-pub(super) fn property_of<'a>(text: &'a str, name: &str) -> &'a str {
+pub fn property_of<'a>(text: &'a str, name: &str) -> &'a str {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or_default()
 }
 
@@ -233,21 +260,27 @@ fn launchd_service() -> String {
 }
 
 /// Finds a program of the service manager, which is not a part of the current project.
-fn path_of(program: &str) -> Result<PathBuf, Failure> {
+fn path_of(program: &str) -> Result<PathBuf, ServiceError> {
     let project: Vec<PathBuf> = current_project().into_iter().collect();
-    let missing = |_| format!("`{program}` is not installed. This system may use another service manager");
-    Ok(find_in_path(program, &project).map_err(missing)?)
+    find_in_path(program, &project).map_err(|_| ServiceError::NotInstalled(program.to_owned()))
 }
 
-fn run_program(program: &str, arguments: &[&str]) -> Result<Output, Failure> {
+/// Runs a command on this terminal until it has ended well.
+fn require_end(program: &str, mut command: Command) -> Result<(), ServiceError> {
+    match command.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(ServiceError::Ended(program.to_owned(), status)),
+        Err(error) => Err(ServiceError::NotRun(program.to_owned(), error)),
+    }
+}
+
+fn run_program(program: &str, arguments: &[&str]) -> Result<Output, ServiceError> {
     let output = Command::new(path_of(program)?).args(arguments).stdin(Stdio::null()).output();
-    output.map_err(|error| {
-        format!("`{program}` cannot be run: {error}. This system may use another service manager").into()
-    })
+    output.map_err(|error| ServiceError::NotRun(program.to_owned(), error))
 }
 
 /// Returns its output, if it succeeded.
-pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<String, Failure> {
+pub fn require_success(program: &str, arguments: &[&str]) -> Result<String, ServiceError> {
     let output = run_program(program, arguments)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -260,12 +293,8 @@ pub(super) fn require_success(program: &str, arguments: &[&str]) -> Result<Strin
         }
         _ => "",
     };
-    Err(format!(
-        "`{program} {}` failed: {}{advice}",
-        arguments.join(" "),
-        flat_text(said.trim().trim_end_matches('.'))
-    )
-    .into())
+    let said = said.trim().trim_end_matches('.').lines().collect::<Vec<_>>().join(" ");
+    Err(ServiceError::Failed { command: format!("{program} {}", arguments.join(" ")), said, advice })
 }
 
 #[cfg(test)]

@@ -9,11 +9,13 @@ const ENVIRONMENT: &str = include_str!("../../../deploy/respool.env");
 /// The placeholder for the program in the unit.
 const PROGRAM: &str = "%h/.local/bin/respool";
 
-pub(super) const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
-pub(super) const LISTEN: &str = "RESPOOL__LISTEN";
+/// The variable that sets the address of the first upstream.
+pub const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
+/// The variable that sets where respool listens.
+pub const LISTEN: &str = "RESPOOL__LISTEN";
 
 /// Returns the systemd unit for this program.
-pub(super) fn unit_text(program: &Path) -> String {
+pub(crate) fn unit_text(program: &Path) -> String {
     // systemd splits at spaces and expands `%`, `$` and backslashes.
     let path = program
         .to_string_lossy()
@@ -26,7 +28,7 @@ pub(super) fn unit_text(program: &Path) -> String {
 }
 
 /// Returns the assignments of a unit that hold for whatever program it starts.
-pub(super) fn rules_of(unit: &str, home: &Path) -> Vec<String> {
+pub(crate) fn rules_of(unit: &str, home: &Path) -> Vec<String> {
     const OTHERS: [&str; 7] = ["Type", "Exec", "Restart", "Kill", "Timeout", "Standard", "Syslog"];
     let lines = unit.lines().skip_while(|line| line.trim() != "[Service]").skip(1);
     let lines = lines.take_while(|line| !line.starts_with('['));
@@ -39,7 +41,7 @@ pub(super) fn rules_of(unit: &str, home: &Path) -> Vec<String> {
 
 /// Returns launchd's property list for this program. launchd does not read environment files, so a shell
 /// does.
-pub(super) fn property_list(program: &Path, home: &Path) -> String {
+pub(crate) fn property_list(program: &Path, home: &Path) -> String {
     let quoted = |path: &Path| format!("'{}'", path.to_string_lossy().replace('\'', r"'\''"));
     let environment = quoted(&home.join(".config/respool/respool.env"));
     let command = escape_xml(&format!("set -a; . {environment}; exec {} serve", quoted(program)));
@@ -71,7 +73,7 @@ fn escape_xml(text: &str) -> String {
 }
 
 /// Returns the environment file with the requested values; what a person wrote into it stays.
-pub(super) fn environment_text(
+pub fn environment_text(
     present: Option<&str>,
     upstream: Option<&str>,
     listen: Option<&str>,
@@ -110,7 +112,7 @@ fn set_value(text: &str, name: &str, value: &str) -> String {
 }
 
 /// Returns the value of a name in an environment file.
-pub(super) fn value_of(text: &str, name: &str) -> Option<String> {
+pub fn value_of(text: &str, name: &str) -> Option<String> {
     let set = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix('=')?.trim().to_owned());
     text.lines().rev().find_map(set).filter(|value| !value.is_empty())
 }
