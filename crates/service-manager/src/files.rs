@@ -73,11 +73,7 @@ fn escape_xml(text: &str) -> String {
 }
 
 /// Returns the environment file with the requested values; what a person wrote into it stays.
-pub fn environment_text(
-    present: Option<&str>,
-    upstream: Option<&str>,
-    listen: Option<&str>,
-) -> String {
+pub fn environment_text(present: Option<&str>, upstream: Option<&str>, listen: Option<&str>) -> String {
     let mut text = present.map_or_else(environment_template, str::to_owned);
     for (name, value) in [(UPSTREAM, upstream), (LISTEN, listen)] {
         if let Some(value) = value {

@@ -34,7 +34,7 @@ pub enum ServiceError {
         command: String,
         /// The end of its errors, on one line.
         said: String,
-        /// What a person can do, where that is known.
+        /// The remedy, where one is known; it continues the sentence.
         advice: &'static str,
     },
 }

@@ -110,8 +110,11 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     let unit = manager.unit_text(&program, &paths.home);
     let present = read_file(&paths.environment)?;
     let listen = arguments.listen.as_ref().map(ToString::to_string);
-    let environment =
-        service_manager::environment_text(present.as_deref(), arguments.upstream.as_deref(), listen.as_deref());
+    let environment = service_manager::environment_text(
+        present.as_deref(),
+        arguments.upstream.as_deref(),
+        listen.as_deref(),
+    );
     check_settings(&environment, paths)?;
     if arguments.dry_run {
         say(&format!(
