@@ -225,7 +225,7 @@ pub fn find_in_path(name: &str, writable: &[PathBuf]) -> Result<PathBuf, String>
 }
 
 /// Returns `PATH`, or the usual directories without it, less those that commands can write or lead elsewhere.
-fn path_without(writable: &[PathBuf]) -> OsString {
+pub fn path_without(writable: &[PathBuf]) -> OsString {
     let usual = || std::env::join_paths(USUAL).unwrap_or_default();
     let path = std::env::var_os("PATH").unwrap_or_else(usual);
     let directories = std::env::split_paths(&path).filter(|directory| is_out_of_reach(directory, writable));
