@@ -8,7 +8,7 @@ use super::keys::{KEYS, Key};
 const HEAD: &str = "\
 # respool's configuration with its defaults. To set a key on a line that begins with \"#\" and no space, remove the \"#\".
 # docs/configuration.md says more about each key; `respool config show` prints every setting in effect and its origin.
-# This file is generated: UPDATE_DOCS=1 cargo test --lib config
+# This file is generated: UPDATE_DOCS=1 cargo test -p settings --lib
 ";
 
 /// How wide a comment is.

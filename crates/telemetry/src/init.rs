@@ -1,6 +1,9 @@
 //! Sets logging up: lines on standard error (short ones on a terminal, JSON otherwise) and, if configured,
 //! JSON in a file.
 //!
+//! Three formatters write a line: `json`, `terminal_lines`, and the library's for `text`. A change of the
+//! form concerns all of them.
+//!
 //! A separate thread writes the lines, so a slow terminal or disk never delays a request.
 
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,6 @@
 //! Declares each key of the configuration once. From one declaration, [`settings!`](crate::settings!) makes
 //! the field with its documentation, its default, and the [`Key`] that the checks, `config show`, the
-//! generated page and the example file use. Every crate declares its own sections; `config` composes them.
+//! generated page and the example file use. Every crate declares its own sections; `settings` composes them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -105,20 +105,18 @@ fn the_example_is_current() {
     check_generated("respool.example.toml", &example());
 }
 
-const EXAMPLE: &str = include_str!("../../../../respool.example.toml");
-
 /// The example with the lines in force that are commented out as `#key = …`; prose begins with `# `.
 fn uncommented() -> String {
     let line = |line: &str| match line.strip_prefix('#') {
         Some(rest) if !rest.starts_with(' ') => rest.to_owned(),
         _ => line.to_owned(),
     };
-    EXAMPLE.lines().map(line).collect::<Vec<_>>().join("\n")
+    example().lines().map(line).collect::<Vec<_>>().join("\n")
 }
 
 #[test]
 fn the_example_is_valid_and_says_the_defaults() {
-    assert_eq!(from_file(EXAMPLE), from_file(""));
+    assert_eq!(from_file(&example()), from_file(""));
 }
 
 #[test]
@@ -127,7 +125,10 @@ fn the_example_is_valid_and_complete() {
     let missing: Vec<_> =
         KEYS.iter().map(|key| key.path.as_str()).filter(|path| !holds(&loaded.tree, path)).collect();
     let excluded = ["client_keys", "upstream[].api_key", "alerts.sink[].token", "tools.gateway.token"];
-    assert_eq!(missing, excluded, "these exclude those that it shows");
+    assert_eq!(
+        missing, excluded,
+        "the example lacks these keys; only those may be missing that exclude others which it shows"
+    );
     let Settings { agents, tools, .. } = loaded.settings;
     for (name, agent) in agents {
         assert!(agent.tools.len() > 3, "{name} has tools of each kind");

@@ -16,6 +16,7 @@ const STEPS: [(&str, u32); 5] = [
 ];
 /// The version that this respool knows.
 const KNOWN: u32 = 5;
+const _: () = assert!(KNOWN as usize == STEPS.len(), "a step is a version");
 
 const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS respool;
     CREATE TABLE IF NOT EXISTS respool.schema_version (
