@@ -1,7 +1,9 @@
 //! Requests that a server refuses are adapted, learned from and sent right the next time.
 
+use std::cell::Cell;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -10,6 +12,7 @@ use crate::support::fake_vllm::{FakeVllm, Seen};
 use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
+use crate::support::served::Served;
 use respool::adapt::{FAMILIES, Loss, Row, Rule, Switch, row_of, rows};
 use respool::upstream::RuleFile;
 
@@ -406,6 +409,47 @@ async fn no_reasoning_reaches_the_model() {
     assert_eq!(sent[1]["chat_template_kwargs"], json!({"mode": "quick"}));
     assert_eq!(sent[2]["reasoning_effort"], "low");
     assert_eq!(sent[3]["chat_template_kwargs"], json!({"enable_thinking": false}));
+}
+
+/// A reply with reasoning, in both forms.
+fn reasoning_reply(request: &Value) -> Script {
+    if request["stream"] != true {
+        let mut reply = replies::text("ok");
+        reply["choices"][0]["message"]["reasoning"] = json!("Hm.");
+        return Script::json(200, &reply);
+    }
+    let mut frames = replies::text_stream(&["ok"], false);
+    frames.insert(1, replies::frame(&replies::chunk(&json!({"reasoning": "Hm."}), None)));
+    Script::sse(frames)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn disobedient_models_are_reported_once() {
+    let fake = FakeVllm::thinking(reasoning_reply).await;
+    let served = Served::start(&fake.url());
+    let tools = json!([{"type": "function", "function": {"name": "f", "description": "d"}}]);
+    let off = json!({"type": "disabled"});
+    let requests = [
+        ("/v1/chat/completions", json!({"think": false})),
+        ("/v1/chat/completions", json!({"think": false, "stream": true})),
+        ("/v1/chat/completions", json!({"think": false, "tools": tools})),
+        ("/v1/messages", json!({"max_tokens": 9, "thinking": off, "stream": true})),
+    ];
+    for (number, (path, mut body)) in requests.into_iter().enumerate() {
+        body["model"] = json!(format!("qwen3-{number}"));
+        body["messages"] = json!([{"role": "user", "content": "hi"}]);
+        let warnings = Cell::new(0);
+        for _ in 0..2 {
+            assert_eq!(exchange(served.address, &Request::post(path, body.to_string())).await.status, 200);
+            let is_last = |line: &Value| {
+                let warns = line["message"].as_str().unwrap().starts_with("the model reasons although");
+                warnings.set(warnings.get() + u32::from(warns));
+                line["message"] == "request"
+            };
+            served.line(is_last, Duration::from_secs(20));
+        }
+        assert_eq!(warnings.get(), 1, "{body}");
+    }
 }
 
 #[test]

@@ -110,6 +110,33 @@ async fn a_conversation_stays_where_it_is() {
     assert!(a.requests().len() >= 6 && b.requests().len() >= 6, "both take part");
 }
 
+/// A router in front of model servers gets the conversation's name and the request's urgency.
+#[tokio::test]
+async fn routers_get_conversation_and_urgency() {
+    let fake = says("a").await;
+    let keys = "session_header = \"x-smg-routing-key\"\nobjectives = { background = \"batch\" }";
+    let respool = before(&[("pool", &fake.url(), keys)], "").await;
+    let mut body = begins("one");
+    let other = Request::chat(&begins("another")).header("x-respool-priority", "background");
+    for request in [Request::chat(&body), other] {
+        exchange(respool.address, &request).await;
+    }
+    let messages = body["messages"].as_array_mut().unwrap();
+    messages.push(json!({"role": "assistant", "content": "a"}));
+    messages.push(json!({"role": "user", "content": "Go on."}));
+    exchange(respool.address, &Request::chat(&body)).await;
+    let own = Request::chat(&body).header("x-smg-routing-key", "own");
+    exchange(respool.address, &own.header("x-gateway-inference-objective", "mine")).await;
+    let sent = |name: &str| -> Vec<Option<String>> {
+        fake.requests().iter().map(|seen| seen.headers.get(name).map(str::to_owned)).collect()
+    };
+    let keys = sent("x-smg-routing-key");
+    assert!(keys[0].is_some() && keys[0] == keys[2], "a conversation keeps its name: {keys:?}");
+    assert!(keys[1].is_some() && keys[1] != keys[0] && keys[3].as_deref() == Some("own"), "{keys:?}");
+    let objectives = sent("x-gateway-inference-objective");
+    assert_eq!(objectives, [None, Some("batch".into()), None, Some("mine".into())]);
+}
+
 #[tokio::test]
 async fn openclaw_sessions_name_conversations() {
     let (_a, _b, respool) = pair().await;

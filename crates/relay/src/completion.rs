@@ -5,9 +5,11 @@ use bytes::{Buf as _, Bytes};
 
 use super::request::{ClientRequest, ReplyForm};
 use telemetry::RequestRecord;
-use translate::{Ids, Reply, ReplyRules, correctable_calls, interpret_completion, prune_completion};
+use translate::{
+    Ids, PrunedCompletion, Reply, ReplyRules, correctable_calls, interpret_completion, prune_completion,
+};
 use upstream::{UpstreamError, UpstreamResponse, UpstreamResult, shorten_body};
-use wire::turn::{FinishReason, Usage};
+use wire::turn::FinishReason;
 use wire::{Completion, ErrorCode, Object, is_empty_array};
 
 /// Some servers begin a JSON text with it, which RFC 8259 forbids them and lets a reader forgive.
@@ -114,16 +116,16 @@ pub(super) fn prune_body(
     body: Bytes,
     name: &str,
     form: &ReplyForm,
-) -> Result<(Bytes, Option<Usage>), UpstreamError> {
+) -> Result<(Bytes, PrunedCompletion), UpstreamError> {
     let text = text_of(&body, name)?;
-    let pruned = prune_completion(text, form.reasoning, &form.keep)
+    let mut pruned = prune_completion(text, form.reasoning, &form.keep)
         .map_err(|fault| not_json(name, &fault.to_string()))?;
     // What has a choice is no error in disguise, and need not be read again.
     let suspicious = !pruned.has_choices || text.contains("\"error\"");
     match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
         Some(error) => Err(error),
         None if !pruned.has_choices => Err(without_choices(text, name, "it holds no choices")),
-        None => Ok((pruned.text.map_or(body, Bytes::from), pruned.usage)),
+        None => Ok((pruned.text.take().map_or(body, Bytes::from), pruned)),
     }
 }
 

@@ -418,6 +418,9 @@ impl ReplyStream {
         let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
         self.reader.close(shows, fills_window, &mut self.out);
         self.reader.turns().iter().for_each(|turn| self.record_turn(turn));
+        if let Some(exchange) = self.exchange.as_ref().filter(|_| self.reader.has_reasoned()) {
+            exchange.report_reasoning();
+        }
         self.progress.end = Some(Ok(()));
     }
 

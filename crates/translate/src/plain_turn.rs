@@ -31,6 +31,7 @@ pub struct PlainTurn {
     prefix: String,
     has_begun: bool,
     has_spoken: bool,
+    has_reasoned: bool,
     /// The upstream's finish reason, and whether it is the token limit.
     finished: Option<(FinishReason, bool)>,
     stop_sequence: Option<String>,
@@ -93,6 +94,7 @@ impl PlainTurn {
         let reasoning = Some(text("reasoning_content")).filter(|text| !text.is_empty());
         let reasoning = reasoning.unwrap_or_else(|| text("reasoning"));
         let reasons_nothing = reasoning.is_empty();
+        self.has_reasoned |= !reasoning.trim().is_empty();
         self.emit_step(TurnEvent::Reasoning(reasoning), out);
         let content = text("content");
         let is_content = reasons_nothing || !content.is_empty();
@@ -158,6 +160,11 @@ impl PlainTurn {
     /// Returns true once a chunk with content, reasoning or a call has come.
     pub fn has_spoken(&self) -> bool {
         self.has_spoken
+    }
+
+    /// Returns true once a chunk with reasoning has come.
+    pub fn has_reasoned(&self) -> bool {
+        self.has_reasoned
     }
 
     /// Returns true when the reply has its finish reason.

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 
 use super::chat_sink::usage_json;
+use super::stream::is_blank;
 use wire::turn::{FinishReason, Usage};
 use wire::{Edit, Editor, Malformed, Object, REPLY, Tag, escape_controls, parse_usage, prune_json};
 
@@ -14,6 +15,8 @@ pub struct PrunedCompletion {
     pub text: Option<String>,
     /// True when it has a choice, and so is a completion.
     pub has_choices: bool,
+    /// True when it has reasoning that is more than blanks.
+    pub has_reasoning: bool,
     /// Its token counts.
     pub usage: Option<Usage>,
 }
@@ -29,8 +32,14 @@ pub fn prune_completion(
     keep: &[String],
 ) -> Result<PrunedCompletion, Malformed> {
     let valid = escape_controls(text);
-    let mut editor =
-        CompletionEditor { reasoning, keep, reasoning_seen: false, has_choices: false, usage: None };
+    let mut editor = CompletionEditor {
+        reasoning,
+        keep,
+        reasoning_seen: false,
+        has_choices: false,
+        has_reasoning: false,
+        usage: None,
+    };
     let mut out = String::with_capacity(text.len());
     let is_changed = prune_json(&valid, &REPLY, &mut editor, &mut out)?;
     let text = match valid {
@@ -38,7 +47,8 @@ pub fn prune_completion(
         Cow::Owned(valid) => Some(valid),
         Cow::Borrowed(_) => None,
     };
-    Ok(PrunedCompletion { text, has_choices: editor.has_choices, usage: editor.usage })
+    let CompletionEditor { has_choices, has_reasoning, usage, .. } = editor;
+    Ok(PrunedCompletion { text, has_choices, has_reasoning, usage })
 }
 
 /// Replaces the token counts of a completion; `None` when it cannot be read.
@@ -54,19 +64,23 @@ struct CompletionEditor<'a> {
     keep: &'a [String],
     reasoning_seen: bool,
     has_choices: bool,
+    has_reasoning: bool,
     usage: Option<Usage>,
 }
 
 impl Editor for CompletionEditor<'_> {
     fn edit_field(&mut self, tag: Tag, value: &str) -> Edit {
         match tag {
-            Tag::Reasoning => match self.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
-                Some(name) => {
-                    self.reasoning_seen = true;
-                    Edit::Rename(name)
+            Tag::Reasoning => {
+                self.has_reasoning |= !is_blank(value);
+                match self.reasoning.filter(|_| !self.reasoning_seen && value != "null") {
+                    Some(name) => {
+                        self.reasoning_seen = true;
+                        Edit::Rename(name)
+                    }
+                    None => Edit::Drop,
                 }
-                None => Edit::Drop,
-            },
+            }
             Tag::Index => {
                 self.reasoning_seen = false;
                 self.has_choices = true;

@@ -118,6 +118,15 @@ impl ReplyReader {
         }
     }
 
+    /// Returns true once reasoning has come.
+    pub fn has_reasoned(&self) -> bool {
+        match self {
+            Self::Passthrough(passed) => passed.state.has_reasoned(),
+            Self::Plain(turn) => turn.has_reasoned(),
+            Self::Live(turn) => turn.turns().any(|turn| !turn.reasoning.trim().is_empty()),
+        }
+    }
+
     /// Returns true when every choice has its finish reason.
     pub fn is_finished(&self) -> bool {
         match self {

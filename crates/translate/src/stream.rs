@@ -54,6 +54,8 @@ pub struct StreamState {
     choices: Vec<Progress>,
     /// Whether content, reasoning or a call has come.
     spoke: bool,
+    /// Whether reasoning has come that is more than blanks.
+    reasoned: bool,
     /// Whether the token limit ended a choice.
     cut: bool,
     /// A usage chunk that came before the finish reasons. It waits, because it must be the last.
@@ -109,6 +111,7 @@ impl StreamState {
             choices: Vec::new(),
             last: None,
             spoke: false,
+            reasoned: false,
             cut: false,
             last_said: LastSaid::default(),
         }
@@ -195,6 +198,11 @@ impl StreamState {
     /// Returns true once a chunk with content, reasoning or a call has come.
     pub fn has_spoken(&self) -> bool {
         self.spoke
+    }
+
+    /// Returns true once a chunk with reasoning has come.
+    pub fn has_reasoned(&self) -> bool {
+        self.reasoned
     }
 
     /// Returns true when the reply has ended by itself without content, reasoning or a call.
@@ -323,6 +331,11 @@ fn has_value(value: &str) -> bool {
     !matches!(value, "null" | "\"\"" | "[]")
 }
 
+/// Whether a value of JSON is `null`, or a string of nothing but blanks and line breaks.
+pub(super) fn is_blank(value: &str) -> bool {
+    value == "null" || value.trim_matches('"').split(r"\n").all(|line| line.trim().is_empty())
+}
+
 impl ChunkEditor<'_> {
     fn edit_head(&mut self, tag: Tag, value: &str) -> Edit {
         let Some(sent) = &self.state.sent else {
@@ -378,6 +391,7 @@ impl ChunkEditor<'_> {
     /// Keeps the first of two fields with the same text (vLLM 0.11 to 0.15 writes both).
     fn edit_reasoning(&mut self, value: &str) -> Edit {
         self.state.spoke |= !matches!(value, "null" | "\"\"");
+        self.state.reasoned |= !is_blank(value);
         let Some(name) = self.state.rules.reasoning.filter(|_| !self.saw.reasoning && value != "null") else {
             self.saw.reasoning_dropped |= value != "null" && !self.saw.reasoning;
             return Edit::Drop;
@@ -553,12 +567,11 @@ mod tests {
             keep: vec!["stop_reason".into()],
             ..rules(false)
         });
-        check(
-            &mut state,
-            r#"{"choices":[{"index":0,"delta":{"reasoning":"x"}}]}"#,
-            ChunkVerdict::Withheld,
-            "",
-        );
+        for (reasoning, has_reasoned) in [(r#""\n ""#, false), (r#""x""#, true)] {
+            let chunk = format!(r#"{{"choices":[{{"index":0,"delta":{{"reasoning":{reasoning}}}}}]}}"#);
+            check(&mut state, &chunk, ChunkVerdict::Withheld, "");
+            assert_eq!(state.has_reasoned(), has_reasoned, "{chunk}");
+        }
         check(
             &mut state,
             r#"{"choices":[{"index":0,"delta":{"content":"x"},"stop_reason":7}]}"#,

@@ -26,7 +26,9 @@ use super::model_facts::KnownModels;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
 use super::probes::Probes;
+use super::queue::QueueClient;
 use super::response::{UpstreamResponse, UpstreamResult};
+use super::router_headers::RouterHeaders;
 use super::server::Server;
 use super::server_rules::ServerRules;
 use super::setup_error::{SetupError, SetupProblem};
@@ -62,6 +64,7 @@ pub struct Upstream {
     /// Whether the client's own key stays here, even if the upstream has none.
     client_keys_end_here: bool,
     timeout: Option<Duration>,
+    router: RouterHeaders,
     pool: Pool,
     target: RwLock<ServerTraits>,
     probed: OnceCell<()>,
@@ -110,6 +113,7 @@ impl Upstream {
             authorization,
             client_keys_end_here: config.client_keys_end_here,
             timeout: config.timeout,
+            router: RouterHeaders::new(config).map_err(failed)?,
             pool: new_pool(&config.url).map_err(failed)?,
             target: RwLock::default(),
             probed: OnceCell::new(),
@@ -144,6 +148,16 @@ impl Upstream {
     /// Returns its name, for those that keep it.
     pub fn shared_name(&self) -> &Arc<str> {
         &self.shared_name
+    }
+
+    /// Returns true for a router, which gets conversations or priorities in headers.
+    pub(super) fn is_router(&self) -> bool {
+        !self.router.is_empty()
+    }
+
+    /// Adds the headers that a router reads, except for those that the client has sent itself.
+    pub fn add_router_headers(&self, headers: &mut HeaderMap, who: QueueClient) {
+        self.router.add_to(headers, who);
     }
 
     /// The facts that are known about this upstream.

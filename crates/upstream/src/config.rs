@@ -1,6 +1,7 @@
 //! `[[upstream]]`: a model server, and where its routes are.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -49,6 +50,12 @@ wire::settings! {
         /// With `max_concurrency`: how many requests may wait for a free slot; any further request gets a 429
         /// that says when to try again.
         pub max_queue: usize = 128, with_minimum(0);
+        /// The header in which it gets the conversation's name, if it is a router that keeps conversations
+        /// together by one (docs/upstreams.md).
+        pub session_header: Option<String> = None, when_unset("none is added", r#""x-smg-routing-key""#);
+        /// The `x-gateway-inference-objective` that it gets with requests that are `interactive`, `subagent`
+        /// or `background`.
+        pub objectives: BTreeMap<String, String> = BTreeMap::new(), with_example(r#"{ background = "batch" }"#);
         /// How long one request may take in total.
         #[serde(deserialize_with = "deserialize_optional_duration")]
         pub timeout: Option<Duration> = None, when_unset("no limit", r#""30m""#);

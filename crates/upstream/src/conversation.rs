@@ -14,12 +14,14 @@ use super::{QueueClient, digest};
 use wire::{ChatRequest, Object, decode_string};
 
 /// Headers that name the conversation.
-const SESSION: [&str; 5] = [
+const SESSION: [&str; 6] = [
     "session_id",
     "x-session-affinity",
     "x-claude-code-session-id",
     "x-session-id",
     "x-qwen-code-session-id",
+    // From routers in front, and clients of theirs.
+    "x-smg-routing-key",
 ];
 
 /// The bytes of each message that count: enough to distinguish conversations, however long a system prompt
@@ -116,9 +118,7 @@ mod tests {
         other(plain, conversation(&[], &body("t", "hi", "x")));
         let named = conversation(&[("session_id", "a:0")], &body("s", "hi", "x"));
         other(plain, named);
-        for header in
-            ["x-session-affinity", "x-claude-code-session-id", "x-session-id", "x-qwen-code-session-id"]
-        {
+        for header in SESSION {
             same(named, conversation(&[(header, "a:0")], &body("t", "bye", "y")));
         }
         same(

@@ -28,6 +28,7 @@ mod queue;
 pub mod replay;
 mod response;
 mod retry_budget;
+mod router_headers;
 mod rule_file;
 mod server;
 mod server_rules;

@@ -20,6 +20,18 @@ pub enum Priority {
     Background,
 }
 
+impl Priority {
+    /// Returns the priority that a word means.
+    pub(super) fn from_word(word: &str) -> Option<Self> {
+        match word {
+            "interactive" => Some(Self::Interactive),
+            "subagent" => Some(Self::Subagent),
+            "background" => Some(Self::Background),
+            _ => None,
+        }
+    }
+}
+
 /// The header that says it.
 const HEADER: &str = "x-respool-priority";
 /// Claude Code names the sub-agent that asks.
@@ -34,20 +46,11 @@ const SUBAGENT_MARK: &str = "[Subagent Context]";
 /// Reads how urgent a chat request is, from its header, its `metadata.priority`, or its client's marks.
 pub(super) fn read_priority(headers: &HeaderMap, request: &ChatRequest<'_>) -> Priority {
     let header = headers.get(HEADER).and_then(|value| value.to_str().ok());
-    let stated = header.and_then(parse_word).or_else(|| {
+    let stated = header.and_then(Priority::from_word).or_else(|| {
         let metadata = Object::parse(request.object.get("metadata")?).ok()?;
-        parse_word(&metadata.string("priority")?)
+        Priority::from_word(&metadata.string("priority")?)
     });
     stated.unwrap_or_else(|| read_marks(headers, request))
-}
-
-fn parse_word(word: &str) -> Option<Priority> {
-    match word {
-        "interactive" => Some(Priority::Interactive),
-        "subagent" => Some(Priority::Subagent),
-        "background" => Some(Priority::Background),
-        _ => None,
-    }
 }
 
 fn read_marks(headers: &HeaderMap, request: &ChatRequest<'_>) -> Priority {

@@ -29,6 +29,10 @@ pub enum SetupProblem {
     Tls(rustls::Error),
     /// The system's certificates cannot be read.
     Certificates(io::Error),
+    /// `session_header` is no name of a header.
+    SessionHeader(String),
+    /// A key of `objectives` is no priority, or its value fits into no header.
+    Objective(String, String),
 }
 
 impl fmt::Display for SetupError {
@@ -46,6 +50,15 @@ impl fmt::Display for SetupError {
             SetupProblem::Certificates(error) => {
                 write!(out, "upstream `{upstream}`: the system's certificates cannot be read: {error}")
             }
+            SetupProblem::SessionHeader(name) => write!(
+                out,
+                "upstream `{upstream}`: `session_header` is {name:?}, which is no name of a header: write one such as `x-session-id`"
+            ),
+            SetupProblem::Objective(word, name) => write!(
+                out,
+                "upstream `{upstream}`: `objectives` has {word} = {name:?}: the keys are interactive, subagent and background, and \
+                 the values names of an InferenceObjective"
+            ),
         }
     }
 }

@@ -35,6 +35,9 @@ impl Exchange {
                     choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
                     self.complete_turn(&choice.turn);
                 }
+                if reply.choices.iter().any(|choice| !choice.turn.reasoning.trim().is_empty()) {
+                    self.report_reasoning();
+                }
                 ExchangeReply::Whole(Whole::Reply(reply))
             }
             Some(Whole::Body(body)) => {

@@ -35,8 +35,8 @@ const LOADING_ASKED_EVERY: Duration = Duration::from_secs(2);
 /// How often a request in the background gives its place to another one.
 const MOST_YIELDS: u32 = 3;
 
-/// How many headers a request gets on its way: the key, the span, and the count of hops.
-const ADDED_HEADERS: usize = 3;
+/// How many headers a request gets on its way: the key, the span, the count of hops, and two for a router.
+const ADDED_HEADERS: usize = 5;
 
 /// The upstream that is asked now, and the report that expects the outcome.
 type Chosen = (Arc<Upstream>, OutcomeReport);
@@ -215,12 +215,16 @@ impl Exchange {
                 let body = completion::json_body(answer, name, self.relay.max_body, &request.record).await?;
                 let (size, request, upstream) = (body.len(), Arc::clone(request), Arc::clone(name));
                 let read = move || {
-                    let (body, usage) = completion::prune_body(body, &upstream, &request.profile.reply)?;
+                    let (body, pruned) = completion::prune_body(body, &upstream, &request.profile.reply)?;
                     let fault = Fault::find_in_unread(&body, &request.rules);
-                    Ok((body, usage, fault))
+                    Ok((body, pruned, fault))
                 };
-                let (body, usage, fault) = read_by_size(size, name, read).await?;
+                let (body, pruned, fault) = read_by_size(size, name, read).await?;
+                let usage = pruned.usage;
                 self.learn_usage(usage);
+                if pruned.has_reasoning {
+                    self.report_reasoning();
+                }
                 // Its bytes are what the client asked for, blank or not.
                 let fault = fault.map(|fault| (fault, Salvage::Answer));
                 return Ok(Read::Whole(Whole::Body(body), usage, fault));
@@ -349,6 +353,7 @@ impl Current {
         if let Some(part_of) = record.traceparent() {
             headers.insert(TRACEPARENT, part_of);
         }
+        attempt.upstream.add_router_headers(&mut headers, request.plan.who);
         let call = Call {
             method: Method::POST,
             path_and_query: request.outgoing.path_and_query.clone(),

@@ -166,12 +166,15 @@ impl Exchange {
         ReplyRules { token_limit: self.token_limit(), ..self.request.rules.clone() }
     }
 
-    /// Records and remembers a turn that leaves. A model that reasons although the client has switched that
-    /// off is reported once.
+    /// Records and remembers a turn that leaves.
     pub(crate) fn complete_turn(&self, turn: &Turn) {
         self.request.record.record_turn(turn);
         self.request.remember(turn);
-        if !self.request.traits.wants_no_reasoning || turn.reasoning.trim().is_empty() {
+    }
+
+    /// Reports once that a model has reasoned although the client has switched that off.
+    pub(crate) fn report_reasoning(&self) {
+        if !self.request.traits.wants_no_reasoning {
             return;
         }
         let (Some(Current { attempt, .. }), model) = (&self.current, &self.request.plan.target_model) else {

@@ -23,10 +23,11 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 const TRIES: u32 = 5;
 /// A connection that was not used for longer may have been lost without a sign.
 const TRUSTED_FOR: Duration = Duration::from_millis(250);
-/// A statement, or a process that is stopped in a transaction, holds its locks no longer than this. Said in
-/// each transaction, because a pooler between here and the database keeps nothing of a session.
+/// A statement holds its locks for 20 s at most, and a process that is stopped in a transaction for 5 s: the
+/// others wait for these locks, also when they take over its work. Said in each transaction, because a pooler
+/// between here and the database keeps nothing of a session.
 const BEGIN: &str =
-    "BEGIN; SET LOCAL statement_timeout = '20s'; SET LOCAL idle_in_transaction_session_timeout = '20s'";
+    "BEGIN; SET LOCAL statement_timeout = '20s'; SET LOCAL idle_in_transaction_session_timeout = '5s'";
 
 pub(super) type Values<'v> = &'v [&'v (dyn ToSql + Sync)];
 
