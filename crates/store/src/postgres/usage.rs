@@ -1,7 +1,7 @@
 //! Usage rows and spending of all processes.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::io::Write as _;
 
 use async_trait::async_trait;
 use postgres::types::ToSql;
@@ -15,7 +15,6 @@ use crate::usage::{
     Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
 };
 use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
-use wire::UsageRow;
 use wire::digest::hex;
 
 /// For how many days spending is kept.
@@ -80,13 +79,14 @@ impl SharedUsage for PostgresStore {
 
     async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError> {
         let columns = column_list();
+        let kinds = TEXTS.iter().map(|_| "text[]").chain(NUMBERS.iter().map(|_| "bigint[]"));
+        let arrays = kinds.enumerate().map(|(index, kind)| format!(", ${}::{kind}", index + 3));
         let sql = format!(
             "INSERT INTO respool.usage (origin, place, {columns})
-             SELECT $1, place, {columns} FROM json_populate_recordset(NULL::respool.usage, $2::text::json)
-             ON CONFLICT (origin, place) DO NOTHING"
+             SELECT $1, * FROM unnest($2::bigint[]{}) ON CONFLICT (origin, place) DO NOTHING",
+            arrays.collect::<String>()
         );
-        let (origin, rows) = (rows.origin, write_json(&rows.rows));
-        self.pool.run(move |change| change.execute(&sql, &[&origin, &rows]).map(drop)).await
+        self.pool.run(move |change| add_columns(change, &sql, &rows)).await
     }
 
     async fn forget_rows(&self, before: u64) -> Result<(), StoreError> {
@@ -121,29 +121,27 @@ impl SharedUsage for PostgresStore {
     }
 }
 
-/// Writes rows as a JSON array. Each request has a row, so it is written without values in between.
-fn write_json(rows: &[(u64, UsageRow)]) -> String {
-    let mut text = Vec::with_capacity(rows.len() * 512);
-    for (index, (place, row)) in rows.iter().enumerate() {
-        // Writing to memory does not fail.
-        let _ = write!(text, "{}{{\"place\":{place}", if index == 0 { '[' } else { ',' });
-        for column in &TEXTS {
-            let _ = write!(text, ",\"{}\":", column.name);
-            let value = (column.get)(row);
-            // The database has no zero byte in a text.
-            let value = if value.contains('\0') { value.replace('\0', "\u{fffd}").into() } else { value };
-            let _ = serde_json::to_writer(&mut text, &*value);
-        }
-        for column in &NUMBERS {
-            let _ = match (column.get)(row) {
-                Some(number) => write!(text, ",\"{}\":{}", column.name, as_bigint(number)),
-                None => write!(text, ",\"{}\":null", column.name),
-            };
-        }
-        text.push(b'}');
-    }
-    text.extend_from_slice(if rows.is_empty() { b"[]" } else { b"]" });
-    String::from_utf8(text).unwrap_or_default()
+/// Adds rows column by column: an array for each is quicker to write and to read than a text for each row.
+fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage) -> Result<(), Error> {
+    let UncopiedUsage { origin, rows } = rows;
+    let places: Vec<i64> = rows.iter().map(|(place, _)| as_bigint(*place)).collect();
+    let texts = TEXTS.each_ref().map(|column| {
+        let values = rows.iter().map(|(_, row)| without_zero_bytes((column.get)(row)));
+        values.collect::<Vec<_>>()
+    });
+    let numbers = NUMBERS.each_ref().map(|column| {
+        let values = rows.iter().map(|(_, row)| (column.get)(row).map(as_bigint));
+        values.collect::<Vec<_>>()
+    });
+    let mut values: Vec<&(dyn ToSql + Sync)> = vec![origin, &places];
+    values.extend(texts.iter().map(|column| column as &(dyn ToSql + Sync)));
+    values.extend(numbers.iter().map(|column| column as &(dyn ToSql + Sync)));
+    change.execute(sql, &values).map(drop)
+}
+
+/// Replaces zero bytes, which the database has in no text.
+fn without_zero_bytes(text: Cow<'_, str>) -> Cow<'_, str> {
+    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text }
 }
 
 fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
@@ -152,24 +150,4 @@ fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
 
 fn read_sum(row: &Row, width: usize) -> Result<UsageSum, Error> {
     usage_columns::read_sum(width, |index| row.try_get(index), |index| row.try_get(index))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rows_are_written_as_json() {
-        let row = UsageRow { id: "a\0\"\\\n".into(), at: u64::MAX, ..UsageRow::default() };
-        for count in 0..3 {
-            let rows: Vec<_> = (0..count).map(|place| (place, row.clone())).collect();
-            let written: Vec<serde_json::Value> = serde_json::from_str(&write_json(&rows)).unwrap();
-            assert_eq!(written.len(), rows.len());
-            for (place, one) in written.iter().enumerate() {
-                assert_eq!(one.as_object().unwrap().len(), 1 + TEXTS.len() + NUMBERS.len());
-                assert_eq!((&one["place"], &one["request"]), (&place.into(), &"a\u{fffd}\"\\\n".into()));
-                assert_eq!((&one["at"], &one["prompt"]), (&i64::MAX.into(), &serde_json::Value::Null));
-            }
-        }
-    }
 }

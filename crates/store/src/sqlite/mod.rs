@@ -9,6 +9,7 @@ mod check;
 mod clearing;
 #[cfg(debug_assertions)]
 mod failpoint;
+mod fresh_rows;
 mod key_usage;
 mod lease;
 mod open;

@@ -3,11 +3,12 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use rusqlite::{Connection, Row, Transaction, params, params_from_iter};
 
+use super::fresh_rows::FreshRows;
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
 use super::requests::{self, RequestQuery, dimension_column, read_row};
@@ -31,6 +32,8 @@ pub struct UsageStore {
     reader: Arc<Mutex<Connection>>,
     path: PathBuf,
     file: DatabaseFile,
+    /// Changed only while the writer is locked.
+    fresh: Arc<Mutex<FreshRows>>,
 }
 
 impl UsageStore {
@@ -43,7 +46,8 @@ impl UsageStore {
         let path = state_dir.join(FILE);
         let (writer, reader) = open::open_other(&path, &STEPS)?;
         let file = DatabaseFile::opened(&path);
-        Ok(Self { writer: Arc::new(Mutex::new(writer)), reader: Arc::new(Mutex::new(reader)), path, file })
+        let (writer, reader) = (Arc::new(Mutex::new(writer)), Arc::new(Mutex::new(reader)));
+        Ok(Self { writer, reader, path, file, fresh: Arc::default() })
     }
 
     /// Opens the file in a directory to read it, also on a disk that cannot be written. Without a file there
@@ -55,7 +59,8 @@ impl UsageStore {
         let path = state_dir.join(FILE);
         let connection = Arc::new(Mutex::new(open::open_to_read(&path, &STEPS)?));
         let file = DatabaseFile::opened(&path);
-        Ok(Self { writer: Arc::clone(&connection), reader: connection, path, file })
+        let writer = Arc::clone(&connection);
+        Ok(Self { writer, reader: connection, path, file, fresh: Arc::default() })
     }
 
     /// Checks that the file is still the one that was opened. Where it is not, no rows are written.
@@ -74,11 +79,14 @@ impl UsageStore {
         if let Err(error) = self.check_file() {
             return Err((rows, error));
         }
-        let (writer, path) = (Arc::clone(&self.writer), self.path.clone());
+        let (writer, fresh, path) = (Arc::clone(&self.writer), Arc::clone(&self.fresh), self.path.clone());
         let work = move || {
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
             match insert(&mut writer, &rows) {
-                Ok(()) => Ok(()),
+                Ok(last) => {
+                    lock(&fresh).add(last, rows);
+                    Ok(())
+                }
                 Err(error) => Err((rows, failed("write", &path, &error))),
             }
         };
@@ -93,10 +101,14 @@ impl UsageStore {
     /// # Errors
     /// When the file cannot be written.
     pub async fn clear(&self, before: u64, most: u64) -> Result<usize, StoreError> {
-        let (mut all, writer) = (0, &self.writer);
+        let mut all = 0;
         loop {
-            let deleted =
-                self.work(writer, "write", move |connection| clear_some(connection, before, most)).await?;
+            let fresh = Arc::clone(&self.fresh);
+            let clear = move |connection: &mut Connection| {
+                lock(&fresh).forget_all();
+                clear_some(connection, before, most)
+            };
+            let deleted = self.work(&self.writer, "write", clear).await?;
             if deleted == 0 {
                 return Ok(all);
             }
@@ -141,7 +153,10 @@ impl UsageStore {
     /// # Errors
     /// When the file cannot be used.
     pub async fn list_uncopied(&self, database: String, most: usize) -> Result<UncopiedUsage, StoreError> {
-        self.work(&self.writer, "read", move |connection| list_uncopied(connection, &database, most)).await
+        let fresh = Arc::clone(&self.fresh);
+        let list =
+            move |connection: &mut Connection| list_uncopied(connection, &mut lock(&fresh), &database, most);
+        self.work(&self.writer, "read", list).await
     }
 
     /// Notes that a database has the rows of this origin up to this number.
@@ -199,6 +214,7 @@ const COPIES: &str = "CREATE TABLE IF NOT EXISTS copies (
 
 fn list_uncopied(
     connection: &mut Connection,
+    fresh: &mut FreshRows,
     database: &str,
     most: usize,
 ) -> rusqlite::Result<UncopiedUsage> {
@@ -208,6 +224,9 @@ fn list_uncopied(
     let sql = "SELECT origin, last FROM copies WHERE database = ?1";
     let (origin, last): (String, i64) =
         connection.query_row(sql, params![database], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    if let Some(rows) = fresh.take_after(last.unsigned_abs(), most) {
+        return Ok(UncopiedUsage { origin, rows });
+    }
     let sql = format!("SELECT {}, id FROM requests WHERE id > ?1 ORDER BY id LIMIT ?2", column_list());
     let place = TEXTS.len() + NUMBERS.len();
     let numbered = |row: &Row<'_>| Ok((row.get::<_, i64>(place)?.unsigned_abs(), read_row(row)?));
@@ -223,7 +242,12 @@ fn forget_copies(change: &Transaction<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()> {
+fn lock(fresh: &Mutex<FreshRows>) -> MutexGuard<'_, FreshRows> {
+    fresh.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Inserts rows. Returns the number of the last one.
+fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<u64> {
     let places = vec!["?"; TEXTS.len() + NUMBERS.len()].join(", ");
     let sql = format!("INSERT INTO requests ({}) VALUES ({places})", column_list());
     let change = connection.transaction()?;
@@ -249,7 +273,9 @@ fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<()
             statement.raw_execute()?;
         }
     }
-    change.commit()
+    let last = change.last_insert_rowid().unsigned_abs();
+    change.commit()?;
+    Ok(last)
 }
 
 fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::Result<usize> {
