@@ -69,10 +69,10 @@ pub(super) struct ChatArgs {
     #[arg(long)]
     yes: bool,
     /// Continue the last conversation of this directory
-    #[arg(long)]
+    #[arg(short = 'c', long)]
     r#continue: bool,
     /// Choose an earlier conversation of this directory from a list and continue it
-    #[arg(long, conflicts_with_all = ["continue", "system", "prompt"])]
+    #[arg(short = 'r', long, conflicts_with_all = ["continue", "system", "prompt"])]
     resume: bool,
     /// Answer this prompt and exit: the model's words go to standard output as they come, everything else to
     /// standard error; `-` reads the prompt from standard input
@@ -81,15 +81,12 @@ pub(super) struct ChatArgs {
     /// With a prompt, write each event as a line of JSON to standard output; the last one has the result
     #[arg(long, requires = "prompt")]
     json: bool,
-    /// Words that were meant as a prompt
-    #[arg(hide = true)]
-    words: Vec<String>,
+    /// The first message of the conversation
+    #[arg(value_name = "MESSAGE", conflicts_with = "prompt")]
+    message: Vec<String>,
 }
 
 pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
-    if !arguments.words.is_empty() {
-        end_with_usage("a prompt comes after -p: respool chat -p \"…\"; without it, the chat asks for one");
-    }
     let prompt = read_prompt(arguments.prompt.as_deref());
     let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
     let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
@@ -220,6 +217,7 @@ fn begin_chat(
             resume: arguments.wanted_resume(),
             operator_key: std::env::var(OPERATOR_KEY).ok(),
             prompt,
+            message: (!arguments.message.is_empty()).then(|| arguments.message.join(" ")),
             json: arguments.json,
         },
     };

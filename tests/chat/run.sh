@@ -71,7 +71,7 @@ tmux new-session -d -s keep "sleep 600"
 start() {
     tmux kill-session -t chat 2>/dev/null || true
     tmux new-session -d -x 90 -y 40 -s chat \
-        "cd '$repo' && PAGER=cat TERM=xterm-256color '$respool' chat --config '$dir/respool.toml' $*; echo left with \$?; sleep 100"
+        "cd '$repo' && PAGER=cat EDITOR='sed -i s/typed/edited/' TERM=xterm-256color '$respool' chat --config '$dir/respool.toml' $*; echo left with \$?; sleep 100"
 }
 
 start
@@ -95,6 +95,9 @@ await "4 model calls"
 shows "│before│5"
 grep -qF '**' <<<"$(screen)" && fail "Markdown marks are on the screen"
 [ -n "${SCREEN:-}" ] && screen | sed 's/ *$//' > "$SCREEN"
+shows "/thinking shows its reasoning"
+say "/thinking"
+await "The loop starts at one, so the first price is skipped."
 ok "an edit, asked for with its diff, approved, verified; the answer rendered"
 
 say "Delete the readme."
@@ -382,7 +385,12 @@ keys -l "typed"
 keys Escape
 await "stopped"
 await "❯ typed"
+keys C-g
+await "❯ edited"
 keys C-c
+say "!test -t 1 && read -r name && echo Hello \$name"
+keys Anna Enter
+await "Hello Anna"
 say "!printf '\033[31mown\033[0m %s\n' \$((40+2)); exit 3"
 await "exit code 3"
 shows "own 42"
@@ -409,7 +417,7 @@ await "Yes." 2
 grep -q '\[respool\] What has been done so far' "$dir/log" || fail "the summary does not stand for the conversation"
 keys C-d
 await "left with 0"
-ok "Esc stops; !command, @file, /compact"
+ok "Esc stops; Ctrl-G edits; !command, @file, /compact"
 
 touch "$dir/port.slow"
 start --continue
@@ -435,7 +443,7 @@ tmux send-keys -t chat "Are you there?" Enter
 await "Yes." 3
 keys C-d
 await "left with 0"
-start --continue
+start -c
 await "the next turn goes to scripted-too, as the last one did"
 say "Are you there?"
 await "Yes." 2
@@ -471,9 +479,9 @@ assert result["usage"]["prompt_tokens"] == 1200 and result["model_calls"] == 1
 PY
 ok "-p streams; --json writes events"
 
-start --yes
+start --yes "'Run it.'"
 await "runs everything without asking"
-say "Run it."
+await "❯ Run it."
 await "Denied or done."
 [ -e "$repo/ran.txt" ] || fail "--yes did not run the command"
 grep -q '"problem"' "$dir/log" && fail "a request broke the protocol: $(grep '"problem"' "$dir/log")"

@@ -118,7 +118,7 @@ fn event_of(shown: &Shown) -> Option<Value> {
         Shown::ServerAwaited(Some(why)) => json!({"type": "server_awaited", "reason": why}),
         Shown::Reasoning(text) => json!({"type": "reasoning", "text": text}),
         Shown::Content(text) => json!({"type": "text", "text": text}),
-        Shown::Replied { content, calls } => json!({"type": "reply", "text": content, "calls": calls}),
+        Shown::Replied { content, calls, .. } => json!({"type": "reply", "text": content, "calls": calls}),
         Shown::ModelFailed { text, again } => {
             json!({"type": "model_failed", "reason": text, "is_retried": again})
         }
@@ -234,7 +234,7 @@ mod tests {
         let mut events = EventLines::new(Box::new(paper.clone()));
         events.push(&Shown::Content("a\nb".into()));
         events.push(&Shown::ServerAwaited(None));
-        events.push(&Shown::Replied { content: "a\nb".into(), calls: 0 });
+        events.push(&Shown::Replied { content: "a\nb".into(), reasoning: String::new(), calls: 0 });
         assert_eq!(
             paper.text(),
             "{\"type\":\"text\",\"text\":\"a\\nb\"}\n{\"type\":\"reply\",\"text\":\"a\\nb\",\"calls\":0}\n"

@@ -27,19 +27,20 @@ pub(super) fn attach_files(line: &str, root: &Path) -> (String, Vec<Mention>) {
     let (mut added, mut mentions) = (String::new(), Vec::new());
     for name in mentioned_names(line) {
         let shown = one_line(&name, 200);
-        let (note, is_problem) = match read_attachment(&find_path(&name, root)) {
+        let (file, read) = read_mentioned(&name, root);
+        let (note, is_problem) = match read {
             Ok((text, size)) => {
-                let _ = write!(added, "\n\n{name}:\n{}", code_block(&text));
+                let _ = write!(added, "\n\n{file}:\n{}", code_block(&text));
                 (format!("@{shown} · {size}"), false)
             }
-            // It may be a word such as `@property`.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !name.contains(['/', '.']) => {
-                (format!("@{shown}: no such file"), false)
+            // Without these signs it may be a word such as `@property`.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (format!("@{shown}: no such file"), name.contains(['/', '.']))
             }
             Err(error) => {
                 let why = error.to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
-                (format!("@{shown} is sent as it is written: {why}"), true)
+                (format!("@{shown} is not sent along: {why}"), true)
             }
         };
         mentions.push(Mention { note, is_problem });
@@ -74,6 +75,28 @@ fn mentioned_names(line: &str) -> Vec<String> {
         before = c;
     }
     names
+}
+
+/// Reads what a mention names: a file, also with the number of a line behind it. Returns its name, too.
+fn read_mentioned<'a>(name: &'a str, root: &Path) -> (&'a str, io::Result<(String, String)>) {
+    match (read_attachment(&find_path(name, root)), name_before_line(name)) {
+        (Err(error), Some(file)) if error.kind() == io::ErrorKind::NotFound => {
+            (file, read_attachment(&find_path(file, root)))
+        }
+        (read, _) => (name, read),
+    }
+}
+
+/// Returns the name of the file in `src/main.rs:12`, `src/main.rs:12:5` or `src/main.rs:12-20`.
+fn name_before_line(name: &str) -> Option<&str> {
+    let without = |name: &'_ str| -> Option<usize> {
+        let (file, line) = name.rsplit_once(':')?;
+        let is_line = line.starts_with(|c: char| c.is_ascii_digit())
+            && line.chars().all(|c| c.is_ascii_digit() || c == '-');
+        is_line.then_some(file.len())
+    };
+    let file = &name[..without(name)?];
+    Some(&file[..without(file).unwrap_or(file.len())])
 }
 
 fn find_path(name: &str, root: &Path) -> PathBuf {
@@ -173,8 +196,18 @@ mod tests {
         let (added, mentions) = attach_files("@src/nope.rs @image", dir.path());
         assert_eq!((added.as_str(), mentions.len()), ("", 2));
         assert!(mentions.iter().all(|mention| mention.is_problem));
-        assert_eq!(mentions[0].note, "@src/nope.rs is sent as it is written: No such file or directory");
-        assert!(mentions[1].note.contains("not text"));
+        assert_eq!(mentions[0].note, "@src/nope.rs: no such file");
+        assert_eq!(mentions[1].note, "@image is not sent along: it is not text");
+    }
+
+    #[test]
+    fn a_line_of_a_file_is_mentioned() {
+        let dir = folder();
+        for line in ["see @a.txt:2", "see @a.txt:2:1,", "see @a.txt:1-2."] {
+            let (added, mentions) = attach_files(line, dir.path());
+            assert!(added.starts_with("\n\na.txt:\n") && !mentions[0].is_problem, "{line}: {mentions:?}");
+        }
+        assert_eq!(attach_files("@a.txt:x", dir.path()).1[0].note, "@a.txt:x: no such file");
     }
 
     #[test]

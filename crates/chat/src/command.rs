@@ -14,6 +14,8 @@ pub(super) enum Command {
     Diff,
     /// Show the whole result of the call with this number.
     Output(Option<String>),
+    /// Show the reasoning of the last turn.
+    Thinking,
     Clear,
     /// Have the model summarise the conversation.
     Compact,
@@ -28,33 +30,35 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 15] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 16] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
-    ("/output", "[N]", "the whole output of the last call, or of call N (also Ctrl-O)"),
-    ("/tools", "", "what the assistant can do, and what it has to ask for"),
+    ("/output", "[N]", "the whole output of a call (Ctrl-O: the last)"),
+    ("/thinking", "", "the model's reasoning in the last turn"),
+    ("/tools", "", "what the assistant may do, and what it asks for"),
     ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
-    ("/resume", "", "choose an earlier conversation of this directory and continue it"),
-    ("/compact", "", "summarise this conversation, so that more fits into the model's window"),
+    ("/resume", "", "continue an earlier conversation from here"),
+    ("/compact", "", "summarise this conversation to make room"),
     ("/save", "[FILE]", "write this conversation to a Markdown file"),
     ("/diff", "", "how the files here differ from git's last commit"),
-    ("/undo", "", "restore the files that the last turn with changes changed"),
-    ("/approvals", "[ID]", "what agents and experts ask consent for, or one request with its inputs"),
+    ("/undo", "", "restore the files that the last turn changed"),
+    ("/approvals", "[ID]", "what agents and experts ask consent for"),
     ("/approve", "ID", "let the calls of a request run"),
     ("/reject", "ID [WHY]", "do not let them run"),
     ("/quit", "", "leave (also Ctrl-D)"),
 ];
 
 /// Keys and their effect.
-const KEYS: [(&str, &str); 10] = [
-    ("!command", "run a command yourself, outside the sandbox; the model learns its output"),
+const KEYS: [(&str, &str); 11] = [
+    ("!command", "run a command yourself, with your terminal; the model learns its output"),
     ("@file", "send the text of a file along (Tab completes the name)"),
     ("Enter", "send; Alt-Enter, or \\ at the end of a line: a further line"),
     ("Up, Ctrl-R", "earlier inputs"),
     ("Tab", "complete a /command, the ID after /model, or a name after @"),
     ("Esc", "stop the turn, also at a question"),
     ("Ctrl-C", "stop the turn; clear the line; on an empty line twice: leave"),
+    ("Ctrl-G", "go on with the message in your editor"),
     ("Ctrl-O", "show the whole output of the last call"),
     ("Ctrl-D", "leave (also /exit); at a question: stop the turn"),
     ("y n a t v", "answer a question: yes, no, always, tell it what to do instead, view all"),
@@ -91,6 +95,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
             return Some(Err(CommandError::Argument(name.to_owned())));
         }
         "/help" | "/?" => Command::Help,
+        "/thinking" | "/reasoning" => Command::Thinking,
         "/tools" => Command::Tools,
         "/cost" => Command::Cost,
         "/diff" => Command::Diff,
@@ -158,6 +163,8 @@ mod tests {
         for (name, ..) in COMMANDS {
             assert!(matches!(read_command(name), Some(Ok(_))), "{name}");
             assert!(help_text().contains(name));
+            let hint = command_hint(name).unwrap();
+            assert!(name.len() + hint.len() <= 58, "too long for a narrow terminal: {name}{hint}");
         }
         assert_eq!(command_hint("/cl").as_deref(), Some("ear  begin a new conversation"));
         assert!(command_hint("/model").unwrap().starts_with(" [ID]  show the models"));

@@ -53,6 +53,8 @@ pub(super) enum Input {
     Text { line: String, text: String },
     /// Ctrl-O: the last output of a tool is wanted. The text stays in the prompt.
     Output(String),
+    /// Ctrl-G: the person goes on with the text in an editor of theirs.
+    Editor(String),
     /// Ctrl-C on an empty line.
     Interrupt,
     /// Ctrl-D, or the terminal has gone.
@@ -75,8 +77,8 @@ struct PromptState {
     pastes: Pastes,
     /// The text that is being pasted.
     incoming: Option<String>,
-    /// Whether Ctrl-O ended the line.
-    wants_output: bool,
+    /// Makes the input, if another key than Enter ended the line.
+    ended_by: Option<fn(String) -> Input>,
     pace: Pace,
     /// The keys behind an input that came together with it.
     rest: Option<String>,
@@ -149,12 +151,16 @@ impl Lines {
         let typed = lock(&self.state).pastes.shorten(typed.trim_end_matches('\n').to_owned());
         let read = self.editor.readline_with_initial(PROMPT, (&typed, ""));
         let mut state = lock(&self.state);
-        let wants_output = std::mem::take(&mut state.wants_output);
+        let ended_by = std::mem::take(&mut state.ended_by);
         let is_burst = std::mem::take(&mut state.pace).is_burst;
         state.incoming = None;
-        match read {
-            Ok(text) if wants_output => Input::Output(text),
-            Ok(line) => {
+        match (read, ended_by) {
+            (Ok(line), Some(make_input)) => {
+                let text = state.pastes.expand(&line);
+                erase_line(&line);
+                make_input(text)
+            }
+            (Ok(line), None) => {
                 let line = without_continuations(&line);
                 let text = state.pastes.expand(&line);
                 drop(state);
@@ -166,8 +172,8 @@ impl Lines {
                 self.remember(&line, &text);
                 Input::Text { line, text }
             }
-            Err(ReadlineError::Interrupted) => Input::Interrupt,
-            Err(_) => Input::End,
+            (Err(ReadlineError::Interrupted), _) => Input::Interrupt,
+            (Err(_), _) => Input::End,
         }
     }
 
@@ -228,8 +234,8 @@ fn without_continuations(text: &str) -> String {
 }
 
 /// The keys with a meaning of their own: a paste is received as a whole, a mark is deleted as a whole, Ctrl-C
-/// discards a line (on an empty one it means that the person wants to leave), and Ctrl-O asks for the last
-/// output.
+/// discards a line (on an empty one it means that the person wants to leave), Ctrl-O asks for the last output,
+/// and Ctrl-G for an editor.
 struct PromptKeys(Arc<Mutex<PromptState>>);
 
 impl ConditionalEventHandler for PromptKeys {
@@ -259,8 +265,9 @@ impl ConditionalEventHandler for PromptKeys {
             (KeyCode::Char('C'), Modifiers::CTRL) if !context.line().is_empty() => {
                 Some(Cmd::Kill(Movement::WholeBuffer))
             }
-            (KeyCode::Char('O'), Modifiers::CTRL) => {
-                state.wants_output = true;
+            (KeyCode::Char(key @ ('O' | 'G')), Modifiers::CTRL) => {
+                let make_input: fn(String) -> Input = if key == 'O' { Input::Output } else { Input::Editor };
+                state.ended_by = Some(make_input);
                 Some(Cmd::AcceptLine)
             }
             _ => None,

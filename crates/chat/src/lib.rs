@@ -13,6 +13,7 @@ mod changes;
 mod command;
 mod editor;
 mod emphasis;
+mod external_editor;
 mod figures;
 mod greeting;
 mod harmless;
@@ -26,12 +27,14 @@ mod paint;
 mod pastes;
 mod preview;
 mod project_rules;
+mod reasoning;
 mod screen;
 mod session;
 mod terminal;
 mod transcript;
 mod turn_end;
 mod watched;
+mod wrapping;
 
 use std::io::{self, IsTerminal as _};
 use std::path::PathBuf;
@@ -131,6 +134,8 @@ pub struct ChatOptions {
     pub operator_key: Option<String>,
     /// A prompt to answer before the process ends.
     pub prompt: Option<String>,
+    /// The first message, which the person need not type again.
+    pub message: Option<String>,
     /// Whether standard output gets events as lines of JSON, with a prompt.
     pub json: bool,
 }
@@ -259,8 +264,10 @@ async fn begin_session(
     session.yes = setting.options.yes;
     session.is_attended = terminal;
     session.ending = ending.clone();
-    if setting.options.prompt.is_none() {
-        session.keep_typed_before(typed, setting.options.resume != Resume::Chosen);
+    match setting.options.message {
+        Some(text) => session.keep_typed_before(TypedText { text, is_entered: true }, true),
+        None if setting.options.prompt.is_some() => {}
+        None => session.keep_typed_before(typed, setting.options.resume != Resume::Chosen),
     }
     session.price_of = setting.ports.price_of;
     let resumed = match setting.options.resume {

@@ -8,6 +8,7 @@ use termimad::{CompoundStyle, MadSkin};
 use super::emphasis::with_clear_emphasis;
 use super::paint::Paint;
 use super::preview::split_columns;
+use super::wrapping::wrap_styled;
 use wire::visible::{char_width, make_visible};
 
 /// A text that is being written.
@@ -136,14 +137,25 @@ impl Markdown {
         let line =
             if indent > 0 && is_list_item(text) { format!("   {text}") } else { line[indent..].to_owned() };
         let line = with_clear_emphasis(&with_plain_links(&with_boxes(&line)));
+        let has_wide = line.chars().any(|c| char_width(c) > 1);
+        if has_wide && !text.starts_with('>') {
+            // The renderer breaks lines only at spaces.
+            let whole = self.skin.text(&line, None).to_string();
+            let wrapped = wrap_styled(whole.trim_end_matches('\n'), self.width - indent);
+            return push_rows(&wrapped, indent, out);
+        }
         self.render_text(&line, self.width - indent, indent, out);
     }
 
     fn render_text(&self, text: &str, width: usize, indent: usize, out: &mut String) {
         let rendered = self.skin.text(text, Some(width)).to_string();
-        for row in rendered.trim_end_matches('\n').split('\n') {
-            out.extend([&" ".repeat(indent), row, "\n"]);
-        }
+        push_rows(rendered.trim_end_matches('\n'), indent, out);
+    }
+}
+
+fn push_rows(rows: &str, indent: usize, out: &mut String) {
+    for row in rows.split('\n') {
+        out.extend([&" ".repeat(indent), row, "\n"]);
     }
 }
 
@@ -378,6 +390,17 @@ mod tests {
             shown.lines().count() > 2 && shown.lines().all(|line| line.chars().count() <= 60),
             "{shown:?}"
         );
+    }
+
+    /// Regression: a line broke before the first long run of signs, which have no spaces between them.
+    #[test]
+    fn scripts_without_spaces_fill_the_line() {
+        let signs = "の三行目で、ループが最初の価格を飛ばしています。".repeat(2);
+        let shown = text(true, &format!("1. 合計は **違い** ました。`calc.py` {signs}"));
+        let columns = |row: &str| row.chars().map(char_width).sum::<usize>();
+        assert!(shown.lines().count() > 1 && shown.lines().all(|row| columns(row) <= 60), "{shown}");
+        assert!(columns(shown.lines().next().unwrap()) >= 58, "{shown}");
+        assert!(shown.lines().skip(1).all(|row| row.starts_with("   ")), "{shown}");
     }
 
     #[test]

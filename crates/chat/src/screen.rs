@@ -18,6 +18,7 @@ use super::markdown::Markdown;
 use super::outputs::{CallOutput, Outputs};
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
+use super::reasoning::Reasoning;
 use super::terminal::END;
 use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
 pub(super) use ask::Answer;
@@ -28,8 +29,7 @@ use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 const MOST_ROWS: usize = 40;
 /// The most lines of a command's output that are shown.
 const OUTPUT_LINES: usize = 6;
-/// How much of the reasoning, and of a running command's output, is kept for the bottom of the screen.
-const THOUGHT: usize = 400;
+/// How much of a running command's output is kept for the bottom of the screen.
 const OUTPUT: usize = 8 << 10;
 /// Rows of an earlier answer that are shown when its conversation is resumed.
 const PAST_ROWS: usize = 12;
@@ -54,6 +54,7 @@ pub(super) enum Shown {
     Content(String),
     Replied {
         content: String,
+        reasoning: String,
         calls: usize,
     },
     ModelFailed {
@@ -84,9 +85,11 @@ impl Shown {
             Activity::ServerAwaited(why) => Self::ServerAwaited(why.map(str::to_owned)),
             Activity::Reasoning(text) => Self::Reasoning(text.to_owned()),
             Activity::Content(text) => Self::Content(text.to_owned()),
-            Activity::ModelReplied(said) => {
-                Self::Replied { content: said.content.clone(), calls: said.calls.len() }
-            }
+            Activity::ModelReplied(said) => Self::Replied {
+                content: said.content.clone(),
+                reasoning: said.reasoning.clone(),
+                calls: said.calls.len(),
+            },
             Activity::ModelFailed { failure, is_retried, .. } => {
                 Self::ModelFailed { text: failure.text.clone(), again: is_retried }
             }
@@ -137,8 +140,7 @@ pub(super) struct Screen {
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
     bytes: usize,
-    /// The last words of the reasoning.
-    thought: String,
+    reasoning: Reasoning,
     /// The end of what the running command wrote.
     output: String,
     /// The command or file of the running call.
@@ -185,7 +187,7 @@ impl Screen {
             is_entered: false,
             pieces: 0,
             bytes: 0,
-            thought: String::new(),
+            reasoning: Reasoning::default(),
             output: String::new(),
             subject: String::new(),
             outputs: Outputs::default(),
@@ -222,6 +224,11 @@ impl Screen {
         self.wipe_status();
         // A closed terminal ends the turn by its hang-up, not here.
         let _ = self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush());
+    }
+
+    /// Writes what a command of the person's wrote to its terminal.
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) {
+        let _ = self.out.write_all(bytes).and_then(|()| self.out.flush());
     }
 
     pub(super) fn write_line(&mut self, text: &str) {
@@ -268,6 +275,7 @@ impl Screen {
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
         self.measure_terminal();
         (self.awaits_summary, self.asked_in_turn) = (false, Duration::ZERO);
+        self.reasoning.begin_turn();
     }
 
     /// Returns how long questions of this turn waited for the person.
@@ -297,7 +305,7 @@ impl Screen {
         match shown {
             Shown::Asks { summary } => {
                 (self.pieces, self.bytes, self.is_begun) = (0, 0, false);
-                self.thought.clear();
+                self.reasoning.begin_reply();
                 self.reply.clear();
                 self.breaks.clear();
                 if std::mem::replace(&mut self.awaits_summary, summary) && !summary {
@@ -313,14 +321,17 @@ impl Screen {
             Shown::Reasoning(text) => {
                 self.count_piece(&text);
                 self.name_activity("thinking");
-                keep_end(&mut self.thought, &text, THOUGHT);
+                self.reasoning.push(&text);
             }
             Shown::Output(text) => {
                 keep_end(&mut self.output, &text, OUTPUT);
                 self.draw();
             }
             Shown::Content(text) => self.show_content(&text),
-            Shown::Replied { content, .. } => self.end_reply(&content),
+            Shown::Replied { content, reasoning, .. } => {
+                self.reasoning.end_reply(&reasoning);
+                self.end_reply(&content);
+            }
             Shown::ModelFailed { text, again } => self.model_failed(&text, again),
             Shown::Begins { tool, arguments, again } => self.begin_call(&tool, &arguments, again),
             Shown::Ended { tool, ended, display } => self.end_call(&tool, &ended, display.as_deref()),
@@ -430,7 +441,7 @@ impl Screen {
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
         self.write_line(&format!("\n{head}"));
         (self.pieces, self.bytes) = (0, 0);
-        self.thought.clear();
+        self.reasoning.begin_reply();
         self.output.clear();
         self.set_status(&format!("{tool} runs"));
     }
@@ -469,6 +480,11 @@ impl Screen {
             None if tool == "shell_command" => self.show_output(&ended.text, number),
             None => {}
         }
+    }
+
+    /// Returns the reasoning of the turn.
+    pub(super) fn reasoning_mut(&mut self) -> &mut Reasoning {
+        &mut self.reasoning
     }
 
     /// Returns the results of the calls.
@@ -619,7 +635,7 @@ impl Screen {
         let stop = if self.speaks() && status.since.elapsed() >= STOP_HINT { " · Esc stops" } else { "" };
         let line = format!("{spinner} {} · {seconds}{tokens}{stop}", status.what);
         let room = self.width.saturating_sub(line.chars().count() + 6);
-        let tail = if has_thought { end_of(&self.thought, room) } else { String::new() };
+        let tail = if has_thought { end_of(self.reasoning.of_reply(), room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
         wrap_text(&(line + &tail), self.width)
     }

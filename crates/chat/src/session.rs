@@ -19,17 +19,18 @@ use super::attachments::{Mention, attach_files};
 use super::changes::{NoChanges, uncommitted_changes};
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines, PROMPT};
+use super::external_editor;
 use super::figures::{format_count, format_seconds, format_thousands};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, own_command, run_own_command};
 use super::screen::Screen;
-use super::terminal::{self, SavedTerminal, TypedText};
+use super::terminal::{self, PassedKeys, SavedTerminal, TypedText};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
-use tools::{Approver, Tools as _, end_commands, plain_text, remove_temporary_directories};
+use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
 use wire::visible::{make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
@@ -193,6 +194,10 @@ impl Session {
 
     fn show_last_exchanges(&mut self) {
         self.screen.outputs_mut().add_earlier(self.conversation.entries());
+        self.screen.reasoning_mut().set_earlier(&transcript::last_reasoning(
+            self.conversation.entries(),
+            self.conversation.open_outcome(),
+        ));
         for (question, answer) in transcript::last_exchanges(
             self.conversation.entries(),
             self.conversation.open_outcome(),
@@ -246,6 +251,7 @@ impl Session {
                     self.show_whole_output(None);
                     self.typed = Some(text);
                 }
+                Input::Editor(text) => self.typed = Some(self.edit_text(text)),
                 Input::Text { text, .. } if text.trim().is_empty() => {}
                 Input::Text { line, text } => match command::read_command(&text) {
                     None => runtime.block_on(self.take_input(&line, &text)),
@@ -259,6 +265,14 @@ impl Session {
             }
             leaving = false;
         }
+    }
+
+    /// Lets the person go on with a text in their editor.
+    fn edit_text(&mut self, text: String) -> String {
+        external_editor::edit_text(&text).unwrap_or_else(|error| {
+            self.show_problem(&format!("the text could not be edited: {error}"));
+            text
+        })
     }
 
     fn greet(&mut self) {
@@ -292,19 +306,25 @@ impl Session {
     async fn run_own(&mut self, command: &str) {
         let (root, ending, began) = (self.root.clone(), self.ending.clone(), Instant::now());
         let screen = &mut self.screen;
-        let ended = run_own_command(command, &root, &ending, |piece| {
-            screen.write_text(&make_visible(&plain_text(piece)));
-        })
-        .await;
-        let (code, output) = match ended {
+        let (sender, mut keys) = mpsc::unbounded_channel();
+        let passed = PassedKeys::begin(sender);
+        let show = |bytes: &[u8]| screen.write_bytes(bytes);
+        let ended = run_own_command(command, &root, &ending, &mut keys, show).await;
+        drop(passed);
+        let mut ended = match ended {
             Ok(ended) => ended,
             Err(error) => return self.show_problem(&format!("the shell cannot be started: {error}")),
         };
+        while let Ok(more) = keys.try_recv() {
+            ended.unread.extend(more);
+        }
+        self.typed = Some(terminal::unread_text(&ended.unread));
+        let text = ended.output.text();
         // The terminal has shown the key that interrupted it.
-        if code.is_none() || !(output.is_empty() || output.ends_with('\n')) {
+        if ended.code.is_none() || !(text.is_empty() || text.ends_with('\n')) {
             self.screen.write_text("\n");
         }
-        let end = match code {
+        let end = match ended.code {
             Some(0) => String::new(),
             Some(code) => format!("exit code {code} · "),
             None => "ended by a signal · ".to_owned(),
@@ -313,7 +333,7 @@ impl Session {
             "{end}{} · the model learns it with your next message",
             format_seconds(began.elapsed())
         ));
-        self.own_outputs.push(describe_own_command(command, code, &plain_text(&output)));
+        self.own_outputs.push(describe_own_command(command, &ended));
     }
 
     /// Runs a turn and shows how it ended.
@@ -327,7 +347,8 @@ impl Session {
         }
         let spent = self.conversation.total_cost().less(&before);
         let took = began.elapsed().saturating_sub(self.screen.asked_in_turn());
-        self.show_note(&format!("\n{}{}", format_seconds(took), cost_summary(&spent)));
+        let hint = if self.screen.reasoning_mut().take_news() { " · /thinking shows its reasoning" } else { "" };
+        self.show_note(&format!("\n{}{}{hint}", format_seconds(took), cost_summary(&spent)));
     }
 
     /// Runs one turn and shows its progress.
@@ -451,6 +472,7 @@ impl Session {
             Command::Cost => self.show_cost(),
             Command::Diff => self.show_changes().await,
             Command::Output(number) => self.show_whole_output(number.as_deref()),
+            Command::Thinking => self.show_thinking(),
             Command::Clear => {
                 self.conversation.close().await;
                 self.own_outputs.clear();
@@ -549,6 +571,12 @@ impl Session {
     fn show_whole_output(&mut self, number: Option<&str>) {
         if let Err(why) = self.screen.show_whole_output(number) {
             self.show_problem(&why.to_string());
+        }
+    }
+
+    fn show_thinking(&mut self) {
+        if !self.screen.show_reasoning() {
+            self.show_problem("the last turn has no reasoning: the model, or its server, sent none");
         }
     }
 

@@ -4,11 +4,13 @@
 use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, raise};
-use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
+use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcgetattr, tcsetattr};
+use tokio::sync::mpsc;
 
 /// The settings of the terminal at the start, which are restored however the process ends.
 #[derive(Debug)]
@@ -216,6 +218,56 @@ impl TypedKeys {
         }
         true
     }
+}
+
+/// The terminal while it belongs to a command of the person's: each key goes there. Dropping it restores the
+/// settings.
+pub(super) struct PassedKeys {
+    terminal: SavedTerminal,
+    is_over: Arc<AtomicBool>,
+    reader: Option<JoinHandle<()>>,
+}
+
+impl PassedKeys {
+    /// Passes all keys to this channel; `None` without a terminal.
+    pub(super) fn begin(keys: mpsc::UnboundedSender<Vec<u8>>) -> Option<Self> {
+        let terminal = SavedTerminal::read()?;
+        let mut raw = Termios::from(terminal.settings);
+        cfmakeraw(&mut raw);
+        raw.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
+        raw.control_chars[SpecialCharacterIndices::VTIME as usize] = 1;
+        let mut tty = terminal.tty.try_clone().ok()?;
+        tcsetattr(&tty, SetArg::TCSANOW, &raw).ok()?;
+        let is_over = Arc::new(AtomicBool::new(false));
+        let over = Arc::clone(&is_over);
+        let reader = std::thread::spawn(move || {
+            let mut chunk = [0; 4096];
+            while !over.load(Ordering::Relaxed) {
+                match tty.read(&mut chunk) {
+                    Ok(0) => {}
+                    Ok(count) => drop(keys.send(chunk[..count].to_vec())),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(_) => return,
+                }
+            }
+        });
+        Some(Self { terminal, is_over, reader: Some(reader) })
+    }
+}
+
+impl Drop for PassedKeys {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        // Its last read ends within a tenth of a second.
+        let _ = self.reader.take().map(JoinHandle::join);
+        self.terminal.restore();
+    }
+}
+
+/// Returns the text of keys that a command did not read.
+pub(super) fn unread_text(keys: &[u8]) -> String {
+    let text = clean_typed(&String::from_utf8_lossy(keys));
+    if text == END { String::new() } else { text }
 }
 
 /// The input of a person at a question.

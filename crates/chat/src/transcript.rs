@@ -60,6 +60,19 @@ pub(super) fn last_exchanges(
     exchanges.split_off(skipped)
 }
 
+/// Returns the reasoning of the replies of the last turn, with an empty line between. `outcome`: as for
+/// [`last_exchanges`].
+pub(super) fn last_reasoning(entries: &[Entry], outcome: Option<&Outcome>) -> String {
+    let is_question = |entry: &Entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_));
+    let start = entries.iter().rposition(is_question).unwrap_or(0);
+    let replies = entries[start..].iter().filter_map(|entry| match entry {
+        Entry::Exchange(exchange) => Some(&exchange.reasoning),
+        _ => None,
+    });
+    let parts = replies.chain(outcome.map(|outcome| &outcome.reasoning)).map(|part| part.trim());
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
+}
+
 fn message_text(message: &Value) -> &str {
     message["content"].as_str().unwrap_or_default().trim()
 }
@@ -110,6 +123,17 @@ mod tests {
         assert_eq!(pairs(None), expected(""));
         assert_eq!(pairs(Some(&Outcome { cancelled: true, ..Outcome::default() })), expected(""));
         assert!(last_exchanges(&[], None, 2).is_empty());
+    }
+
+    #[test]
+    fn the_last_turn_has_its_reasoning() {
+        let question = Entry::UserTurn(json!({"role": "user", "content": "a"}));
+        let reply =
+            |text: &str| Entry::Exchange(Exchange { reasoning: text.into(), ..Exchange::default() });
+        let entries = [question.clone(), reply("old"), question, reply("One.\n"), reply("")];
+        let outcome = Outcome { reasoning: "Two.".into(), ..Outcome::default() };
+        assert_eq!(last_reasoning(&entries, Some(&outcome)), "One.\n\nTwo.");
+        assert_eq!(last_reasoning(&[], None), "");
     }
 
     #[test]

@@ -482,7 +482,8 @@ const SIGNS: [&str; 12] = [
 ];
 
 /// The words of a program that finds nothing on the loopback of a network of its own.
-const REFUSED: [&str; 2] = ["onnection refused", "ECONNREFUSED"];
+const REFUSED: [&str; 4] =
+    ["onnection refused", "ECONNREFUSED", "ouldn't connect to server", "ould not connect to server"];
 
 /// What confines commands on this machine, as the configuration wants it.
 pub fn level(config: &LocalConfig) -> Level {

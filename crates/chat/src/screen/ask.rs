@@ -135,7 +135,8 @@ impl Screen {
                 text.flat_map(|text| preview::command_rows(text, self.width)).collect()
             }
             (note, Target::Command { line, .. }) => {
-                let beside_head = self.width.saturating_sub(asking.tool.len() + 4);
+                // A row of a preview loses five columns, the head four and those of the tool.
+                let beside_head = (self.width + 1).saturating_sub(asking.tool.len());
                 let is_shown = preview::fits_a_row(line, beside_head);
                 let rows = if is_shown { Vec::new() } else { preview::command_rows(line, self.width) };
                 let note = note.iter().flat_map(|note| preview::command_rows(note, self.width));
@@ -177,11 +178,12 @@ impl Screen {
             }
             _ => String::new(),
         };
-        let always = asking.always.question_text();
-        let always = always.map(|words| format!("  [a]lways {}", one_line(&words, 60))).unwrap_or_default();
-        let view = if hidden > 0 { "  [v]iew all" } else { "" };
+        let always = asking.always.question_text().map(|words| format!("[a]lways {}", one_line(&words, 60)));
+        let view = (hidden > 0).then(|| "[v]iew all".to_owned());
+        let (yes, tell) = ("[y]es  [n]o".to_owned(), "[t]ell it instead".to_owned());
+        let choices: Vec<String> = [Some(yes), always, Some(tell), view].into_iter().flatten().collect();
+        let keys = choice_rows(&choices, self.width.saturating_sub(3 + LONGEST_ANSWER));
         let asked = format!("{verb}{}{count}?", preview::target_label(&asking.target));
-        let keys = format!("[y]es  [n]o{always}  [t]ell it instead{view}");
         let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
         let on_one_line = columns(&asked) + columns(&keys) + 4 + LONGEST_ANSWER <= self.width;
         let (asked, gap) = if on_one_line {
@@ -217,6 +219,22 @@ impl Screen {
     }
 }
 
+/// Lays out choices in rows of `width` columns.
+fn choice_rows(choices: &[String], width: usize) -> String {
+    let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
+    let (mut rows, mut used) = (String::new(), 0);
+    for choice in choices {
+        let gap = match used {
+            0 => "",
+            used if used + 2 + columns(choice) > width => "\n  ",
+            _ => "  ",
+        };
+        used = if gap.starts_with('\n') { 0 } else { used + gap.len() } + columns(choice);
+        rows.extend([gap, choice]);
+    }
+    rows
+}
+
 /// Returns the word that stays on the screen for an answer.
 fn said(answer: &Answer) -> &'static str {
     match answer {
@@ -233,7 +251,7 @@ async fn read_words() -> Option<Answer> {
     match read.unwrap_or(Input::End) {
         Input::Text { text, .. } if text.trim().is_empty() => None,
         Input::Text { text, .. } => Some(Answer::Instead(text.trim().to_owned())),
-        Input::Output(_) | Input::Interrupt | Input::End => Some(Answer::Stop),
+        Input::Output(_) | Input::Editor(_) | Input::Interrupt | Input::End => Some(Answer::Stop),
     }
 }
 

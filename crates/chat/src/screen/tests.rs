@@ -49,7 +49,7 @@ fn content(text: &str) -> Shown {
 }
 
 fn replied(content: &str, calls: usize) -> Shown {
-    Shown::Replied { content: content.into(), calls }
+    Shown::Replied { content: content.into(), reasoning: String::new(), calls }
 }
 
 #[test]
@@ -244,7 +244,9 @@ fn turn_again(turn: &[Shown]) -> Vec<Shown> {
     let again = |shown: &Shown| match shown {
         Shown::Reasoning(text) => Shown::Reasoning(text.clone()),
         Shown::Content(text) => Shown::Content(text.clone()),
-        Shown::Replied { content, calls } => Shown::Replied { content: content.clone(), calls: *calls },
+        Shown::Replied { content, reasoning, calls } => {
+            Shown::Replied { content: content.clone(), reasoning: reasoning.clone(), calls: *calls }
+        }
         Shown::ModelFailed { text, again } => Shown::ModelFailed { text: text.clone(), again: *again },
         Shown::Begins { tool, arguments, again } => {
             Shown::Begins { tool: tool.clone(), arguments: arguments.clone(), again: *again }

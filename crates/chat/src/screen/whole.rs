@@ -5,7 +5,7 @@ use super::super::changes::FileChange;
 use super::super::outputs::{CallOutput, NoOutput};
 use super::super::{pager, preview};
 use super::{Screen, rows_of, terminal_height};
-use wire::visible::{make_visible, one_line};
+use wire::visible::{make_visible, one_line, wrap_text};
 
 impl Screen {
     /// Shows a result whole: in the pager if it is longer than the screen.
@@ -28,6 +28,16 @@ impl Screen {
         }
         self.show_pageable(&out);
         Ok(())
+    }
+
+    /// Shows the reasoning of the turn; false without any.
+    pub(crate) fn show_reasoning(&mut self) -> bool {
+        self.measure_terminal();
+        let text = wrap_text(&make_visible(self.reasoning.of_turn()), self.width);
+        if !text.is_empty() {
+            self.show_pageable(&format!("{text}\n"));
+        }
+        !text.is_empty()
     }
 
     /// Shows how files changed: in the pager if that is longer than the screen.
