@@ -136,7 +136,8 @@ impl OwnOutput {
     pub(super) fn text(&self) -> String {
         let text = without_screens(&String::from_utf8_lossy(&self.bytes));
         // A progress bar writes over its own line.
-        let last = |line: &str| line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().to_owned();
+        let last =
+            |line: &str| line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().to_owned();
         plain_text(&text.split('\n').map(last).collect::<Vec<_>>().join("\n"))
     }
 }

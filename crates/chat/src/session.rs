@@ -347,7 +347,8 @@ impl Session {
         }
         let spent = self.conversation.total_cost().less(&before);
         let took = began.elapsed().saturating_sub(self.screen.asked_in_turn());
-        let hint = if self.screen.reasoning_mut().take_news() { " · /thinking shows its reasoning" } else { "" };
+        let hint =
+            if self.screen.reasoning_mut().take_news() { " · /thinking shows its reasoning" } else { "" };
         self.show_note(&format!("\n{}{}{hint}", format_seconds(took), cost_summary(&spent)));
     }
 

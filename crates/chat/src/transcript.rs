@@ -128,8 +128,7 @@ mod tests {
     #[test]
     fn the_last_turn_has_its_reasoning() {
         let question = Entry::UserTurn(json!({"role": "user", "content": "a"}));
-        let reply =
-            |text: &str| Entry::Exchange(Exchange { reasoning: text.into(), ..Exchange::default() });
+        let reply = |text: &str| Entry::Exchange(Exchange { reasoning: text.into(), ..Exchange::default() });
         let entries = [question.clone(), reply("old"), question, reply("One.\n"), reply("")];
         let outcome = Outcome { reasoning: "Two.".into(), ..Outcome::default() };
         assert_eq!(last_reasoning(&entries, Some(&outcome)), "One.\n\nTwo.");
