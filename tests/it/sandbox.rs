@@ -606,9 +606,15 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
     fs::create_dir(outer.path().join("work")).unwrap();
     // respool's own, which is not there yet.
     let own = outer.path().join("own.toml");
+    // Regression: a closed file in a closed directory could not be mounted, and no command began.
+    let state = outer.path().join("state");
+    let audit = state.join("audit.jsonl");
+    fs::create_dir(&state).unwrap();
+    fs::write(&audit, "{}").unwrap();
     let mut settings = ToolsConfig::default();
     settings.local.launcher = Some(launcher());
-    settings.local.own_files = vec![own.clone()];
+    settings.local.own_files = vec![own.clone(), state.clone()];
+    settings.local.hidden = vec![state, audit];
     let tools =
         ToolSet::open_for_chat(&settings, &settings.policy.clone(), &outer.path().join("work")).unwrap();
     let file = outer.path().join("beyond");

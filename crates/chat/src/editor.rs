@@ -234,8 +234,8 @@ fn without_continuations(text: &str) -> String {
 }
 
 /// The keys with a meaning of their own: a paste is received as a whole, a mark is deleted as a whole, Ctrl-C
-/// discards a line (on an empty one it means that the person wants to leave), Ctrl-O asks for the last output,
-/// and Ctrl-G for an editor.
+/// discards a line (on an empty one it means that the person wants to leave), Ctrl-O asks for the last
+/// output, and Ctrl-G for an editor.
 struct PromptKeys(Arc<Mutex<PromptState>>);
 
 impl ConditionalEventHandler for PromptKeys {

@@ -3,8 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use tools::programs::{current_project, find_in_path, path_without};
 
 /// Lets the person edit a text, and returns what they saved. Blocks.
 ///
@@ -23,8 +25,12 @@ fn edit_file(path: &Path, text: &str, editor: &str) -> io::Result<String> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())?;
     drop(file);
+    // Commands write in the project, so no program comes from there.
+    let project: Vec<PathBuf> = current_project().into_iter().collect();
+    let mut command = Command::new(find_in_path("sh", &project).map_err(io::Error::other)?);
     // The name of the editor may have options behind it.
-    let status = Command::new("sh").arg("-c").arg(format!("{editor} \"$0\"")).arg(path).status()?;
+    command.arg("-c").arg(format!("{editor} \"$0\"")).arg(path).env("PATH", path_without(&project));
+    let status = command.status()?;
     if !status.success() {
         return Err(io::Error::other(format!("`{editor}` ended with {status}")));
     }

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use tools::plain_text;
+use tools::programs::{current_project, find_in_path};
 
 /// The most bytes of an output that the model gets.
 const LEARNED: usize = 16 << 10;
@@ -67,10 +68,12 @@ pub(super) async fn run_own_command(
 ) -> io::Result<Ended> {
     let (pty, pts) = pty_process::open().map_err(io::Error::other)?;
     pty.resize(terminal_size()).map_err(io::Error::other)?;
-    // While it is open, keys that nobody read can be taken back.
+    // While it is open, keys that were not read can be taken back.
     let mut terminal = File::from(pts.as_fd().try_clone_to_owned()?);
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
-    let command = pty_process::Command::new("sh").args(["-c", START]);
+    let project: Vec<_> = current_project().into_iter().collect();
+    let command = pty_process::Command::new(find_in_path("sh", &project).map_err(io::Error::other)?);
+    let command = command.args(["-c", START]);
     let command = command.arg(shell.unwrap_or_else(|| "sh".into())).arg(line).current_dir(directory);
     let mut running = command.kill_on_drop(true).spawn(pts).map_err(io::Error::other)?;
     let (mut reader, mut writer) = pty.into_split();
@@ -196,11 +199,11 @@ mod tests {
     use super::*;
 
     async fn run_with_keys(line: &str, keys: &[u8]) -> Ended {
-        let (sender, mut receiver) = mpsc::unbounded_channel();
+        let (ending, (sender, mut receiver)) = (CancellationToken::new(), mpsc::unbounded_channel());
         sender.send(keys.to_vec()).unwrap();
         let mut shown = Vec::new();
         let show = |piece: &[u8]| shown.extend_from_slice(piece);
-        let ended = run_own_command(line, Path::new("/"), &CancellationToken::new(), &mut receiver, show);
+        let ended = run_own_command(line, Path::new("/"), &ending, &mut receiver, show);
         let ended = tokio::time::timeout(Duration::from_secs(20), ended).await.expect("it waits").unwrap();
         assert_eq!(shown, ended.output.bytes);
         ended

@@ -25,8 +25,9 @@ impl Paint {
         self.with("32", text)
     }
 
-    pub(super) fn yellow(self, text: &str) -> String {
-        self.with("33", text)
+    /// For what needs attention: yellow is hard to read on a light terminal.
+    pub(super) fn magenta(self, text: &str) -> String {
+        self.with("35", text)
     }
 
     pub(super) fn cyan(self, text: &str) -> String {

@@ -38,7 +38,7 @@ impl Reasoning {
 
     /// Ends a reply with this reasoning, which did not come in pieces from every server.
     pub(super) fn end_reply(&mut self, whole: &str) {
-        if self.of_reply().is_empty() {
+        if self.reply_text().is_empty() {
             self.push(whole);
         }
     }
@@ -49,19 +49,19 @@ impl Reasoning {
         self.push(text);
     }
 
-    /// Returns that of the turn.
-    pub(super) fn of_turn(&self) -> &str {
+    /// Returns the reasoning of the turn.
+    pub(super) fn turn_text(&self) -> &str {
         self.text.trim()
     }
 
-    /// Returns that of the current reply.
-    pub(super) fn of_reply(&self) -> &str {
+    /// Returns that of the current reply alone.
+    pub(super) fn reply_text(&self) -> &str {
         &self.text[self.start..]
     }
 
     /// Returns true once, after the first turn with some.
     pub(super) fn take_news(&mut self) -> bool {
-        !self.of_turn().is_empty() && !std::mem::replace(&mut self.is_known, true)
+        !self.turn_text().is_empty() && !std::mem::replace(&mut self.is_known, true)
     }
 }
 
@@ -77,16 +77,16 @@ mod tests {
         reasoning.begin_reply();
         ["First ", "I look.\n"].iter().for_each(|piece| reasoning.push(piece));
         reasoning.end_reply("First I look.");
-        assert_eq!(reasoning.of_reply(), "First I look.\n");
+        assert_eq!(reasoning.reply_text(), "First I look.\n");
         reasoning.begin_reply();
-        assert_eq!(reasoning.of_reply(), "", "a call runs");
+        assert_eq!(reasoning.reply_text(), "", "a call runs");
         reasoning.begin_reply();
         reasoning.end_reply("Then I write.");
-        assert_eq!(reasoning.of_turn(), "First I look.\n\nThen I write.");
+        assert_eq!(reasoning.turn_text(), "First I look.\n\nThen I write.");
         assert!(reasoning.take_news() && !reasoning.take_news());
         reasoning.push(&"ä".repeat(MOST));
-        assert!(reasoning.of_turn().len() <= MOST && reasoning.of_reply().len() <= MOST);
+        assert!(reasoning.turn_text().len() <= MOST && reasoning.reply_text().len() <= MOST);
         reasoning.begin_turn();
-        assert_eq!(reasoning.of_turn(), "");
+        assert_eq!(reasoning.turn_text(), "");
     }
 }

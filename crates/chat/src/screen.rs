@@ -31,8 +31,9 @@ const MOST_ROWS: usize = 40;
 const OUTPUT_LINES: usize = 6;
 /// How much of a running command's output is kept for the bottom of the screen.
 const OUTPUT: usize = 8 << 10;
-/// Rows of an earlier answer that are shown when its conversation is resumed.
+/// Rows of an earlier answer that are shown when its conversation is resumed, and of the last one.
 const PAST_ROWS: usize = 12;
+const LAST_ROWS: usize = 100;
 /// After this time the status line says how to stop.
 const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
@@ -245,7 +246,7 @@ impl Screen {
     }
 
     /// Shows an earlier question and the first rows of its answer, unless only the work is shown.
-    pub(super) fn show_exchange(&mut self, question: &str, answer: &str) {
+    pub(super) fn show_exchange(&mut self, question: &str, answer: &str, is_last: bool) {
         if !self.speaks() {
             return;
         }
@@ -255,13 +256,13 @@ impl Screen {
         let mut markdown = Markdown::new(self.paint, self.moves, self.width);
         let rendered = markdown.push(answer) + &markdown.finish();
         let lines: Vec<&str> = rendered.trim_end().lines().collect();
-        for line in lines.iter().take(PAST_ROWS) {
+        let shown = lines.len().min(if is_last { LAST_ROWS } else { PAST_ROWS });
+        for line in &lines[..shown] {
             self.write_line(line);
         }
-        if lines.len() > PAST_ROWS {
-            self.write_line(
-                &self.paint.dim(&format!("… {}", format_count(lines.len() - PAST_ROWS, "more line"))),
-            );
+        if lines.len() > shown {
+            let count = format_count(lines.len() - shown, "more line");
+            self.write_line(&self.paint.dim(&format!("… {count} (/save writes all)")));
         }
     }
 
@@ -346,7 +347,7 @@ impl Screen {
 
     fn write_warning(&mut self, text: &str) {
         let paint = self.paint;
-        self.write_note(&format!("! {text}"), |line| paint.yellow(line));
+        self.write_note(&format!("! {text}"), |line| paint.magenta(line));
     }
 
     fn count_piece(&mut self, text: &str) {
@@ -461,7 +462,7 @@ impl Screen {
         let how = if self.moves { wrap_text(&how, self.width.saturating_sub(4)) } else { how };
         let painted = how.lines().map(|line| match ended.outcome {
             CallOutcome::Ok => self.paint.dim(line),
-            CallOutcome::Denied => self.paint.yellow(line),
+            CallOutcome::Denied => self.paint.magenta(line),
             _ => self.paint.red(line),
         });
         let painted = painted.collect::<Vec<_>>().join("\n    ");
@@ -635,7 +636,7 @@ impl Screen {
         let stop = if self.speaks() && status.since.elapsed() >= STOP_HINT { " · Esc stops" } else { "" };
         let line = format!("{spinner} {} · {seconds}{tokens}{stop}", status.what);
         let room = self.width.saturating_sub(line.chars().count() + 6);
-        let tail = if has_thought { end_of(self.reasoning.of_reply(), room) } else { String::new() };
+        let tail = if has_thought { end_of(self.reasoning.reply_text(), room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
         wrap_text(&(line + &tail), self.width)
     }

@@ -20,7 +20,7 @@ use super::changes::{NoChanges, uncommitted_changes};
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines, PROMPT};
 use super::external_editor;
-use super::figures::{format_count, format_seconds, format_thousands};
+use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, own_command, run_own_command};
@@ -31,7 +31,7 @@ use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
 use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
-use wire::visible::{make_visible, one_line};
+use wire::visible::{char_width, make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
 const SHOWN_EXCHANGES: usize = 2;
@@ -198,12 +198,10 @@ impl Session {
             self.conversation.entries(),
             self.conversation.open_outcome(),
         ));
-        for (question, answer) in transcript::last_exchanges(
-            self.conversation.entries(),
-            self.conversation.open_outcome(),
-            SHOWN_EXCHANGES,
-        ) {
-            self.screen.show_exchange(&question, &answer);
+        let (entries, outcome) = (self.conversation.entries(), self.conversation.open_outcome());
+        let exchanges = transcript::last_exchanges(entries, outcome, SHOWN_EXCHANGES);
+        for (index, (question, answer)) in exchanges.iter().enumerate() {
+            self.screen.show_exchange(question, answer, index + 1 == exchanges.len());
         }
     }
 
@@ -279,7 +277,10 @@ impl Session {
         let paint = self.screen.paint();
         let model = one_line(&self.conversation.agent_mut().config.model, 1_000);
         let root = one_line(&self.root.display().to_string(), 1_000);
-        self.screen.write_line(&format!("{} {} · {root}", paint.bold("respool chat"), paint.cyan(&model)));
+        let columns = |text: &str| text.chars().map(char_width).sum::<usize>();
+        let fits = columns(&format!("respool chat {model} · {root}")) <= terminal_columns();
+        let gap = if fits { " · " } else { "\n" };
+        self.screen.write_line(&format!("{} {}{gap}{root}", paint.bold("respool chat"), paint.cyan(&model)));
         for line in std::mem::take(&mut self.greeting) {
             self.show_note(&line);
         }

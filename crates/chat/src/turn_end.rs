@@ -48,7 +48,9 @@ fn limit_text(limit: &Limit) -> String {
 /// Returns what the person can do after a failure with this code.
 pub(super) fn next_step(code: &str) -> &'static str {
     match code {
-        "context_length_exceeded" => "; shorten the message, or make room with /compact or /clear",
+        "context_length_exceeded" => {
+            "; shorten the message, or make room with /compact, or with /clear if your first message is the long one"
+        }
         "model_not_found" => "; /model NAME chooses another one",
         _ => "; your message is not lost: press ↑ to send it again, or try another /model",
     }

@@ -7,8 +7,8 @@ const CLOSING: &str = "、。，．・：；！？）」』】〕〉》ー々…
 /// No line ends with these.
 const OPENING: &str = "（「『【〔〈《‘“([{";
 
-/// Wraps a line at `width` columns: at spaces, and beside each sign of double width. What continues an item of
-/// a list is indented as its text.
+/// Wraps a line at `width` columns: at spaces, and before and after signs of double width. Further rows of an
+/// item of a list are indented as its text.
 pub(super) fn wrap_styled(line: &str, width: usize) -> String {
     let indent = " ".repeat(text_column(line).min(width / 2));
     let (mut out, mut used, mut before, mut is_style) = (String::new(), 0, ' ', false);

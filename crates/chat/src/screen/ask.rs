@@ -93,7 +93,7 @@ impl Screen {
                     if !is_text || is_again {
                         let hint = wrap_text(&answer_hint(has_always, is_line), self.width);
                         let start = if is_again { "" } else { "\n" };
-                        self.write_line(&format!("{start}{}", self.paint.yellow(&hint)));
+                        self.write_line(&format!("{start}{}", self.paint.magenta(&hint)));
                         hinted = Instant::now();
                     }
                     is_text = !is_line;
@@ -152,11 +152,11 @@ impl Screen {
         let is_change = matches!((&asking.preview, &asking.target), (None, Target::File { .. }));
         if is_change && asking.tool != "read_file" {
             self.write_line(
-                &self.paint.yellow("    The change cannot be shown: the file is large, or not text."),
+                &self.paint.magenta("    The change cannot be shown: the file is large, or not text."),
             );
         } else if hidden > 0 {
             self.write_line(
-                &self.paint.yellow(&format!("    … {}, not shown: [v]iew", format_count(hidden, "more row"))),
+                &self.paint.magenta(&format!("    … {}, not shown: [v]iew", format_count(hidden, "more row"))),
             );
         }
     }
@@ -191,7 +191,7 @@ impl Screen {
         } else {
             (wrap_text(&asked, self.width.saturating_sub(2)).replace('\n', "\n  "), "\n  ")
         };
-        format!("  {}{gap}{} ", self.paint.yellow(&asked), self.paint.dim(&keys))
+        format!("  {}{gap}{} ", self.paint.magenta(&asked), self.paint.dim(&keys))
     }
 
     /// Shows all rows, page by page.
@@ -371,6 +371,9 @@ mod tests {
         narrow.width = 78;
         let asked = narrow.question_text(&asking("edit_file", file("calc.py", "calc.py"), Some(diff)), 3, 0);
         assert!(asked.contains("?\n  [y]es"), "the answer has no room: {asked}");
+        narrow.width = 44;
+        let asked = narrow.question_text(&asking("edit_file", file("calc.py", "calc.py"), Some(diff)), 3, 0);
+        assert!(asked.contains("[a]lways edit_file\n  [t]ell it instead "), "a choice is broken: {asked}");
         check(
             &asking("write_file", file(".git/hooks/pre-commit", "README.md"), Some(diff)),
             60,
@@ -441,6 +444,8 @@ mod tests {
         };
         assert_eq!(rows("ls -la"), 0);
         assert_eq!(rows("ls\nrm -rf x"), 2);
+        assert_eq!(rows(&"x".repeat(100 - "● shell_command  ".chars().count())), 0, "the head has all of it");
+        assert_eq!(rows(&"x".repeat(101 - "● shell_command  ".chars().count())), 1);
         assert_eq!(rows(&format!("ls {}", "x".repeat(100))), 2);
         assert_eq!(rows(&format!("ls {}; rm x", " ".repeat(60))), 1);
     }

@@ -53,6 +53,18 @@ fn replied(content: &str, calls: usize) -> Shown {
 }
 
 #[test]
+fn the_last_answer_is_shown_whole() {
+    let paper = Paper::default();
+    let mut screen = Screen::new(Box::new(paper.clone()), Paint(false), false, Answers::Screen);
+    let answer: Vec<String> = (1..=30).map(|line| line.to_string()).collect();
+    screen.show_exchange("a", &answer.join("\n"), false);
+    screen.show_exchange("b", &answer.join("\n"), true);
+    let text = String::from_utf8(paper.0.lock().unwrap().clone()).unwrap();
+    assert!(text.contains("\n12\n… 18 more lines (/save writes all)\n"), "{text}");
+    assert!(text.ends_with("\n29\n30\n"), "{text}");
+}
+
+#[test]
 fn a_turn_reads_from_top_to_bottom() {
     let turn = vec![
         Shown::Asks { summary: false },

@@ -33,7 +33,7 @@ impl Screen {
     /// Shows the reasoning of the turn; false without any.
     pub(crate) fn show_reasoning(&mut self) -> bool {
         self.measure_terminal();
-        let text = wrap_text(&make_visible(self.reasoning.of_turn()), self.width);
+        let text = wrap_text(&make_visible(self.reasoning.turn_text()), self.width);
         if !text.is_empty() {
             self.show_pageable(&format!("{text}\n"));
         }

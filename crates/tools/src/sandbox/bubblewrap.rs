@@ -147,7 +147,11 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
         };
         frozen().any(|frozen| place.starts_with(frozen) && !spared(frozen))
     };
-    let parents = frozen().chain(&spec.closed).flat_map(|place| place.ancestors().skip(1));
+    // In a closed directory there is no place to mount anything on.
+    let is_in_closed =
+        |place: &Path| spec.closed.iter().any(|closed| place != closed && place.starts_with(closed));
+    let closed = || spec.closed.iter().filter(|place| !is_in_closed(place));
+    let parents = frozen().chain(closed()).flat_map(|place| place.ancestors().skip(1));
     let pinned = spec.pinned.iter().flat_map(|place| place.ancestors());
     let parents = parents.chain(pinned).filter(|parent| is_inside(parent) && !is_frozen(parent));
     let is_below_scratch = |place: &&PathBuf| spec.scratch.iter().any(|scratch| place.starts_with(scratch));
@@ -161,6 +165,6 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
     mounts.extend(spec.writable.iter().map(own(Mount::Writable)));
     mounts.extend(spec.covers.iter().map(|Cover { from, to }| (to.clone(), Mount::Writable(from.clone()))));
     mounts.extend(frozen().map(own(Mount::Frozen)));
-    mounts.extend(spec.closed.iter().map(own(Mount::Closed)));
+    mounts.extend(closed().map(own(Mount::Closed)));
     mounts
 }
