@@ -156,7 +156,9 @@ impl Screen {
             );
         } else if hidden > 0 {
             self.write_line(
-                &self.paint.magenta(&format!("    … {}, not shown: [v]iew", format_count(hidden, "more row"))),
+                &self
+                    .paint
+                    .magenta(&format!("    … {}, not shown: [v]iew", format_count(hidden, "more row"))),
             );
         }
     }
