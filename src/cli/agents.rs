@@ -77,7 +77,7 @@ pub(super) fn build_agents(
     let needs_store =
         !all.is_empty() || has_experts || has_database || settings.server.client_keys_file.is_some();
     let store = if needs_store { open_store(settings)? } else { None };
-    let report = ErrorReport::new(settings.log.errors_dir.clone());
+    let report = ErrorReport::new(settings.store.state_dir.join(&settings.log.errors_dir));
     Ok(Arc::new(Agents::new(all, store, report, settings.log.content, shutdown)))
 }
 

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use respool::agent::{ApprovalRequest, Decision, record_decision, report};
-use respool::expert::{event_of_run, message_json};
-use respool::store::{ApprovalRow, MessageFilter, Status, Store};
+use respool::expert::{event_of_run, message_json, open_tasks};
+use respool::store::{ApprovalRow, EntryState, MessageFilter, Status, Store};
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -346,7 +346,93 @@ async fn held_processes_keep_their_package() {
         } else {
             assert_eq!(row.state, respool::store::EntryState::DeadLetter, "{row:?}");
             assert_eq!((kinds(&told), effects), (vec!["approval", "escalation"], Vec::<String>::new()));
+            let letters = async |arguments: &[&str]| {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+                command.args(["expert", "--config", "respool.toml", "dead-letters"]).args(arguments);
+                command.current_dir(desk.path("")).output().await.unwrap().stdout
+            };
+            let shown: Value = serde_json::from_slice(&letters(&["show", "i1"]).await).unwrap();
+            let asked = shown["invocation"]["asked"].as_str();
+            assert!(asked.is_some_and(|at| at.starts_with("20") && at.ends_with('Z')), "{shown}");
+            assert_eq!(told[1]["delivered"], Value::Null);
+            letters(&["remove", "i1"]).await;
+            let told = messages(store, "i1").await;
+            assert_eq!(told[1]["note"], "done: dropped by a person", "{:#}", told[1]);
         }
         respool.killed().await;
     }
+}
+
+/// Regression: what had begun with an earlier version became a dead letter, although the removal had promised
+/// that it continues once the expert is installed again. Nothing said that its approval was in vain.
+#[tokio::test(flavor = "multi_thread")]
+async fn removal_keeps_the_versions_of_open_work() {
+    const KEY: &str = "sk-operator-0123456789";
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[moving()]),
+        _ => calls(&[("finish_process", json!({"summary": "moved"}))]),
+    };
+    for is_purged in [false, true] {
+        let fake = FakeVllm::thinking(model).await;
+        let desk = Desk::new(&fake.url());
+        desk.change(&[("version: \"0.1.0\"", "version: \"0.1.1\"")]);
+        let toml = desk.toml(&fake.url());
+        let served = Respool::started_in(&toml, &[("RESPOOL_OPERATOR_KEY", KEY)], None).await;
+        let store = served.agents.store().unwrap();
+        enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+        until(store, "i1", |row| row.state == EntryState::Held).await;
+        let id = served.agents.waiting_approvals(10).await.unwrap().remove(0).0.id;
+        let expert = async |arguments: &[&str]| {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+            command.args(["expert", "--config", "respool.toml"]).args(arguments).current_dir(desk.path(""));
+            let ran = command.env("RESPOOL_OPERATOR_KEY", KEY).output().await.unwrap();
+            let said = [ran.stdout, ran.stderr].concat();
+            (ran.status.success(), String::from_utf8_lossy(&said).into_owned())
+        };
+        let removal = ["remove", "sales-desk", "--yes", "--purge"];
+        let removed = expert(&removal[..if is_purged { 4 } else { 3 }]).await.1;
+        let fate = if is_purged { "cannot be made any more" } else { "these are kept" };
+        assert!(removed.contains(fate), "{removed}");
+        let listed = expert(&["approvals", "list"]).await.1;
+        let note = if is_purged {
+            "note: its calls cannot be made any more"
+        } else {
+            "note: sales-desk is not installed"
+        };
+        assert!(listed.contains(note), "{listed}");
+        assert_eq!(desk.path("experts/.respool/snapshots/sales-desk").exists(), !is_purged);
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/experts/sales-desk");
+        let installed = expert(&["install", source]).await;
+        assert!(installed.0 && installed.1.contains("0.1.0"), "{}", installed.1);
+        desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
+        let (is_approved, said) = expert(&["approvals", "approve", &id]).await;
+        if is_purged {
+            assert!(!is_approved && said.contains(&format!("{id} was not approved")), "{said}");
+        } else {
+            assert!(is_approved, "{said}");
+            assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+            assert_eq!(desk.effects(), ["update_deal_stage"]);
+        }
+        served.killed().await;
+    }
+}
+
+/// Regression: the outbox asked to look after a task whose calls were rejected, and the queue had no such
+/// task.
+#[tokio::test]
+async fn rejected_tasks_are_in_the_queue() {
+    let fake = FakeVllm::thinking(|_: &Value| calls(&[moving()])).await;
+    let desk = Desk::new(&fake.url());
+    let served = desk.started(&fake).await;
+    let store = served.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let asked = served.agents.waiting_approvals(10).await.unwrap().remove(0).1;
+    let rejected = Decision { approved: Vec::new(), ..Decision::approve_all(&asked, "anna") };
+    served.agents.decide_approval(&rejected).await.unwrap();
+    let row = until(store, "i1", is_over).await;
+    let open = open_tasks(store, None, 10).await.unwrap();
+    assert_eq!(open.iter().map(|task| &*task.row.id).collect::<Vec<_>>(), ["i1"], "{row:?}");
+    assert!(open[0].message.is_some());
+    served.killed().await;
 }

@@ -879,10 +879,7 @@ async fn silent_servers_delay_no_other_expert() {
     let store = respool.agents.store().unwrap();
     let experts = respool.experts.as_ref().unwrap();
     let problems = experts.problems(&experts.get("quiet-desk").unwrap());
-    assert!(
-        problems[0].text.contains("silent-one cannot be reached") && !problems[0].is_final,
-        "{problems:?}"
-    );
+    assert!(problems[0].text.contains("silent-one cannot be used") && !problems[0].is_final, "{problems:?}");
     enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
     until(store, "i1", |row| row.state == EntryState::Held).await;
     assert!(begun.elapsed() < Duration::from_secs(25), "{:?}", begun.elapsed());
@@ -970,7 +967,7 @@ async fn listed_experts_are_as_the_server_sees_them() {
     };
     shows("ready: crm → crm-fake, email → mail-fake").await;
     drop(server);
-    shows("not ready: crm: its MCP server crm-fake cannot be reached").await;
+    shows("not ready: crm: its MCP server crm-fake cannot be used").await;
     let _server = HttpCrm::start(&desk).await;
     let began = std::time::Instant::now();
     shows("ready: crm → crm-fake, email → mail-fake").await;
@@ -1130,6 +1127,10 @@ async fn the_command_line_runs_experts() {
     let out = respool(&desk, &["validate", "sales-desk"]);
     let lost = "not ready: no upstream lists the model \"gpt-oss-20b\": did you mean \"gpt-oss-120b\"?";
     assert!(out.status.code() == Some(1) && text(&out).contains(lost), "{}", text(&out));
+    for command in [&["list"][..], &["show", "sales-desk"]] {
+        let out = respool(&desk, command);
+        assert!(text(&out).contains(lost), "{}", text(&out));
+    }
     fake.serve_models(&["gpt-oss-20b"]);
     let mapped =
         respool(&desk, &["bind", "sales-desk", "crm", "crm-fake", "--operation", "get_deal=no_such"]);
@@ -1220,6 +1221,11 @@ async fn the_first_approval_takes_one_key() {
     let path = format!("/v1/approvals/{id}");
     let ask = Request::get(&path).header("authorization", &format!("Bearer {key}"));
     assert_eq!(exchange(served.address, &ask).await.json()["event"], shown["event"]);
+    let unclear = Request::post(&path, r#"{"approve": "yes"}"#);
+    let unclear = unclear.header("authorization", &format!("Bearer {key}"));
+    let unclear = exchange(served.address, &unclear).await;
+    assert!(unclear.text().contains("`approve` must be true, false or a list of the ids of calls"));
+    assert_eq!(unclear.status, 400);
     let approve = Request::post(&path, r#"{"approve": true}"#);
     let approve = approve.header("authorization", &format!("Bearer {key}"));
     assert_eq!(exchange(served.address, &approve).await.status, 200);

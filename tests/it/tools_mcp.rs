@@ -129,6 +129,21 @@ async fn a_program_says_why_it_did_not_start() {
     let problem = sources.mcp_problem("crm").unwrap().text;
     assert!(problem.contains("it did not start: it ended (exit status: 127); it said: "), "{problem}");
     assert!(problem.contains("no-such-python") && !problem.contains('\n'), "{problem}");
+    let lists = r#"
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    version = request.get("params", {}).get("protocolVersion")
+    start = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "crm", "version": "1"}}
+    result = start if request["method"] == "initialize" else {"tools": [{"name": "find"}]}
+    if "id" in request:
+        print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"#;
+    let toml = format!("[mcp.crm]\ncommand = \"python3\"\nargs = [\"-c\", '''{lists}''']");
+    let sources = Sources::open(&config(&toml)).unwrap();
+    sources.await_servers(["crm"], Duration::from_secs(30)).await;
+    let problem = sources.mcp_problem("crm").unwrap().text;
+    assert!(problem.contains("each needs a `name`, and an `inputSchema`"), "{problem}");
     let mute = config("[mcp.crm]\ncommand = \"sleep\"\nargs = [\"60\"]");
     let problem = Sources::open(&mute).unwrap().mcp_problem("crm").unwrap().text;
     assert!(problem.contains("has not answered `initialize` yet"), "{problem}");
@@ -140,7 +155,10 @@ async fn dead_servers_are_restarted() {
     let Err(ToolError::Transient(problem)) = call(&tools, "strict__die", json!({})).await else {
         panic!("it lives")
     };
-    assert!(problem.contains("broke during the call"), "{problem}");
+    assert_eq!(
+        problem,
+        "the connection to the MCP server strict broke during the call: it ended (exit status: 3); it said: Traceback: KeyError: 'boom'"
+    );
     assert_eq!(names(&tools).len(), 9, "its tools stay on offer");
     assert_eq!(
         text(&tools, "strict__echo", json!({"text": "again"})).await,

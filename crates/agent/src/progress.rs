@@ -52,6 +52,7 @@ fn call_end_line(ended: &ToolEnd) -> String {
     let tenths = ended.took % 1_000 / 100;
     match ended.outcome {
         CallOutcome::Ok => format!("ok, {} bytes in {seconds}.{tenths} s\n", ended.text.len()),
+        CallOutcome::Transient => format!("the server failed after {seconds}.{tenths} s\n"),
         outcome => format!("{} after {seconds}.{tenths} s\n", outcome.as_str().replace('_', " ")),
     }
 }
@@ -85,5 +86,6 @@ mod tests {
         let ended = |outcome| call_end_line(&ToolEnd { outcome, text: "abc".into(), took: 1_260 });
         assert_eq!(ended(CallOutcome::Ok), "ok, 3 bytes in 1.2 s\n");
         assert_eq!(ended(CallOutcome::TimedOut), "timed out after 1.2 s\n");
+        assert_eq!(ended(CallOutcome::Transient), "the server failed after 1.2 s\n");
     }
 }

@@ -7,6 +7,7 @@ use super::call::RequestedCall;
 use super::event::EventKind;
 use super::facts::RunFacts;
 use super::run::Run;
+use super::run_snapshot::RunSnapshot;
 use super::setup::Setup;
 use super::stored::restore;
 use super::transcript::Iteration;
@@ -36,6 +37,11 @@ pub fn request_text(stored: &StoredRun) -> Option<String> {
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
     let text = message_text(&message_of_person(&setup, stored)?["content"]);
     (!text.trim().is_empty()).then(|| text.trim().to_owned())
+}
+
+/// Returns the package and session that a run was made from; of an unreadable one, empty ones.
+pub fn snapshot_of(stored: &StoredRun) -> RunSnapshot {
+    serde_json::from_str(&stored.setup).map(|setup: Setup| setup.snapshot).unwrap_or_default()
 }
 
 /// Returns the last message that a person wrote before a run began, or the run's first message.

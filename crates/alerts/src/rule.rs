@@ -112,7 +112,7 @@ rules! {
         "The page shows its steps and the reason, under Runs.";
     TaskFailed = "task_failed", Warning,
         "An expert's task has failed: all its attempts are used up.",
-"Its message on the page, under Approvals, says why it failed and what was done before: a new try does not do that again.";
+        "`respool expert queue`, or the page under Approvals, says why it failed; a new try does not repeat what was done before.";
     ExpertNotReady = "expert_not_ready", Warning,
         "An expert cannot work: a tool is not bound, or its server or program cannot be started. Its events wait.",
         "`respool expert validate NAME` tries each of its tools, and says what to correct. The events go on by themselves then.";

@@ -383,7 +383,7 @@ impl Alerts {
             removed_database: removed_database(watched),
             // `removed_database` says that the store cannot be read.
             attention: attention.unwrap_or_default(),
-            not_ready: (watched.not_ready)(),
+            not_ready: self.not_ready_experts((watched.not_ready)()),
             lost_lines: {
                 let mut lost = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);
                 lost.update(metrics::lost_log_lines(), clock::now())
@@ -391,6 +391,17 @@ impl Alerts {
             reload_problem: self.reload_result().problem,
             key_file_problem: self.key_file_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
+    }
+
+    /// Adds to the reasons of experts that are not ready that new tools wait for a restart.
+    fn not_ready_experts(&self, mut experts: Vec<(String, String)>) -> Vec<(String, String)> {
+        let waiting = self.reload_result().waiting;
+        if waiting.iter().any(|key| key.starts_with("tools.")) {
+            for (_, why) in &mut experts {
+                why.push_str(". The configuration has new tools: restart respool, so that it uses them");
+            }
+        }
+        experts
     }
 
     /// Notes the result of reading the configuration again.
@@ -484,6 +495,21 @@ mod tests {
         let mut lost = LostLines::default();
         let seen = [(0, 0), (2, 5), (5, 1_000), (5, 900_000), (5, 902_000), (6, 903_000)];
         assert_eq!(seen.map(|(total, now)| lost.update(total, now)), [0, 2, 5, 5, 0, 1]);
+    }
+
+    /// Regression: the alert said that events go on by themselves, although only a restart helped.
+    #[test]
+    fn experts_that_wait_for_a_restart_say_so() {
+        let stop = CancellationToken::new();
+        let alerts = Alerts::new(AlertsConfig::default(), PathBuf::from("/nowhere"), &stop);
+        let reason = |waiting: &[&str]| {
+            let waiting = waiting.iter().map(|&key| key.to_owned()).collect();
+            alerts.note_reload(Reloaded { problem: None, waiting });
+            alerts.not_ready_experts(vec![("desk".into(), "it lacks a tool".into())]).remove(0).1
+        };
+        assert_eq!(reason(&[]), "it lacks a tool");
+        assert_eq!(reason(&["listen"]), "it lacks a tool");
+        assert!(reason(&["tools.mcp.books"]).contains("restart respool"));
     }
 
     /// Regression: a server that was back after an outage raised `circuit_open` until requests came.

@@ -245,10 +245,10 @@ impl BoundTool {
         let Some(ServerProblem { text, prospect }) = self.source_problem(sources) else {
             return self.find_no_operation();
         };
-        let what = self
-            .server_problem()
-            .map_or("OpenClaw's gateway".to_owned(), |server| format!("its MCP server {server}"));
-        let text = format!("{what} cannot be reached: {text}");
+        let text = match self.server_problem() {
+            Some(server) => format!("its MCP server {server} cannot be used: {text}"),
+            None => format!("OpenClaw's gateway cannot be reached: {text}"),
+        };
         Some(BindingProblem { tool: self.name.clone(), text, is_final: prospect == Availability::Unusable })
     }
 

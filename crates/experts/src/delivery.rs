@@ -113,12 +113,12 @@ async fn deliver_message(gateway: &ToolSet, store: &Store, row: MessageRow) {
             let why = error.text().to_owned();
             let shift = row.attempts.saturating_sub(1).min(20);
             let pause = PAUSE.0.saturating_mul(1 << shift).min(PAUSE.1);
-            tracing::warn!(target: "respool::expert", message = id, attempts = row.attempts, why, "a message is not delivered yet");
+            tracing::warn!(target: "respool::expert", outbox = id, attempts = row.attempts, why, "a message is not delivered yet");
             store.deliver_after(&id, Duration::from_millis(pause), why).await
         }
     };
     if let Err(error) = done {
-        tracing::error!(target: "respool::expert", message = id, %error, "the delivery status could not be saved; the message will be sent again");
+        tracing::error!(target: "respool::expert", outbox = id, %error, "the delivery status could not be saved; the message will be sent again");
     }
 }
 

@@ -323,8 +323,10 @@ impl Experts {
         }
         let Some(package) = self.catalog.package_of(&expert.folder, digest).map(Arc::new) else {
             return Err(format!(
-                "the version of {} with which it began is not kept any more (digest {digest})",
-                expert.name()
+                "the version of {} with which it began is not kept any more (digest {:.12}; {} is installed)",
+                expert.name(),
+                digest,
+                expert.package.manifest.version.value
             )
             .into());
         };

@@ -117,7 +117,7 @@ impl Hooks {
             return Err(HookError::Off(why));
         }
         let payload: Value = serde_json::from_slice(body)
-            .map_err(|error| HookError::BadPayload(PayloadError::NotJson(error.to_string())))?;
+            .map_err(|error| HookError::BadPayload(PayloadError::not_json(body, &error)))?;
         let mut events = events_of(trigger, payload).map_err(HookError::BadPayload)?;
         if trigger.kind == Some(TriggerKind::Channel) {
             let binding = Self::channel_binding(snapshot, &trigger.name.value)?;

@@ -485,20 +485,14 @@ impl Library {
         (digest(&package.files) == wanted).then_some(package)
     }
 
-    /// Removes an expert's package. Unless `with_bindings`, the user's bindings stay, for the case that it is
-    /// installed again.
+    /// Removes an expert's package, and what is not to stay for the case that it is installed again.
     ///
     /// # Errors
     /// When it cannot be removed.
-    pub fn remove(
-        &self,
-        installed: &Installed,
-        with_bindings: bool,
-        _: &Lock,
-    ) -> Result<Removal, ExpertError> {
+    pub fn remove(&self, installed: &Installed, stays: Stays<'_>, _: &Lock) -> Result<Removal, ExpertError> {
         let (folder, name) = (installed.folder(), installed.owner());
         let failed = |error| ExpertError::Disk(format!("{name} cannot be removed"), error);
-        let kept_bindings = if with_bindings {
+        let kept_bindings = if matches!(stays, Stays::Nothing) {
             self.bindings_beside(installed)
                 .iter()
                 .try_for_each(|path| remove_with_empty_folder(path))
@@ -513,8 +507,19 @@ impl Library {
         };
         gone(remove_dir(&installed.directory))?;
         gone(fs::remove_file(self.record_path(&folder)))?;
-        gone(fs::remove_dir_all(self.dir.join(OWN).join("snapshots").join(&folder)))?;
+        match stays {
+            Stays::Nothing => gone(fs::remove_dir_all(self.versions_of(&folder)))?,
+            Stays::BindingsAnd(versions) => {
+                gone(self.prune_snapshots(&folder, versions, Duration::ZERO))?;
+            }
+            Stays::BindingsAndVersions => {}
+        }
         Ok(Removal { directory: installed.directory.clone(), kept_bindings })
+    }
+
+    /// Returns the directory of the versions that are kept of an expert. It may not exist.
+    pub fn versions_of(&self, folder: &str) -> PathBuf {
+        self.dir.join(OWN).join("snapshots").join(folder)
     }
 
     /// Lists the bindings files of an expert next to the directory of experts.
@@ -574,7 +579,7 @@ impl Library {
     }
 
     fn snapshot_dir(&self, folder: &str, digest: &str) -> PathBuf {
-        self.dir.join(OWN).join("snapshots").join(folder).join(digest)
+        self.versions_of(folder).join(digest)
     }
 
     /// Writes the snapshot, the package and the record, each atomically.
@@ -660,7 +665,7 @@ impl Library {
         let record = self.read_record(folder);
         let previous = record.as_ref().and_then(|record| record.previous.as_ref());
         let kept = [record.as_ref().map(|record| &record.digest), previous.map(|record| &record.digest)];
-        let snapshots = match fs::read_dir(self.dir.join(OWN).join("snapshots").join(folder)) {
+        let snapshots = match fs::read_dir(self.versions_of(folder)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries?,
         };
@@ -674,6 +679,17 @@ impl Library {
         }
         Ok(())
     }
+}
+
+/// The parts of an expert that its removal leaves.
+#[derive(Clone, Copy, Debug)]
+pub enum Stays<'a> {
+    /// Nothing.
+    Nothing,
+    /// The user's bindings, and the versions with these digests, which open work began with.
+    BindingsAnd(&'a BTreeSet<String>),
+    /// The user's bindings and all versions, because it is not known which of them open work needs.
+    BindingsAndVersions,
 }
 
 /// Checks that a name can be a folder's name.

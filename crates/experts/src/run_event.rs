@@ -1,11 +1,48 @@
-//! The invocation and the event of a run, for the person who decides about its calls.
+//! For the person who decides about the calls of a run: its invocation and event, and what is in the way of
+//! its calls.
 
 use serde_json::{Value, json};
 
 use super::invocation::Invocation;
+use super::library::{Installed, Library, digest};
 use super::trigger::event_facts;
-use agent::{entry_of_work, report::request_text};
-use store::{Store, StoreError};
+use agent::{entry_of_work, report::request_text, report::snapshot_of};
+use openexperts::label::MODEL_PREFIX;
+use store::{ApprovalRow, Store, StoreError, StoredRun};
+
+/// The reason why the calls of a request are not made, even if they are approved.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Obstacle {
+    /// They wait until the expert is installed again.
+    #[error("{0} is not installed: an approved call is made once it is installed again")]
+    NotInstalled(String),
+    /// They can never be made.
+    #[error("its calls cannot be made any more: the version of {0} with which it began is not kept")]
+    VersionGone(String),
+}
+
+/// Finds what is in the way of the calls of a waiting request.
+///
+/// # Errors
+/// When the store cannot be read.
+pub async fn find_obstacle(
+    store: &Store,
+    library: &Library,
+    row: &ApprovalRow,
+) -> Result<Option<Obstacle>, StoreError> {
+    let Some(name) = row.agent.strip_prefix(MODEL_PREFIX) else { return Ok(None) };
+    let name = name.split('/').next().unwrap_or(name);
+    let began = first_run(store, &row.run).await?.map(|run| snapshot_of(&run).digest).unwrap_or_default();
+    let installed = library.get(name).ok();
+    let folder = installed.as_ref().map_or_else(|| name.to_owned(), Installed::folder);
+    let package = installed.as_ref().and_then(|installed| installed.loaded.package.as_ref());
+    let is_there = package.is_some_and(|package| digest(&package.files) == began);
+    Ok(if !is_there && library.package_of(&folder, &began).is_none() {
+        Some(Obstacle::VersionGone(name.to_owned()))
+    } else {
+        installed.is_none().then(|| Obstacle::NotInstalled(name.to_owned()))
+    })
+}
 
 /// Returns the event that a run of an invocation, or a child run of it, is for, with the invocation's id, its
 /// process and trigger; of another run, the message that it answers, as `asked`.
@@ -24,11 +61,17 @@ pub async fn event_of_run(store: &Store, run: &str) -> Result<Option<Value>, Sto
 
 /// Returns the message that a conversation answers. A child run is for that of its parent.
 async fn asked_by_person(store: &Store, run: &str) -> Result<Option<Value>, StoreError> {
+    let text = first_run(store, run).await?.as_ref().and_then(request_text);
+    Ok(text.map(|text| json!({"asked": text})))
+}
+
+/// Returns the run that has no parent, of which a run is a part.
+async fn first_run(store: &Store, run: &str) -> Result<Option<StoredRun>, StoreError> {
     let mut id = run.to_owned();
     while let Some(stored) = store.run(&id).await? {
         match &stored.row.parent {
             Some(parent) => id.clone_from(parent),
-            None => return Ok(request_text(&stored).map(|text| json!({"asked": text}))),
+            None => return Ok(Some(stored)),
         }
     }
     Ok(None)

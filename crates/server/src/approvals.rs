@@ -31,7 +31,7 @@ struct DecisionBody {
 
 /// The calls that are approved.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "`approve` is neither true or false nor a list of the ids of calls")]
+#[serde(untagged, expecting = "`approve` must be true, false or a list of the ids of calls")]
 enum Approve {
     All(bool),
     Calls(Vec<String>),

@@ -53,7 +53,8 @@ wire::settings! {
         pub content: bool = false;
         /// A file that gets the same lines as JSON.
         pub file: Option<PathBuf> = None, when_unset("standard error only", r#""/var/log/respool.jsonl""#);
-        /// The directory of agents' daily error reports, `YYYY-MM-DD-errors.md`.
+        /// The directory of agents' daily error reports, `YYYY-MM-DD-errors.md`; a relative path begins at
+        /// `state_dir`.
         pub errors_dir: PathBuf = PathBuf::from("logs");
     }
 }

@@ -27,10 +27,12 @@ use super::offer::{MCP_PREFIX, Offer};
 use super::server_problem::{Availability, ServerProblem};
 use super::source::{Permit, Source, run_with_limit};
 use super::unavailable::UnavailableTool;
-use connection::{State, Up, is_url, ping_server, supervise_server};
+use connection::{REASON_WITHIN, State, Up, is_url, ping_server, supervise_server};
 
 /// The time that a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The text about a server of which only that its connection has ended is known.
+const ENDED: &str = "its connection has ended";
 /// The longest description and the longest schema of a tool. No model could read more, and they are part of
 /// each turn.
 const LARGEST_TEXT: usize = 64 << 10;
@@ -109,6 +111,7 @@ impl Server {
             State::Up(_) => None,
             State::Down(down, _) if down.is_final => problem(&down.text, Availability::Unusable),
             State::Down(down, _) => problem(&down.text, Availability::Down),
+            State::Ended(_) => problem(ENDED, Availability::Down),
             State::Starting => problem(self.describe_start(), Availability::Starting),
         }
     }
@@ -208,6 +211,7 @@ impl Server {
     fn down_error(&self) -> ToolError {
         let reason = match &*self.state.borrow() {
             State::Down(problem, _) => problem.text.clone(),
+            State::Ended(_) => ENDED.to_owned(),
             _ => self.describe_start().to_owned(),
         };
         ToolError::Unreachable(format!(
@@ -226,15 +230,27 @@ impl Server {
                 let Ok(up) = self.wait_until_up(patience).await else { return Err(error) };
                 self.call_once(invocation, up).await
             }
-            Err(error @ ToolError::Transient(_)) => {
+            Err(ToolError::Transient(text)) => {
+                let Some(doubt) = &self.doubt else {
+                    return Err(ToolError::Transient(self.explain_break(text, patience).await));
+                };
                 // The next call must not rely on a server that has gone.
-                if let Some(doubt) = &self.doubt {
-                    doubt.notify_one();
-                }
-                Err(error)
+                doubt.notify_one();
+                Err(ToolError::Transient(text))
             }
             called => called,
         }
+    }
+
+    /// Describes a call whose connection broke, with the reason why the program has ended. It returns `text`
+    /// if the reason does not become known.
+    async fn explain_break(&self, text: String, patience: Duration) -> String {
+        let mut state = self.state.clone();
+        let is_known = |state: &State| state.problem_text().is_some();
+        let found = timeout(REASON_WITHIN.min(patience), state.wait_for(is_known)).await;
+        let found = found.ok().and_then(Result::ok);
+        let reason = found.as_deref().and_then(State::problem_text);
+        reason.map_or(text, |reason| result::describe_break(&self.name, reason))
     }
 
     async fn call_once(&self, invocation: &Invocation, up: Up) -> Result<ToolOutput, ToolError> {

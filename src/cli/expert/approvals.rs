@@ -14,9 +14,9 @@ use crate::agent::{
 use crate::cli::failure::Failure;
 use crate::cli::listing::ListArgs;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{flat_text, say};
+use crate::cli::say::{flat_text, say, say_on_stderr};
 use crate::config::Loaded;
-use crate::expert::event_of_run;
+use crate::expert::{Library, Obstacle, event_of_run, find_obstacle};
 use crate::openexperts::is_agent_of;
 use crate::store::{ApprovalRow, ApprovalState, Store};
 
@@ -74,20 +74,27 @@ pub(in crate::cli) enum ApprovalsCommand {
 
 pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<(), Failure> {
     let store = Store::open(&loaded.settings.store)?;
+    // Of a database that several processes share, another one may have the package.
+    let is_shared = loaded.settings.store.store.url.is_some();
+    let library = (!is_shared).then(|| Library::new(&loaded.settings.experts.dir));
+    let library = library.as_ref();
     new_runtime()?.block_on(async {
         match command {
             ApprovalsCommand::List { expert, arguments } => {
-                list_approvals(&store, expert.as_deref(), &arguments).await
+                list_approvals(&store, library, expert.as_deref(), &arguments).await
             }
-            ApprovalsCommand::Show { approval } => show_approval(&store, &approval).await,
+            ApprovalsCommand::Show { approval } => show_approval(&store, library, &approval).await,
             ApprovalsCommand::Approve { approvals, expert, only } => {
                 let by = decider_name(&store).await?;
                 let decision = |request: &ApprovalRequest| {
                     let all = Decision::approve_all(request, &by);
                     if only.is_empty() { all } else { Decision { approved: only.clone(), ..all } }
                 };
-                decide_all(&store, choose_approvals(&store, approvals, expert).await?, decision, "approved")
-                    .await
+                let chosen = choose_approvals(&store, approvals, expert).await?;
+                for (row, _) in &chosen {
+                    refuse_lost_calls(&store, library, row).await?;
+                }
+                decide_all(&store, chosen, decision, "approved").await
             }
             ApprovalsCommand::Reject { approvals, expert, comment } => {
                 let by = decider_name(&store).await?;
@@ -116,29 +123,72 @@ async fn waiting_approvals(store: &Store, expert: Option<&str>) -> Result<Vec<Ap
     Ok(rows.into_iter().filter(is_theirs).collect())
 }
 
-async fn list_approvals(store: &Store, expert: Option<&str>, arguments: &ListArgs) -> Result<(), Failure> {
+/// Finds what is in the way of the calls of a request; `None` also if it is not known.
+async fn obstacle_of(
+    store: &Store,
+    library: Option<&Library>,
+    row: &ApprovalRow,
+) -> Result<Option<Obstacle>, Failure> {
+    match library {
+        Some(library) => Ok(find_obstacle(store, library, row).await?),
+        None => Ok(None),
+    }
+}
+
+/// Refuses to approve calls that can never be made, and warns of calls that wait for their expert.
+async fn refuse_lost_calls(
+    store: &Store,
+    library: Option<&Library>,
+    row: &ApprovalRow,
+) -> Result<(), Failure> {
+    match obstacle_of(store, library, row).await? {
+        Some(lost @ Obstacle::VersionGone(_)) => {
+            let id = &row.id;
+            Err(format!("{id} was not approved: {lost}. `respool expert approvals reject {id}` ends it")
+                .into())
+        }
+        waits => {
+            waits.iter().for_each(|waits| say_on_stderr(&format!("{}: {waits}", row.id)));
+            Ok(())
+        }
+    }
+}
+
+async fn list_approvals(
+    store: &Store,
+    library: Option<&Library>,
+    expert: Option<&str>,
+    arguments: &ListArgs,
+) -> Result<(), Failure> {
     let mut rows = waiting_approvals(store, expert).await?;
     rows.retain(|row| arguments.includes(row.requested));
     rows.truncate(arguments.limit);
     if arguments.json {
         let mut all = Vec::new();
         for row in &rows {
-            all.push(details_with_event(store, row).await?);
+            all.push(full_details(store, library, row).await?);
         }
         say(&format!("{:#}", Value::from(all)));
     } else {
         for row in &rows {
             say_approval(row, event_of_run(store, &row.run).await?.as_ref());
+            let obstacle = obstacle_of(store, library, row).await?;
+            obstacle.iter().for_each(|obstacle| say(&flat_text(&format!("    note: {obstacle}"))));
         }
     }
     Ok(())
 }
 
-/// Returns the details of a request, with the event that its run is for.
-async fn details_with_event(store: &Store, row: &ApprovalRow) -> Result<Value, Failure> {
+/// Returns the details of a request, with the event that its run is for and what is in the way of its calls.
+async fn full_details(store: &Store, library: Option<&Library>, row: &ApprovalRow) -> Result<Value, Failure> {
     let mut details = approval_details(store, row).await?;
     if let Some(event) = event_of_run(store, &row.run).await? {
         details["event"] = event;
+    }
+    if row.state == ApprovalState::Waiting
+        && let Some(obstacle) = obstacle_of(store, library, row).await?
+    {
+        details["obstacle"] = obstacle.to_string().into();
     }
     Ok(details)
 }
@@ -185,8 +235,8 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     }
 }
 
-async fn show_approval(store: &Store, id: &str) -> Result<(), Failure> {
-    let shown = details_with_event(store, &find_approval(store, id).await?).await?;
+async fn show_approval(store: &Store, library: Option<&Library>, id: &str) -> Result<(), Failure> {
+    let shown = full_details(store, library, &find_approval(store, id).await?).await?;
     say(&format!("{shown:#}"));
     Ok(())
 }

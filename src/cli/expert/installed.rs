@@ -8,6 +8,7 @@ use std::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
+use super::model_check::ListedModels;
 use super::output::OutputFormat;
 use super::package::fetch_package;
 use crate::cli::advice::approval_warning;
@@ -109,17 +110,32 @@ pub(super) fn state_files(
     Ok(())
 }
 
+/// The facts by which the readiness of experts is judged.
+struct Seen<'a> {
+    loaded: &'a Loaded,
+    models: ListedModels<'a>,
+}
+
+impl Seen<'_> {
+    /// Says why an expert is not ready, also because of its model.
+    fn why_not_ready(&self, checked: &CheckedBindings, entry: &RegistryEntry) -> Option<String> {
+        let name = &entry.package.manifest.name.value;
+        why_not_ready(self.loaded, checked, entry).or_else(|| self.models.find_problem(name))
+    }
+}
+
 pub(super) fn list_experts(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {
     let experts = &loaded.settings.experts;
     let library = Library::new(&experts.dir);
     let installed =
         library.list().map_err(|error| format!("{} cannot be read: {error}", library.dir().display()))?;
+    let seen = Seen { loaded, models: ListedModels::ask(loaded) };
     match format {
         OutputFormat::Json => {
-            let all = installed.iter().map(|one| as_json(loaded, one, &library));
+            let all = installed.iter().map(|one| as_json(&seen, one, &library));
             say(&format!("{:#}", Value::Array(all.collect())));
         }
-        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(loaded, one, &library))),
+        OutputFormat::Text => installed.iter().for_each(|one| say(&expert_line(&seen, one, &library))),
     }
     if format == OutputFormat::Text {
         say_on_stderr(&format!("Experts in {}: {}", library.dir().display(), installed.len()));
@@ -131,7 +147,7 @@ fn folder_note(installed: &Installed) -> String {
     visible(&installed.folder())
 }
 
-fn expert_line(loaded: &Loaded, installed: &Installed, library: &Library) -> String {
+fn expert_line(seen: &Seen<'_>, installed: &Installed, library: &Library) -> String {
     let conflict = installed.name_conflict.as_deref().map(visible);
     match &installed.loaded.package {
         Some(package) => {
@@ -139,7 +155,7 @@ fn expert_line(loaded: &Loaded, installed: &Installed, library: &Library) -> Str
             let (name, version) = (&manifest.name.value, visible(&manifest.version.value));
             let conflict = conflict.map(|conflict| format!("\n    {conflict}")).unwrap_or_default();
             let checked = bindings_of(library, &installed.folder(), package);
-            let ready = describe_readiness(loaded, &checked, package);
+            let ready = describe_readiness(seen, &checked, package);
             format!("{name}  {version}  {}{conflict}\n    {ready}", one_line(&manifest.description.value))
         }
         None => match conflict {
@@ -151,14 +167,15 @@ fn expert_line(loaded: &Loaded, installed: &Installed, library: &Library) -> Str
 
 /// Says whether an expert is ready, as the running respool sees it, and to what its tools are bound. Without
 /// one, the servers are not asked.
-fn describe_readiness(loaded: &Loaded, checked: &CheckedBindings, package: &Package) -> String {
+fn describe_readiness(seen: &Seen<'_>, checked: &CheckedBindings, package: &Package) -> String {
     let entry = RegistryEntry::from_bindings(package, checked);
-    if let Some(why) = why_not_ready(loaded, checked, &entry) {
+    if let Some(why) = seen.why_not_ready(checked, &entry) {
         return format!("not ready: {}", one_line(&why));
     }
     let bound: Vec<String> = entry.bound.iter().map(|(tool, target)| format!("{tool} → {target}")).collect();
     let name = &package.manifest.name.value;
-    let is_ready = bound.is_empty() || checked_in_service(loaded).is_some_and(|it| it.ready.contains(name));
+    let is_ready =
+        bound.is_empty() || checked_in_service(seen.loaded).is_some_and(|it| it.ready.contains(name));
     match (is_ready, bound.join(", ")) {
         (true, bound) if bound.is_empty() => "ready".to_owned(),
         (true, bound) => one_line(&format!("ready: {bound}")),
@@ -197,7 +214,12 @@ fn why_not_ready(loaded: &Loaded, checked: &CheckedBindings, entry: &RegistryEnt
         .clone()
         .or_else(|| unknown().map(missing))
         .or_else(|| checked.bindings.tools.iter().find_map(no_program))
-        .or_else(|| Some(checked_in_service(loaded)?.not_ready.remove(name)? + hint_of_restart(loaded)))
+        .or_else(|| {
+            Some(
+                checked_in_service(loaded)?.not_ready.remove(name)?
+                    + hint_of_restart(loaded.file.as_deref(), &settings.store.state_dir),
+            )
+        })
 }
 
 /// Returns what the running `respool serve` found when it last checked its experts.
@@ -207,10 +229,10 @@ fn checked_in_service(loaded: &Loaded) -> Option<Checked> {
 }
 
 /// Returns the hint that the running `respool serve` may not know the present configuration.
-fn hint_of_restart(loaded: &Loaded) -> &'static str {
+fn hint_of_restart(configuration: Option<&Path>, state_dir: &Path) -> &'static str {
     let changed = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
-    let started = changed(&loaded.settings.store.state_dir.join(LOCK));
-    match loaded.file.as_deref().and_then(changed) {
+    let started = changed(&state_dir.join(LOCK));
+    match configuration.and_then(changed) {
         Some(at) if started.is_some_and(|started| at > started) => {
             " (the configuration has changed since `respool serve` began: restart it, so that it knows new tools)"
         }
@@ -222,7 +244,7 @@ fn one_line(text: &str) -> String {
     visible(&text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-fn as_json(loaded: &Loaded, installed: &Installed, library: &Library) -> Value {
+fn as_json(seen: &Seen<'_>, installed: &Installed, library: &Library) -> Value {
     let package = installed.loaded.package.as_ref();
     let checked = package.map(|package| bindings_of(library, &installed.folder(), package));
     let entry = package
@@ -238,7 +260,7 @@ fn as_json(loaded: &Loaded, installed: &Installed, library: &Library) -> Value {
         "description": manifest.map(|manifest| &manifest.description.value),
         "source": installed.record.as_ref().map(|record| &record.source),
         "digest": installed.record.as_ref().map(|record| &record.digest),
-        "not_ready": checked.as_ref().zip(entry.as_ref()).and_then(|(checked, entry)| why_not_ready(loaded, checked, entry)),
+        "not_ready": checked.as_ref().zip(entry.as_ref()).and_then(|(checked, entry)| seen.why_not_ready(checked, entry)),
         "bound": entry.map(|entry| entry.bound.into_iter().collect::<BTreeMap<_, _>>()),
     })
 }
@@ -253,8 +275,9 @@ pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(),
             "{name} does not load; `respool expert validate {name}` says why"
         )));
     };
+    let seen = Seen { loaded, models: ListedModels::ask(loaded) };
     if json {
-        let mut shown = as_json(loaded, &installed, &library);
+        let mut shown = as_json(&seen, &installed, &library);
         shown["state"] = experts.state_of(name).display().to_string().into();
         shown["package"] = resolved(package);
         shown["hooks"] = list_hooks(settings, package).iter().map(Hook::as_json).collect();
@@ -269,7 +292,7 @@ pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(),
         say(&format!("from: {}\ndigest: {}", visible(&record.source), record.digest));
     }
     let checked = bindings_of(&library, &installed.folder(), package);
-    let readiness = describe_readiness(loaded, &checked, package);
+    let readiness = describe_readiness(&seen, &checked, package);
     say(&format!("{readiness} (`respool expert validate {name}` also asks the servers of its tools)"));
     say_piece(&describe_abilities(package));
     list_hooks(settings, package).iter().for_each(|hook| say(&hook.describe()));
@@ -368,4 +391,28 @@ fn describe_abilities(package: &Package) -> String {
     }
     let shown = lines.into_iter().filter(|(_, text)| !text.is_empty());
     shown.map(|(label, text)| format!("{label}: {}\n", one_line(&text))).collect::<Vec<_>>().concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: a tool of a changed configuration was said to be missing, and nothing said why.
+    #[test]
+    fn a_restart_is_recommended_after_a_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let configuration = dir.path().join("respool.toml");
+        let write_at = |path: &Path, seconds| {
+            let at = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+            fs::File::create(path).unwrap().set_modified(at).unwrap();
+        };
+        write_at(&configuration, 5);
+        let hint = || hint_of_restart(Some(&configuration), dir.path());
+        assert_eq!(hint(), "", "nothing has been started");
+        write_at(&dir.path().join(LOCK), 6);
+        assert_eq!(hint(), "", "it was started with this configuration");
+        write_at(&configuration, 7);
+        assert!(hint().contains("restart it"));
+        assert_eq!(hint_of_restart(None, dir.path()), "");
+    }
 }

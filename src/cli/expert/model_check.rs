@@ -1,5 +1,5 @@
-//! Asks the upstreams whether they serve the models of experts, for `respool expert validate NAME` and the
-//! log of `serve`.
+//! Asks the upstreams whether they serve the models of experts. Used by `respool expert validate`, `list` and
+//! `show`, and for the log of `serve`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::run::NO_MODEL;
 use crate::cli::failure::Failure;
 use crate::cli::reachability::{Reachability, ask_all};
+use crate::cli::runtime::new_runtime;
 use crate::cli::upstreams::ServedUpstreams;
 use crate::config::{Loaded, Settings};
 use crate::expert::ExpertConfig;
@@ -17,6 +18,8 @@ use crate::upstream::Fleet;
 
 /// How long a server has to list its models.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+/// How long a server has where its answer is one of many facts.
+const ANSWER_SOON: Duration = Duration::from_secs(1);
 
 /// The findings about the model of an expert.
 #[derive(Default)]
@@ -38,6 +41,38 @@ pub(super) async fn check_model(loaded: &Loaded, expert: &str) -> Result<ModelCh
     let found = ask_all(&upstreams.fleet, ANSWER_WITHIN).await;
     abort.cancel();
     Ok(find_model(settings, &settings.experts.settings_of(expert), &found))
+}
+
+/// The models that the upstreams list at the moment.
+pub(super) struct ListedModels<'a> {
+    settings: &'a Settings,
+    found: Vec<Reachability>,
+}
+
+impl<'a> ListedModels<'a> {
+    /// Asks the upstreams. Those that do not answer soon are left out.
+    pub(super) fn ask(loaded: &'a Loaded) -> Self {
+        let settings = &loaded.settings;
+        let asked = async {
+            let abort = CancellationToken::new();
+            let upstreams = ServedUpstreams::open(settings, &abort).await.ok()?;
+            let found = ask_all(&upstreams.fleet, ANSWER_SOON).await;
+            abort.cancel();
+            Some(found)
+        };
+        let runtime = settings.experts.model.as_ref().and_then(|_| new_runtime().ok());
+        let found = runtime.and_then(|runtime| runtime.block_on(asked)).unwrap_or_default();
+        Self { settings, found }
+    }
+
+    /// Returns why the work of an expert fails: it has no model, or no upstream lists it.
+    pub(super) fn find_problem(&self, expert: &str) -> Option<String> {
+        let experts = &self.settings.experts;
+        if experts.model.is_none() {
+            return Some(NO_MODEL.to_owned());
+        }
+        find_model(self.settings, &experts.settings_of(expert), &self.found).problem
+    }
 }
 
 /// Logs the models of experts that no upstream lists.

@@ -11,7 +11,7 @@ use crate::agent::CallOutcome;
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_on_stderr, say_piece};
+use crate::cli::say::{flat_text, say, say_on_stderr, say_piece};
 use crate::config::Loaded;
 use crate::expert::{
     Invocation, MARKED_DONE, Retried, drop_task, message_json, open_tasks, read_message, read_outbox,
@@ -20,6 +20,8 @@ use crate::expert::{
 use crate::openexperts::visible;
 use crate::store::{ApprovalState, EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
+/// The most characters of a message in the list.
+const LONGEST_GIST: usize = 600;
 /// The most entries that are listed.
 const MOST: usize = 1_000;
 
@@ -372,7 +374,8 @@ async fn list_messages(
 ) -> Result<(), Failure> {
     let filter = MessageFilter { expert, kind, entry: None };
     let rows = read_outbox(store, filter, MOST).await?;
-    arguments.print_rows(rows, Noun("message", "messages"), |row| row.created, message_json, message_line);
+    let noun = Noun("message", "messages");
+    arguments.print_blocks(rows, noun, |row| row.created, message_json, message_lines);
     Ok(())
 }
 
@@ -381,6 +384,20 @@ fn unknown_operations(row: &MessageRow) -> Vec<String> {
     let message = message_json(row);
     let unknown = message["body"]["unknown_outcomes"].as_array().into_iter().flatten();
     unknown.filter_map(|one| one["operation"].as_str().map(visible)).collect()
+}
+
+/// Returns a message, and below it what it says, unless that may quote private knowledge.
+fn message_lines(row: &MessageRow) -> Vec<String> {
+    let body = message_json(row)["body"].take();
+    let gist = ["reason", "summary"].iter().find_map(|key| body[*key].as_str());
+    let gist = gist.filter(|gist| !gist.is_empty() && body["is_private"] != true);
+    let gist = gist.map(|gist| format!("    {}", shorten(&visible(&flat_text(gist)), LONGEST_GIST)));
+    std::iter::once(message_line(row)).chain(gist).collect()
+}
+
+fn shorten(text: &str, most: usize) -> String {
+    let end = text.char_indices().nth(most);
+    end.map_or_else(|| text.to_owned(), |(end, _)| format!("{} …", &text[..end]))
 }
 
 fn message_line(row: &MessageRow) -> String {

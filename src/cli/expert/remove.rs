@@ -1,16 +1,18 @@
 //! `respool expert remove`: shows an expert's open work and the folders to be deleted, asks, and removes the
 //! expert.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use crate::agent::RunSnapshot;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
 use crate::config::Settings;
-use crate::expert::{HookSecrets, Installed, Library};
+use crate::expert::{HookSecrets, Installed, Library, Stays};
 use crate::openexperts::is_agent_of;
 use crate::openexperts::name::{NameKind, check_name};
 use crate::store::{
@@ -41,7 +43,7 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOpt
         found => found?,
     };
     let name = installed.owner();
-    let mut open = open_work(settings, &name);
+    let (mut open, in_use) = open_work(settings, &name, options.purge);
     open.extend(installed.successor(&library).map(|folder| {
         format!("The folder {folder} holds an expert of the same name. It is used from then on, with the data and the open work of {name}.")
     }));
@@ -53,7 +55,12 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOpt
         deleted.iter().for_each(|path| say(&format!("  {}", path.display())));
     }
     ask_consent(&name, options.yes)?;
-    let removal = library.remove(&installed, options.purge, &lock)?;
+    let stays = match &in_use {
+        _ if options.purge => Stays::Nothing,
+        Some(versions) => Stays::BindingsAnd(versions),
+        None => Stays::BindingsAndVersions,
+    };
+    let removal = library.remove(&installed, stays, &lock)?;
     super::registry::refresh_page(experts);
     if let Err(error) = forget_clocks(settings, &name) {
         say_on_stderr(&format!(
@@ -94,7 +101,9 @@ fn ask_consent(name: &str, yes: bool) -> Result<(), Failure> {
 fn purge_leftovers(settings: &Settings, library: &Library, name: &str, yes: bool) -> Result<bool, Failure> {
     let [state, secrets] = data_of(settings, name);
     let bindings = library.removed_bindings(name);
-    let left: Vec<_> = [&state, &secrets].into_iter().filter(|path| path.exists()).chain(&bindings).collect();
+    let versions = library.versions_of(name);
+    let own = [&state, &secrets, &versions].into_iter().filter(|path| path.exists());
+    let left: Vec<_> = own.chain(&bindings).collect();
     if left.is_empty() {
         return Ok(false);
     }
@@ -103,6 +112,7 @@ fn purge_leftovers(settings: &Settings, library: &Library, name: &str, yes: bool
     ask_consent(name, yes)?;
     delete_state(&state, name)?;
     delete_state(&secrets, name)?;
+    delete_state(&versions, name)?;
     if let Some(path) = &bindings {
         fs::remove_file(path).map_err(|error| format!("{} cannot be deleted: {error}", path.display()))?;
     }
@@ -131,22 +141,30 @@ fn delete_state(state: &std::path::Path, name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Describes an expert's open work: a line for each kind, with its fate. Empty if there is none.
-fn open_work(settings: &Settings, name: &str) -> Vec<String> {
+/// Describes an expert's open work: a line for each kind, with its fate, and none if there is no such work.
+/// The versions of packages that open work began with come second, if they are known.
+fn open_work(settings: &Settings, name: &str, purge: bool) -> (Vec<String>, Option<BTreeSet<String>>) {
     if !Store::is_present(&settings.store) {
-        return Vec::new();
+        return (Vec::new(), Some(BTreeSet::new()));
     }
     let has_gateway = settings.tools.gateway.url.is_some();
-    let count = || -> Result<OpenWork, Failure> {
+    let count = || -> Result<(OpenWork, BTreeSet<String>), Failure> {
         let store = Store::open(&settings.store)?;
-        Ok(new_runtime()?.block_on(OpenWork::count_work(&store, name, has_gateway))?)
+        new_runtime()?.block_on(async {
+            let open = OpenWork::count_work(&store, name, has_gateway).await?;
+            Ok((open, versions_in_use(&store).await?))
+        })
     };
     match count() {
-        Ok(open) => open.describe_work(name),
-        Err(error) => {
-            vec![format!("respool could not check for open work of {name}: {error}")]
-        }
+        Ok((open, versions)) => (open.describe_work(name, purge), Some(versions)),
+        Err(error) => (vec![format!("respool could not check for open work of {name}: {error}")], None),
     }
+}
+
+/// Returns the digests of the packages that open work of all experts began with.
+async fn versions_in_use(store: &Store) -> Result<BTreeSet<String>, StoreError> {
+    let snapshots = store.snapshots_in_use().await?;
+    Ok(snapshots.into_iter().map(|stored| RunSnapshot::from(stored).digest).collect())
 }
 
 /// How much of each kind of work is open.
@@ -177,9 +195,22 @@ impl OpenWork {
         })
     }
 
-    fn describe_work(&self, name: &str) -> Vec<String> {
+    fn describe_work(&self, name: &str, purge: bool) -> Vec<String> {
         let again = format!("until {name} is installed again");
-        let same = format!("when {name} is installed again in the same version");
+        let (held, approvals) = if purge {
+            (
+                "They become dead letters, because --purge deletes the versions with which they began.".into(),
+                "Their calls cannot be made any more, because --purge deletes the versions with which they began.".into(),
+            )
+        } else {
+            let continued = format!(
+                "when {name} is installed again, with the versions with which they began: these are kept"
+            );
+            (
+                format!("They continue {continued}."),
+                format!("They can still be decided; approved calls are made {continued}."),
+            )
+        };
         let kinds = [
             (
                 self.waiting,
@@ -191,16 +222,8 @@ impl OpenWork {
                 "in progress",
                 format!("`respool serve` finishes them; an interrupted one stays queued {again}."),
             ),
-            (
-                self.held,
-                "waiting for a person",
-                format!("They continue {same}; with another version they become dead letters."),
-            ),
-            (
-                self.approvals,
-                "open approvals",
-                format!("They can still be decided; approved calls are made {same}."),
-            ),
+            (self.held, "waiting for a person", held),
+            (self.approvals, "open approvals", approvals),
             (
                 self.dead_letters,
                 "dead letters",
@@ -261,7 +284,7 @@ mod tests {
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         let open = OpenWork::count_work(&store, "desk", true).await.unwrap();
-        assert_eq!(open.describe_work("desk"), Vec::<String>::new());
+        assert_eq!(open.describe_work("desk", false), Vec::<String>::new());
         for (index, queue) in ["desk", "desk2"].into_iter().enumerate() {
             let lease = claimed(&store, queue, &format!("held {index}")).await;
             assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
@@ -291,6 +314,6 @@ mod tests {
         let expected =
             OpenWork { waiting: 1, in_progress: 1, held: 1, approvals: 2, dead_letters: 1, undelivered: 1 };
         assert_eq!(open, expected);
-        assert_eq!(open.describe_work("desk").len(), 6);
+        assert_eq!(open.describe_work("desk", false).len(), 6);
     }
 }

@@ -68,10 +68,9 @@ impl Respool {
         extra: &str,
     ) -> Self {
         let toml = format!(
-            "state_dir = \"{}\"\n[log]\nerrors_dir = \"{}\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n\
+            "state_dir = \"{}\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n\
              [agents.helper]\nmodel = \"gpt-oss-20b\"\n{extra}\n",
             state.display(),
-            state.join("logs").display(),
             upstream.url()
         );
         Self::started(&toml, Some(Arc::clone(tools))).await

@@ -102,6 +102,7 @@ class Session:
             time.sleep(60)
             return text("late")
         if name == "die":
+            print("Traceback:\nKeyError: 'boom'", file=sys.stderr, flush=True)
             os._exit(3)
         if name == "grow":
             TOOLS.append(tool("grown", "Is new."))

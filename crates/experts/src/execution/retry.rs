@@ -38,9 +38,9 @@ pub struct OpenTask {
     pub message: Option<MessageRow>,
 }
 
-/// Returns the tasks that failed for good or were escalated, the newest of each state first. Those that a
-/// person ended are left out, and those whose message was delivered or marked as done. `queue`: of this one
-/// alone.
+/// Returns the tasks that failed for good or were escalated, the newest of each state first. Those whose
+/// message was delivered or marked as done are left out, and those that a person ended without a message.
+/// `queue`: of this one alone.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -52,13 +52,14 @@ pub async fn open_tasks(
     let mut found = Vec::new();
     for state in EntryState::REPLAYABLE {
         for row in store.newest_entries(state, most).await? {
-            if queue.is_some_and(|queue| row.queue != queue) || row.is_ended_by_person() {
+            if queue.is_some_and(|queue| row.queue != queue) {
                 continue;
             }
             let message = find_message(store, &row.id).await?;
             let is_open = match &message {
                 _ if state == EntryState::DeadLetter => true,
                 Some(message) => message.delivered.is_none(),
+                None if row.is_ended_by_person() => false,
                 None => row.ended.is_some_and(|ended| ended.saturating_add(SHOWN_FOR) > clock::now()),
             };
             if is_open {

@@ -170,17 +170,21 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
     // Text that may quote private knowledge is not on the page.
     let body = body.filter(|body| body["is_private"] == false).unwrap_or_default();
     let reason = body["reason"].as_str().or(row.note.as_deref()).unwrap_or_default();
+    let invocation = Invocation::read(&row.payload).ok();
+    // A task that may quote private knowledge has a message.
+    let unsaid = invocation.as_ref().filter(|_| message.is_none()).map(|invocation| &invocation.payload);
+    let event = Some(&body["payload"]).filter(|event| event.is_object()).or(unsaid);
     html! {
         section class="card" {
             h3 { (row.queue) " " span class="badge" { (row.state.as_str().replace('_', " ")) } }
-            p { @if let Ok(invocation) = Invocation::read(&row.payload) { "Process " code { (make_visible(&invocation.process)) } ", invocation " }
+            p { @if let Some(invocation) = &invocation { "Process " code { (make_visible(&invocation.process)) } ", invocation " }
                 code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
                 @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
             p { (make_visible(reason)) }
             @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (make_visible(advice)) } }
             @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (operations_in(done)) } }
             @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (operations_in(unknown)) } }
-            @if body["payload"].is_object() { details { summary { "The event" } pre { (make_visible(&format!("{:#}", body["payload"]))) } } }
+            @if let Some(event) = event { details { summary { "The event" } pre { (make_visible(&format!("{event:#}"))) } } }
             form method="post" action=(action) {
                 (layout::csrf_field(viewer))
                 label { "Comment for the agent (optional)" textarea name="comment" rows="2" maxlength="2000" {} }

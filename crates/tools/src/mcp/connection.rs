@@ -31,8 +31,10 @@ use http_client::client_for;
 /// The time to start. A program from a registry may have to be downloaded first.
 const START: Duration = Duration::from_mins(1);
 const LIST: Duration = Duration::from_secs(30);
-/// How long a program that did not start has to end and to say why.
+/// How long a program whose connection has ended has to end, and its last words to arrive.
 const EXPLAINS_WITHIN: Duration = Duration::from_millis(500);
+/// The longest wait for the reason why a program has ended.
+pub(super) const REASON_WITHIN: Duration = Duration::from_millis(1_200);
 /// The pause before the next start doubles from the first to the second.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(250), Duration::from_mins(1));
 /// The longest pause for a server behind a URL: to connect again is cheap.
@@ -43,15 +45,21 @@ const PING_EVERY: Duration = Duration::from_secs(5);
 const PING: Duration = Duration::from_secs(2);
 /// A server that ran this long is started again at once.
 const STABLE: Duration = Duration::from_secs(30);
-/// The most bytes that are kept of a server's standard error.
-const COMPLAINT: usize = 2_000;
+/// The most bytes that are kept of a server's standard error, for the log.
+const COMPLAINT: usize = 8_000;
+/// The most of them that a reason quotes: the last lines of a traceback.
+const QUOTED: usize = 500;
 const REDIRECTS: usize = 10;
+/// The reason of a closed connection, before the exit status of its program is known.
+const CLOSED: &str = "it closed the connection";
 
 /// The state of a server.
 #[derive(Clone)]
 pub(super) enum State {
     Starting,
     Up(Up),
+    /// The connection has ended, and it is not known yet why; the last list of its tools.
+    Ended(Arc<Vec<Tool>>),
     /// The server is down; the last list of its tools.
     Down(Problem, Arc<Vec<Tool>>),
 }
@@ -61,7 +69,15 @@ impl State {
     pub(super) fn tools(&self) -> Arc<Vec<Tool>> {
         match self {
             Self::Starting => Arc::default(),
-            Self::Up(Up { tools, .. }) | Self::Down(_, tools) => Arc::clone(tools),
+            Self::Up(Up { tools, .. }) | Self::Ended(tools) | Self::Down(_, tools) => Arc::clone(tools),
+        }
+    }
+
+    /// Returns why the server is down, once that is known.
+    pub(super) fn problem_text(&self) -> Option<&str> {
+        match self {
+            Self::Down(problem, _) => Some(&problem.text),
+            _ => None,
         }
     }
 }
@@ -79,11 +95,17 @@ pub(super) struct Problem {
     pub(super) text: String,
     /// Whether a restart cannot help.
     pub(super) is_final: bool,
+    /// The end of the program's standard error, for the log.
+    complaint: Option<String>,
 }
 
 impl Problem {
     fn new(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_final: false }
+        Self { text: text.into(), is_final: false, complaint: None }
+    }
+
+    fn final_one(text: impl Into<String>) -> Self {
+        Self { is_final: true, ..Self::new(text) }
     }
 }
 
@@ -96,7 +118,7 @@ struct Connection {
 struct Process {
     child: Child,
     complaint: Arc<Mutex<Vec<u8>>>,
-    _group: Group,
+    group: Group,
     reader: AbortOnDrop,
 }
 
@@ -128,7 +150,7 @@ pub(super) async fn supervise_server(
     let mut pause = PAUSE.0;
     loop {
         let begun = Instant::now();
-        let connected = timeout(START, open_connection(&config)).await;
+        let connected = timeout(START, open_connection(&name, &config)).await;
         let problem =
             match connected.unwrap_or_else(|_| Err(Problem::new("it did not start within a minute"))) {
                 Ok(connection) => serve_connection(connection, &state, &doubt).await,
@@ -136,7 +158,8 @@ pub(super) async fn supervise_server(
             };
         let is_known = matches!(&*state.borrow(), State::Down(known, _) if known.text == problem.text);
         if !is_known {
-            tracing::warn!(server = name, problem = problem.text, "an MCP server is down");
+            let stderr = problem.complaint.as_deref();
+            tracing::warn!(server = name, problem = problem.text, stderr, "an MCP server is down");
         }
         state.send_modify(|state| *state = State::Down(problem, state.tools()));
         if begun.elapsed() > STABLE {
@@ -155,6 +178,25 @@ pub(super) fn is_url(config: &McpConfig) -> bool {
 /// Serves until the connection ends and returns the reason.
 async fn serve_connection(connection: Connection, state: &watch::Sender<State>, doubt: &Notify) -> Problem {
     let Connection { service, changed, mut process } = connection;
+    let reason = serve_until_ended(service, &changed, &mut process, state, doubt).await;
+    match (reason, process) {
+        (Ok(reason), Some(process)) => process.explain_end(&reason).await,
+        (Ok(reason), None) => Problem::new(reason),
+        (Err(problem), _) => problem,
+    }
+}
+
+/// Serves until the connection ends, and returns what this end of it saw.
+///
+/// # Errors
+/// Why the server cannot be used, although it is connected.
+async fn serve_until_ended(
+    service: RunningService<RoleClient, Listener>,
+    changed: &Notify,
+    process: &mut Option<Process>,
+    state: &watch::Sender<State>,
+    doubt: &Notify,
+) -> Result<String, Problem> {
     let is_pinged = process.is_none();
     let peer = service.peer().clone();
     let ended = service.waiting();
@@ -162,19 +204,36 @@ async fn serve_connection(connection: Connection, state: &watch::Sender<State>, 
     loop {
         match timeout(LIST, peer.list_all_tools()).await {
             Ok(Ok(tools)) => state.send_replace(State::Up(Up { peer: peer.clone(), tools: Arc::new(tools) })),
-            Ok(Err(error)) => {
-                return Problem::new(format!("it does not list its tools: {}", root_cause(&error)));
+            Ok(Err(ServiceError::TransportClosed)) => return Ok(CLOSED.to_owned()),
+            Ok(Err(ServiceError::UnexpectedResponse)) => {
+                return Err(Problem::new(
+                    "its answer to `tools/list` is no list of tools: each needs a `name`, and an `inputSchema` that is an object",
+                ));
             }
-            Err(_) => return Problem::new("it does not list its tools within 30 s"),
+            Ok(Err(error)) => {
+                return Err(Problem::new(format!("it does not list its tools: {}", root_cause(&error))));
+            }
+            Err(_) => return Err(Problem::new("it does not list its tools within 30 s")),
         };
         tokio::select! {
-            _ = &mut ended => return Problem::new("it closed the connection"),
-            status = ended_process(&mut process) => return Problem::new(format!("it ended ({status})")),
-            problem = wait_until_lost(&peer, state, doubt), if is_pinged => return problem,
+            _ = &mut ended => {
+                note_end(state);
+                return Ok(CLOSED.to_owned());
+            }
+            status = ended_process(process) => {
+                note_end(state);
+                return Ok(format!("it ended ({status})"));
+            }
+            problem = wait_until_lost(&peer, state, doubt), if is_pinged => return Err(problem),
             // Many changes in a row count as one.
             () = changed.notified() => sleep(Duration::from_millis(100)).await,
         }
     }
+}
+
+/// Keeps calls from a server whose connection has ended, before it is known why.
+fn note_end(state: &watch::Sender<State>) {
+    state.send_modify(|state| *state = State::Ended(state.tools()));
 }
 
 /// Waits until a server behind a URL no longer answers pings, and returns the reason.
@@ -212,18 +271,18 @@ async fn ended_process(process: &mut Option<Process>) -> String {
     process.child.wait().await.map_or_else(|error| error.to_string(), |status| status.to_string())
 }
 
-async fn open_connection(config: &McpConfig) -> Result<Connection, Problem> {
+async fn open_connection(name: &str, config: &McpConfig) -> Result<Connection, Problem> {
     match (&config.command, &config.url) {
-        (Some(program), _) => connect_program(program, config).await,
+        (Some(program), _) => connect_program(name, program, config).await,
         (None, Some(url)) => connect_url(url, config).await,
-        (None, None) => Err(Problem { text: "it has neither a command nor a url".into(), is_final: true }),
+        (None, None) => Err(Problem::final_one("it has neither a command nor a url")),
     }
 }
 
-async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection, Problem> {
+async fn connect_program(name: &str, program: &str, config: &McpConfig) -> Result<Connection, Problem> {
     // At each start: a command may have made what was not there before.
     let started = Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &config.held);
-    let started = started.map_err(|text| Problem { text, is_final: true })?;
+    let started = started.map_err(Problem::final_one)?;
     let cannot = |error: std::io::Error| {
         let todo = if error.kind() == ErrorKind::PermissionDenied {
             Some(format!("run `chmod +x {program}`, or name its interpreter in `command` and it in `args`"))
@@ -232,8 +291,8 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
         };
         let todo = todo.map(|todo| format!("; {todo}")).unwrap_or_default();
         Problem {
-            text: format!("{program} cannot be started: {error}{todo}"),
             is_final: matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied),
+            ..Problem::new(format!("{program} cannot be started: {error}{todo}"))
         }
     };
     let (program, arguments) = started.line.split_first().ok_or_else(|| Problem::new("it has no program"))?;
@@ -258,19 +317,22 @@ async fn connect_program(program: &str, config: &McpConfig) -> Result<Connection
         return Err(Problem::new("it has no standard input and output"));
     };
     let complaint = Arc::default();
-    let reader = AbortOnDrop(tokio::spawn(keep_tail(errors, Arc::clone(&complaint))));
-    let mut process = Process { child, complaint, _group: group, reader };
+    let reader = AbortOnDrop(tokio::spawn(keep_tail(name.to_owned(), errors, Arc::clone(&complaint))));
+    let process = Process { child, complaint, group, reader };
     let changed = Arc::new(Notify::new());
     match Listener(Arc::clone(&changed)).serve((output, input)).await {
         Ok(service) => Ok(Connection { service, changed, process: Some(process) }),
-        Err(error) => Err(process.explain_failure(&root_cause(&error)).await),
+        Err(error) => {
+            let problem = process.explain_end(&root_cause(&error)).await;
+            Err(Problem { text: format!("it did not start: {}", problem.text), ..problem })
+        }
     }
 }
 
 async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Problem> {
     let mut headers = HashMap::new();
     for (name, value) in &config.headers {
-        let wrong = |()| Problem { text: format!("the header {name} cannot be sent"), is_final: true };
+        let wrong = |()| Problem::final_one(format!("the header {name} cannot be sent"));
         let value = HeaderValue::from_str(value.expose_secret()).map_err(|_| ()).map_err(wrong)?;
         headers.insert(HeaderName::try_from(name).map_err(|_| ()).map_err(wrong)?, value);
     }
@@ -278,7 +340,7 @@ async fn connect_url(url: &str, config: &McpConfig) -> Result<Connection, Proble
     // The crate's own client panics where there are no certificates.
     let builder = reqwest::Client::builder().pool_max_idle_per_host(0).redirect(same_origin());
     let client = client_for(url, builder);
-    let client = client.map_err(|error| Problem { text: error.to_string(), is_final: true })?;
+    let client = client.map_err(|error| Problem::final_one(error.to_string()))?;
     let transport = StreamableHttpClientTransport::with_client(client, settings);
     let changed = Arc::new(Notify::new());
     let service = Listener(Arc::clone(&changed)).serve(transport).await;
@@ -301,28 +363,59 @@ fn same_origin() -> Policy {
 }
 
 impl Process {
-    /// Explains why it did not start, with the last lines of its standard error.
-    async fn explain_failure(&mut self, error: &str) -> Problem {
-        let status = timeout(EXPLAINS_WITHIN, self.child.wait()).await.ok().and_then(Result::ok);
-        // A program that has ended has said all, but that may not have been read yet.
-        if status.is_some() {
-            let _ = timeout(EXPLAINS_WITHIN, &mut self.reader.0).await;
-        }
-        let why = status.map_or_else(|| error.to_owned(), |status| format!("it ended ({status})"));
-        let said = self.complaint.lock().map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let said = said.unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ");
-        let said = if said.is_empty() { said } else { format!("; it said: {said}") };
-        Problem::new(format!("it did not start: {why}{said}"))
+    /// Explains why its connection has ended, with the end of its standard error. `reason` is what the other
+    /// end of the connection saw.
+    async fn explain_end(self, reason: &str) -> Problem {
+        let Self { mut child, complaint, group, mut reader } = self;
+        let status = timeout(EXPLAINS_WITHIN, child.wait()).await.ok().and_then(Result::ok);
+        // What it started may keep its standard error open.
+        drop(group);
+        // It has said all, but that may not have been read yet.
+        let _ = timeout(EXPLAINS_WITHIN, &mut reader.0).await;
+        let why = status.map_or_else(|| reason.to_owned(), |status| format!("it ended ({status})"));
+        let complaint = complaint.lock().map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
+        let complaint = complaint.ok().filter(|text| !text.is_empty());
+        let said = complaint.as_deref().map(|text| format!("; it said: {}", last_words(text)));
+        Problem { complaint, ..Problem::new(format!("{why}{}", said.unwrap_or_default())) }
     }
 }
 
-async fn keep_tail(mut errors: ChildStderr, tail: Arc<Mutex<Vec<u8>>>) {
+/// Returns the end of a program's standard error on one line.
+fn last_words(complaint: &str) -> String {
+    // Python underlines parts of lines.
+    let words = complaint.split_whitespace().filter(|word| !word.trim_matches(['^', '~']).is_empty());
+    let line = words.collect::<Vec<_>>().join(" ");
+    match line.ceil_char_boundary(line.len().saturating_sub(QUOTED)) {
+        0 => line,
+        start => format!("… {}", &line[start..]),
+    }
+}
+
+async fn keep_tail(server: String, mut errors: ChildStderr, tail: Arc<Mutex<Vec<u8>>>) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = errors.read(&mut buffer).await {
+        let stderr = String::from_utf8_lossy(&buffer[..count]);
+        tracing::debug!(server, stderr = stderr.trim_end(), "an MCP server wrote to its standard error");
         if let Ok(mut tail) = tail.lock() {
             tail.extend_from_slice(&buffer[..count]);
             let surplus = tail.len().saturating_sub(COMPLAINT);
             tail.drain(..surplus);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_quotes_the_last_lines() {
+        assert_eq!(
+            last_words("Traceback:\n  BOOKS['x']\n  ~~~~~^^^^^\nKeyError: 'x'"),
+            "Traceback: BOOKS['x'] KeyError: 'x'"
+        );
+        let long = last_words(&format!("{}\nKeyError: 'büm'", "ü".repeat(QUOTED)));
+        assert!(long.starts_with("… ü") && long.ends_with("ü KeyError: 'büm'"), "{long}");
+        assert!(long.len() <= QUOTED + "… ".len(), "{}", long.len());
     }
 }

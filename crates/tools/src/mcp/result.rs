@@ -40,15 +40,21 @@ pub(super) fn read_result(
             format!("the MCP server {server} could not be reached: {}", root_cause(&error)),
         )),
         Err(error @ (ServiceError::TransportClosed | ServiceError::TransportSend(_))) => {
-            Err(ToolError::Transient(format!(
-                "the connection to the MCP server {server} broke during the call: {}",
-                root_cause(&error)
-            )))
+            Err(ToolError::Transient(describe_break(server, &root_cause(&error))))
         }
+        Err(ServiceError::UnexpectedResponse) => Err(ToolError::Protocol(format!(
+            "the MCP server {server} answered the call with something else than `{{\"content\": [{{\"type\": \"text\", \"text\": \
+             \"…\"}}]}}`"
+        ))),
         Err(error) => {
             Err(ToolError::Protocol(format!("the MCP server {server} failed: {}", root_cause(&error))))
         }
     }
+}
+
+/// Says that the connection broke during a call.
+pub(super) fn describe_break(server: &str, reason: &str) -> String {
+    format!("the connection to the MCP server {server} broke during the call: {reason}")
 }
 
 /// Returns true if a message was not sent because no connection could be made: refused, unknown host, failed
@@ -247,6 +253,14 @@ mod tests {
         check(
             &ClientInitializeError::ConnectionClosed("initialize response".into()),
             "it closed the connection",
+        );
+    }
+
+    #[test]
+    fn results_of_another_form_name_the_right_one() {
+        let misfit = read_result("s", Err(ServiceError::UnexpectedResponse));
+        assert!(
+            matches!(misfit, Err(ToolError::Protocol(text)) if text.contains(r#"{"content": [{"type": "text""#))
         );
     }
 
