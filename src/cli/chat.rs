@@ -217,6 +217,7 @@ fn begin_chat(
             resume: arguments.wanted_resume(),
             operator_key: std::env::var(OPERATOR_KEY).ok(),
             prompt,
+            prompt_line: arguments.prompt.clone().filter(|text| text != "-"),
             message: (!arguments.message.is_empty()).then(|| arguments.message.join(" ")),
             json: arguments.json,
         },

@@ -132,18 +132,28 @@ say "Two lines, please."
 await "No poem."
 grep -q "the person who was asked says instead: Two lines, please." "$dir/log" || fail "the model was not told"
 [ -e "$repo/poem.txt" ] && fail "a denied file was written"
+say "Write two poems."
+await "Change two.txt"
+keys t
+await "Tell it:" 2
+say "None."
+await "No poems."
+grep -q "the person said at an earlier call of this reply what to do instead" "$dir/log" || fail "a call is asked about"
+[ -e "$repo/redirected.txt" ] && fail "a command ran against the person's words"
 ok "a long change is shown whole on request; instead of consent the model gets a sentence"
 
 say "Wait for me."
 await "Run it?" 3
 keys x
-await "That is not an answer: press Enter, then"
-sleep 1.2
+await "That is not an answer: after a moment"
 keys y
-await "That is not an answer: press Enter, then" 2
+sleep 0.5
 [ -e "$repo/begun.txt" ] && fail "a letter of a text is an answer"
 keys Enter
 await "Run it?" 4
+keys x
+await "That is not an answer: after a moment" 2
+sleep 2.2
 keys y
 for _ in $(seq 50); do [ -e "$repo/begun.txt" ] && break; sleep 0.1; done
 pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
@@ -167,7 +177,7 @@ git -C "$repo" diff --quiet || fail "calc.py is not as it was"
 say "/undo"
 await "no file change"
 say "/cost"
-await "tokens in ("
+await "no price of scripted is known"
 echo "result = 1" > "$repo/new file.py"
 echo "" > "$repo/README.md"
 say "/diff"
@@ -200,7 +210,7 @@ await "left with 0"
 ok "/undo, /cost, completion, several lines, leaving"
 
 start --continue
-await "continuing the last conversation (6 turns)"
+await "continuing the last conversation (7 turns)"
 say "What did we do?"
 await "you undid it"
 grep -qE "(restored|removed): calc.py" "$dir/log" || fail "the model does not know of the undo"
@@ -208,7 +218,7 @@ pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
 kill -KILL "$pid"
 await "left with 137"
 start --continue
-await "continuing the last conversation (7 turns)"
+await "continuing the last conversation (8 turns)"
 keys Up
 await "❯ What did we do?"
 keys C-c

@@ -23,11 +23,13 @@ pub(super) struct Mention {
 }
 
 /// Returns what is sent below a message for the files that its `line` mentions, and what to tell the person.
-pub(super) fn attach_files(line: &str, root: &Path) -> (String, Vec<Mention>) {
+/// `is_confined`: only files in `root` are sent, which has no symlinks.
+pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (String, Vec<Mention>) {
     let (mut added, mut mentions) = (String::new(), Vec::new());
     for name in mentioned_names(line) {
         let shown = one_line(&name, 200);
-        let (file, read) = read_mentioned(&name, root);
+        let read = |name: &str| read_attachment(&find_path(name, root), root, is_confined);
+        let (file, read) = read_mentioned(&name, read);
         let (note, is_problem) = match read {
             Ok((text, size)) => {
                 let _ = write!(added, "\n\n{file}:\n{}", code_block(&text));
@@ -78,11 +80,9 @@ fn mentioned_names(line: &str) -> Vec<String> {
 }
 
 /// Reads what a mention names: a file, also with the number of a line behind it. Returns its name, too.
-fn read_mentioned<'a>(name: &'a str, root: &Path) -> (&'a str, io::Result<(String, String)>) {
-    match (read_attachment(&find_path(name, root)), name_before_line(name)) {
-        (Err(error), Some(file)) if error.kind() == io::ErrorKind::NotFound => {
-            (file, read_attachment(&find_path(file, root)))
-        }
+fn read_mentioned<T>(name: &str, read: impl Fn(&str) -> io::Result<T>) -> (&str, io::Result<T>) {
+    match (read(name), name_before_line(name)) {
+        (Err(error), Some(file)) if error.kind() == io::ErrorKind::NotFound => (file, read(file)),
         (read, _) => (name, read),
     }
 }
@@ -107,8 +107,11 @@ fn find_path(name: &str, root: &Path) -> PathBuf {
 }
 
 /// Reads a text file or the names of a directory, each with its size in words.
-fn read_attachment(path: &Path) -> io::Result<(String, String)> {
+fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(String, String)> {
     let kind = fs::metadata(path)?;
+    if is_confined && !path.canonicalize()?.starts_with(root) {
+        return Err(io::Error::other("it is not in this directory"));
+    }
     if kind.is_dir() {
         let names = directory_names(path)?;
         let text = names[..names.len().min(MOST_NAMES)].join("\n");
@@ -178,11 +181,11 @@ mod tests {
     #[test]
     fn mentioned_files_are_sent_below_the_words() {
         let dir = folder();
-        let (added, mentions) = attach_files("Is @a.txt, or (me@b.c) @src right? @a.txt.", dir.path());
+        let (added, mentions) = attach_files("Is @a.txt, or (me@b.c) @src right? @a.txt.", dir.path(), false);
         assert_eq!(added, "\n\na.txt:\n````\none\n```\ntwo\n````\n\nsrc:\n```\nmy file.rs\n```");
         let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
         assert_eq!(notes, ["@a.txt · 3 lines", "@src · 1 name"]);
-        let (added, mentions) = attach_files("@\"src/my file.rs\" @long", dir.path());
+        let (added, mentions) = attach_files("@\"src/my file.rs\" @long", dir.path(), false);
         assert!(added.contains("fn main() {}") && added.contains("[65536 of 102400 bytes]"));
         assert!(mentions.iter().all(|mention| !mention.is_problem), "{mentions:?}");
     }
@@ -190,10 +193,10 @@ mod tests {
     #[test]
     fn other_words_stay_and_mistakes_are_told() {
         let dir = folder();
-        let (added, mentions) = attach_files("@property @ x a@b", dir.path());
+        let (added, mentions) = attach_files("@property @ x a@b", dir.path(), false);
         let note = "@property: no such file".to_owned();
         assert_eq!((added.as_str(), mentions), ("", vec![Mention { note, is_problem: false }]));
-        let (added, mentions) = attach_files("@src/nope.rs @image", dir.path());
+        let (added, mentions) = attach_files("@src/nope.rs @image", dir.path(), false);
         assert_eq!((added.as_str(), mentions.len()), ("", 2));
         assert!(mentions.iter().all(|mention| mention.is_problem));
         assert_eq!(mentions[0].note, "@src/nope.rs: no such file");
@@ -204,10 +207,21 @@ mod tests {
     fn a_line_of_a_file_is_mentioned() {
         let dir = folder();
         for line in ["see @a.txt:2", "see @a.txt:2:1,", "see @a.txt:1-2."] {
-            let (added, mentions) = attach_files(line, dir.path());
+            let (added, mentions) = attach_files(line, dir.path(), false);
             assert!(added.starts_with("\n\na.txt:\n") && !mentions[0].is_problem, "{line}: {mentions:?}");
         }
-        assert_eq!(attach_files("@a.txt:x", dir.path()).1[0].note, "@a.txt:x: no such file");
+        assert_eq!(attach_files("@a.txt:x", dir.path(), false).1[0].note, "@a.txt:x: no such file");
+    }
+
+    #[test]
+    fn a_confined_prompt_sends_files_of_its_directory() {
+        let dir = folder();
+        let root = dir.path().canonicalize().unwrap().join("src");
+        let (added, mentions) = attach_files("@\"my file.rs\" @../a.txt @/etc/passwd", &root, true);
+        assert!(added.starts_with("\n\nmy file.rs:") && !added.contains("two"), "{added}");
+        let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
+        assert_eq!(notes[1], "@../a.txt is not sent along: it is not in this directory");
+        assert!(notes[2].ends_with("it is not in this directory"), "{notes:?}");
     }
 
     #[test]

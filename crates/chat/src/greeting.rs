@@ -3,7 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use tools::{PolicyConfig, Rule, Verdict};
+use tools::programs::holds_home;
+use tools::{Level, LocalConfig, PolicyConfig, Rule, Verdict, reached_services, sandbox_level};
 
 /// The most rules that are listed one by one.
 const MOST_RULES: usize = 6;
@@ -66,6 +67,27 @@ pub(super) fn permission_line(policy: &PolicyConfig, yes: bool) -> String {
     format!("{default}, unless a rule decides first: {}", rules.join(", "))
 }
 
+/// Says what differs in a directory that holds the home directory.
+pub(super) fn home_warning(root: &Path) -> Option<String> {
+    holds_home(root).then(|| {
+        "Your home directory is in here, with its keys: reading is asked about, too. Better start the chat in a \
+         project."
+            .to_owned()
+    })
+}
+
+/// Describes how commands are confined.
+pub(super) fn sandbox_line(config: &LocalConfig) -> String {
+    let level = sandbox_level(config);
+    let network = match (&level, config.network) {
+        (Level::Off | Level::Missing(_) | Level::Filter, _) => "",
+        (_, Some(false)) => ", without a network",
+        _ if reached_services(config).is_some() => ", with the network and the services of this machine",
+        _ => ", with the network, but without the services of this machine",
+    };
+    format!("sandbox of commands: {level}{network}")
+}
+
 fn describe_rule(rule: &Rule) -> String {
     let with = |name: &str, pattern: &Option<String>| {
         pattern.as_ref().map(|pattern| format!(" {name} `{pattern}`")).unwrap_or_default()
@@ -107,6 +129,21 @@ mod tests {
         let many = "[[rule]]\nthen = 'allow'\n".repeat(8);
         let policy: PolicyConfig = toml::from_str(&many).unwrap();
         assert!(permission_line(&policy, false).ends_with("allow any tool, 2 more (respool config show)"));
+    }
+
+    #[test]
+    fn a_home_is_no_project() {
+        let home = std::env::home_dir().unwrap();
+        assert!(home_warning(&home.canonicalize().unwrap()).is_some() && home_warning(Path::new("/")).is_some());
+        assert_eq!(home_warning(&home.join("project")), None);
+    }
+
+    #[test]
+    fn the_sandbox_is_told() {
+        let config = LocalConfig { sandbox: tools::SandboxMode::Off, ..LocalConfig::default() };
+        assert_eq!(sandbox_line(&config), "sandbox of commands: off (tools.local.sandbox)");
+        let config = LocalConfig::default();
+        assert!(sandbox_line(&config).starts_with("sandbox of commands: none: "), "without a launcher");
     }
 
     #[test]

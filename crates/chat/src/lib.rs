@@ -60,6 +60,7 @@ use session::Session;
 use store::Store;
 use telemetry::ErrorReport;
 use terminal::{SavedTerminal, TypedText};
+use tools::programs::holds_home;
 use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
 use watched::Watched;
 use wire::units::Size;
@@ -134,6 +135,8 @@ pub struct ChatOptions {
     pub operator_key: Option<String>,
     /// A prompt to answer before the process ends.
     pub prompt: Option<String>,
+    /// The words of the prompt that may mention files.
+    pub prompt_line: Option<String>,
     /// The first message, which the person need not type again.
     pub message: Option<String>,
     /// Whether standard output gets events as lines of JSON, with a prompt.
@@ -147,6 +150,7 @@ pub struct ChatOptions {
 pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let (prompt, json) = (setting.options.prompt.clone(), setting.options.json);
+    let line = setting.options.prompt_line.clone().unwrap_or_default();
     let state_dir = setting.state_dir.clone();
     let screen = new_screen(prompt.is_some(), json);
     let ending = CancellationToken::new();
@@ -171,7 +175,7 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
         }
     };
     let done = match prompt {
-        Some(prompt) => runtime.block_on(answer_once(&mut session, &prompt)),
+        Some(prompt) => runtime.block_on(answer_once(&mut session, &prompt, &line)),
         None => session.talk(runtime, &state_dir).inspect(|()| session.show_way_back()),
     };
     runtime.block_on(session.close_conversation());
@@ -239,7 +243,8 @@ async fn begin_session(
     })?;
     let root = setting.workspace.canonicalize();
     let root = root.map_err(|error| format!("{} cannot be used: {error}", setting.workspace.display()))?;
-    let tools = ToolSet::open_for_chat(&setting.tools, &chat_policy(&setting.tools.policy), &root)?;
+    let policy = chat_policy(&setting.tools.policy, holds_home(&root));
+    let tools = ToolSet::open_for_chat(&setting.tools, &policy, &root)?;
     let journal = Arc::new(Journal::new(Arc::new(tools), root.clone()));
     let unlisted = doubt.map(|others| {
         format!("{}: {}", wire::visible::one_line(&model.id, 200), models::doubt_text(&others))
@@ -257,19 +262,25 @@ async fn begin_session(
         event_of_run: setting.ports.event_of_run,
     };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
+    let session_root = root.clone();
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
     session.greeting =
         greeting::greeting_lines(&setting.sources, rules, &setting.tools.policy, setting.options.yes);
-    session.doubt = unlisted;
+    session.sandbox = greeting::sandbox_line(&setting.tools.local);
+    let doubts: Vec<String> = unlisted.into_iter().chain(greeting::home_warning(&session_root)).collect();
+    session.doubt = (!doubts.is_empty()).then(|| doubts.join("\n"));
     session.yes = setting.options.yes;
     session.is_attended = terminal;
     session.ending = ending.clone();
     match setting.options.message {
-        Some(text) => session.keep_typed_before(TypedText { text, is_entered: true }, true),
+        Some(text) => session.keep_typed_before(TypedText { entered: text.len(), text }, true),
         None if setting.options.prompt.is_some() => {}
         None => session.keep_typed_before(typed, setting.options.resume != Resume::Chosen),
     }
     session.price_of = setting.ports.price_of;
+    if setting.options.prompt.is_none() {
+        session.greet();
+    }
     let resumed = match setting.options.resume {
         Resume::Nothing => Ok(()),
         Resume::Last => session.take_up(&others).await,
@@ -318,19 +329,20 @@ fn talk_to(agent: &mut Agent, models: &dyn ModelDirectory, model: ListedModel) {
 }
 
 /// Returns the configured policy; where it says `ask` to everything, reading has no effect and needs no
-/// question.
-fn chat_policy(configured: &PolicyConfig) -> PolicyConfig {
+/// question, unless there are keys.
+fn chat_policy(configured: &PolicyConfig, has_keys: bool) -> PolicyConfig {
     let mut policy = configured.clone();
-    if policy.default == Verdict::Ask {
+    if policy.default == Verdict::Ask && !has_keys {
         policy.rule.push(Rule { tool: Some("read_file".into()), then: Verdict::Allow, ..Rule::default() });
     }
     policy
 }
 
 /// Answers one prompt. The model's words are written as they come; the last event says how it ended.
-async fn answer_once(session: &mut Session, prompt: &str) -> Result<(), String> {
+async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<(), String> {
     let began = Instant::now();
-    let outcome = session.run_turn(prompt).await;
+    let prompt = session.add_mentioned(prompt, line);
+    let outcome = session.run_turn(&prompt).await;
     let why = match turn_end::why_not(&outcome) {
         None if session.lacks_consent() => Some(
             "a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]"
@@ -372,12 +384,14 @@ mod tests {
 
     #[test]
     fn reading_needs_consent_only_by_rule() {
-        let check = |default: Verdict, rules: usize| {
-            let policy = chat_policy(&PolicyConfig { default, ..PolicyConfig::default() });
+        let check = |default: Verdict, has_keys: bool, rules: usize| {
+            let policy = chat_policy(&PolicyConfig { default, ..PolicyConfig::default() }, has_keys);
             assert_eq!(policy.rule.len(), rules, "{default:?}");
         };
-        check(Verdict::Ask, 1);
-        check(Verdict::Allow, 0);
-        check(Verdict::Deny, 0);
+        check(Verdict::Ask, false, 1);
+        // Regression: in a home directory, ~/.ssh was read without a question.
+        check(Verdict::Ask, true, 0);
+        check(Verdict::Allow, false, 0);
+        check(Verdict::Deny, false, 0);
     }
 }

@@ -30,9 +30,19 @@ const REST: Duration = Duration::from_millis(300);
 /// Starts the person's shell so that what it leaves in the background outlives its terminal.
 const START: &str = "trap '' HUP; exec \"$0\" -c \"$1\"";
 
-/// Returns the command of a line that begins with `!`.
+/// Returns the command of a line that begins with `!`; it may be empty.
 pub(super) fn own_command(line: &str) -> Option<&str> {
-    line.trim().strip_prefix('!').map(str::trim).filter(|command| !command.is_empty())
+    line.trim().strip_prefix('!').map(str::trim)
+}
+
+/// Returns what to tell the person instead of running a command, which would have no effect.
+pub(super) fn futile_command(command: &str) -> Option<&'static str> {
+    let mut words = command.split_whitespace();
+    match (words.next(), command.contains([';', '&', '|', '\n'])) {
+        (None, _) => Some("write a command behind the `!`, such as !ls"),
+        (Some("cd"), false) => Some("a cd ends with its command: write !cd DIRECTORY && COMMAND"),
+        _ => None,
+    }
 }
 
 /// A command that has ended.
@@ -265,7 +275,9 @@ mod tests {
     #[test]
     fn the_model_learns_both_ends() {
         assert_eq!(own_command(" ! ls -l "), Some("ls -l"));
-        assert_eq!((own_command("!"), own_command("ls !")), (None, None));
+        assert_eq!((own_command(" ! "), own_command("ls !")), (Some(""), None));
+        assert!(futile_command("").is_some() && futile_command("cd src").is_some());
+        assert_eq!((futile_command("cd src && ls"), futile_command("cdrecord")), (None, None));
         let describe = |line: &str, code: Option<i32>, pieces: &[&str]| {
             let mut output = OwnOutput::default();
             pieces.iter().for_each(|piece| output.push(piece.as_bytes()));

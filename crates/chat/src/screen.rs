@@ -19,7 +19,7 @@ use super::outputs::{CallOutput, Outputs};
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::reasoning::Reasoning;
-use super::terminal::END;
+use super::terminal::{END, TypedText};
 use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
 pub(super) use ask::Answer;
 use tools::{Consent, named_subject};
@@ -135,9 +135,9 @@ pub(super) struct Screen {
     /// status line.
     drawn: String,
     /// The person has typed this for the next prompt.
-    typed: String,
-    /// Whether it is sent when the turn ends.
-    is_entered: bool,
+    typed: TypedText,
+    /// They had begun this before the turn.
+    draft: String,
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
     bytes: usize,
@@ -184,8 +184,8 @@ impl Screen {
             markdown: Markdown::new(paint, moves, width),
             status: None,
             drawn: String::new(),
-            typed: String::new(),
-            is_entered: false,
+            typed: TypedText::default(),
+            draft: String::new(),
             pieces: 0,
             bytes: 0,
             reasoning: Reasoning::default(),
@@ -560,9 +560,13 @@ impl Screen {
     }
 
     /// Shows what the person has typed for the next prompt.
-    pub(super) fn set_typed(&mut self, (typed, is_entered): (String, bool)) {
-        self.typed = if typed == END { String::new() } else { typed };
-        self.is_entered = is_entered;
+    pub(super) fn set_typed(&mut self, typed: TypedText) {
+        self.typed = if typed.text == END { TypedText::default() } else { typed };
+    }
+
+    /// Sets what they had begun to type before the turn.
+    pub(super) fn set_draft(&mut self, draft: &str) {
+        draft.clone_into(&mut self.draft);
     }
 
     /// Leaves what was drawn at the bottom: a shell has written below it.
@@ -601,9 +605,14 @@ impl Screen {
 
     /// Returns the line below the status line: what the person has typed for the next prompt.
     fn typed_line(&self) -> String {
-        let sent = if self.is_entered { " · sent when this turn ends" } else { "" };
+        let TypedText { text, entered } = &self.typed;
+        let sent = match *entered {
+            0 => "",
+            entered if entered == text.len() => " · sent when this turn ends",
+            _ => " · up to the last ⏎ sent when this turn ends",
+        };
         let room = self.width.saturating_sub(PROMPT.chars().count() + 1 + sent.chars().count());
-        match end_of(&self.typed.replace('\n', " ⏎ "), room) {
+        match end_of(&format!("{}{text}", self.draft).replace('\n', " ⏎ "), room) {
             typed if typed.is_empty() => typed,
             typed => self.paint.dim(&format!("\n{PROMPT}{typed}{sent}")),
         }

@@ -23,14 +23,15 @@ use super::external_editor;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
-use super::own_command::{describe_own_command, own_command, run_own_command};
-use super::screen::Screen;
+use super::own_command::{describe_own_command, futile_command, own_command, run_own_command};
+use super::screen::{Screen, Shown};
 use super::terminal::{self, PassedKeys, SavedTerminal, TypedText};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
 use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
+use tools::programs::holds_home;
 use wire::visible::{char_width, make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
@@ -53,6 +54,8 @@ pub(super) struct Session {
     pub(super) yes: bool,
     /// The lines shown at the start.
     pub(super) greeting: Vec<String>,
+    /// The confinement of commands, in a line.
+    pub(super) sandbox: String,
     /// A problem of the model's name.
     pub(super) doubt: Option<String>,
     /// Whether a person can be asked.
@@ -61,8 +64,8 @@ pub(super) struct Session {
     pub(super) price_of: PriceOf,
     /// The text typed during a turn, for the next prompt; `None` where no prompt follows.
     typed: Option<String>,
-    /// Whether it is sent without a further key.
-    sends_typed: bool,
+    /// The length of the part of it that is sent without a further key.
+    sent: usize,
     /// The person's own commands since the last turn, for the model.
     own_outputs: Vec<String>,
     /// Cancelled when the process should end.
@@ -101,11 +104,12 @@ impl Session {
             allowed: Arc::default(),
             yes: false,
             greeting: Vec::new(),
+            sandbox: String::new(),
             doubt: None,
             is_attended: false,
             price_of: Arc::new(|_, _| None),
             typed: None,
-            sends_typed: false,
+            sent: 0,
             own_outputs: Vec::new(),
             ending: CancellationToken::new(),
         }
@@ -223,19 +227,19 @@ impl Session {
         let mut lines = lines.map_err(|error| format!("the line editor cannot be started: {error}"))?;
         // Ctrl-C in a pager is not for the chat.
         let _interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) });
-        self.greet();
         let mut leaving = false;
         loop {
             self.screen.write_text("\n");
-            let typed = self.typed.replace(String::new()).unwrap_or_default();
-            let input = match std::mem::take(&mut self.sends_typed) {
+            let mut typed = self.typed.replace(String::new()).unwrap_or_default();
+            let input = match std::mem::take(&mut self.sent) {
                 _ if typed == terminal::END => Input::End,
-                true => {
+                sent @ 1.. => {
+                    self.typed = Some(typed.split_off(sent));
                     let shown = make_visible(typed.trim_end());
                     self.screen.write_line(&format!("{}{shown}", self.screen.paint().cyan(PROMPT)));
                     lines.take_typed(&typed)
                 }
-                false => lines.read_input(&typed),
+                0 => lines.read_input(&typed),
             };
             match input {
                 Input::End => return Ok(()),
@@ -273,7 +277,8 @@ impl Session {
         })
     }
 
-    fn greet(&mut self) {
+    /// Shows what the chat works with.
+    pub(super) fn greet(&mut self) {
         let paint = self.screen.paint();
         let model = one_line(&self.conversation.agent_mut().config.model, 1_000);
         let root = one_line(&self.root.display().to_string(), 1_000);
@@ -293,9 +298,12 @@ impl Session {
     /// mention no files.
     async fn take_input(&mut self, line: &str, text: &str) {
         if let Some(command) = own_command(text) {
-            return self.run_own(command).await;
+            return match futile_command(command) {
+                Some(why) => self.show_problem(why),
+                None => self.run_own(command).await,
+            };
         }
-        let (attached, mentions) = attach_files(line, &self.root);
+        let (attached, mentions) = attach_files(line, &self.root, false);
         for Mention { note, is_problem } in mentions {
             if is_problem { self.show_problem(&note) } else { self.show_note(&note) }
         }
@@ -319,7 +327,7 @@ impl Session {
         while let Ok(more) = keys.try_recv() {
             ended.unread.extend(more);
         }
-        self.typed = Some(terminal::unread_text(&ended.unread));
+        self.keep_typed(&terminal::unread_text(&ended.unread), ended.code == Some(0));
         let text = ended.output.text();
         // The terminal has shown the key that interrupted it.
         if ended.code.is_none() || !(text.is_empty() || text.ends_with('\n')) {
@@ -362,6 +370,7 @@ impl Session {
         let stop = self.ending.child_token();
         self.journal.begin_turn();
         self.screen.begin_turn();
+        self.screen.set_draft(self.typed.as_deref().unwrap_or_default());
         let work = self.conversation.run_turn(text, observer, Some(approver), stop.clone());
         let view = &mut self.screen;
         let (outcome, typed) =
@@ -403,7 +412,7 @@ impl Session {
 
     /// Keeps what was typed before the first prompt. `is_sent`: if Enter ended it, it is sent.
     pub(super) fn keep_typed_before(&mut self, typed: TypedText, is_sent: bool) {
-        self.sends_typed = typed.is_entered && is_sent;
+        self.sent = if is_sent { typed.entered } else { 0 };
         self.typed = Some(typed.text);
     }
 
@@ -411,14 +420,26 @@ impl Session {
     /// first has to see how the turn ended.
     fn keep_typed(&mut self, typed: &TypedText, has_ended_well: bool) {
         if let Some(kept) = &mut self.typed {
-            self.sends_typed = typed.is_entered && has_ended_well;
-            kept.push_str(&typed.text);
+            let sends = typed.entered > 0 && has_ended_well;
+            self.sent = if sends { kept.len() + typed.entered } else { 0 };
+            if kept.is_empty() || typed.text != terminal::END {
+                kept.push_str(&typed.text);
+            }
         }
     }
 
     /// Returns the cost of the conversation.
     pub(super) fn total_cost(&self) -> Spent {
         self.conversation.total_cost()
+    }
+
+    /// Adds the files of this directory to a prompt that its `line` mentions.
+    pub(super) fn add_mentioned(&mut self, prompt: &str, line: &str) -> String {
+        let (attached, mentions) = attach_files(line, &self.root, true);
+        for Mention { note, .. } in mentions {
+            self.screen.show(Shown::Note(note));
+        }
+        format!("{prompt}{attached}")
     }
 
     /// Ends the answer of a prompt: writes it if it was not streamed, and the `result` as the last event.
@@ -560,14 +581,18 @@ impl Session {
         let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).list();
         let asks = match (self.yes, allowed.is_empty()) {
             (true, _) => "--yes: nothing is asked; what the policy denies stays denied".to_owned(),
+            (false, true) if holds_home(&self.root) => {
+                "everything needs consent in a home directory, unless [tools.policy] decides".to_owned()
+            }
             (false, true) => {
                 "reading, and commands that only look, need no consent; everything else does, unless \
                  [tools.policy] decides"
                     .to_owned()
             }
-            (false, false) => format!("allowed without a question: {}", allowed.join(", ")),
+            (false, false) => format!("allowed without a question:\n  {}", allowed.join("\n  ")),
         };
         self.show_note(&asks);
+        self.show_note(&self.sandbox.clone());
     }
 
     fn show_whole_output(&mut self, number: Option<&str>) {
@@ -613,6 +638,11 @@ impl Session {
             None => format!("no price of {model} is known: add it to [prices]"),
         };
         let cost = by_model.iter().map(cost).collect::<Vec<_>>().join("; ");
+        // Not every server counts these.
+        let part = |count: u64, what: &str| match count {
+            0 => String::new(),
+            count => format!(" ({} {what})", format_thousands(count)),
+        };
         if let Some((used, window)) = self.conversation.context_size() {
             self.show_note(&format!(
                 "context: about {} of {} tokens ({} %); /compact makes room",
@@ -622,12 +652,12 @@ impl Session {
             ));
         }
         self.show_note(&format!(
-            "{} · {} tokens in ({} from the cache), {} out ({} reasoning){more}; {cost}",
+            "{} · {} tokens in{}, {} out{}{more}; {cost}",
             format_count(calls, "model call"),
             format_thousands(tokens.prompt),
-            format_thousands(tokens.cached),
+            part(tokens.cached, "from the cache"),
             format_thousands(tokens.completion),
-            format_thousands(tokens.reasoning)
+            part(tokens.reasoning, "reasoning")
         ));
     }
 

@@ -55,11 +55,11 @@ struct TypedKeys {
 }
 
 /// The text typed while no prompt was shown.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TypedText {
     pub(super) text: String,
-    /// Whether Enter ended it.
-    pub(super) is_entered: bool,
+    /// The length of the part that Enter ended.
+    pub(super) entered: usize,
 }
 
 /// Ctrl-C as a key.
@@ -118,7 +118,7 @@ impl Quiet {
 
     /// Keeps what was typed up to now, and returns all of it. The terminal has room for 4 KiB; once that is
     /// full, Ctrl-C would not arrive either. Does not block while no question waits for a key.
-    pub(super) fn keep_typed(&self) -> String {
+    pub(super) fn keep_typed(&self) -> TypedText {
         let mut typed = self.typed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut chunk = [0; 4096];
         while let Ok(count @ 1..) = (&self.terminal.tty).read(&mut chunk) {
@@ -183,25 +183,19 @@ impl Quiet {
         all
     }
 
-    /// Returns true if Enter was the last key: the person wants the text sent.
-    pub(super) fn is_entered(&self) -> bool {
-        is_entered(&self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes)
-    }
-
     /// Takes what was typed or pasted while no question waited for a key. Blocks while a paste goes on.
     pub(super) fn take_typed(&self) -> TypedText {
-        let mut text = self.keep_typed();
-        while !text.is_empty() {
+        let mut typed = self.keep_typed();
+        while !typed.text.is_empty() {
             std::thread::sleep(PASTE_PAUSE);
             let more = self.keep_typed();
-            if more == text {
+            if more == typed {
                 break;
             }
-            text = more;
+            typed = more;
         }
-        let bytes = std::mem::take(&mut self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes);
-        // Only now: Enter may have come last.
-        TypedText { is_entered: is_entered(&bytes), text }
+        self.typed.lock().unwrap_or_else(PoisonError::into_inner).bytes.clear();
+        typed
     }
 }
 
@@ -267,9 +261,9 @@ impl Drop for PassedKeys {
 }
 
 /// Returns the text of keys that a command did not read.
-pub(super) fn unread_text(keys: &[u8]) -> String {
-    let text = clean_typed(&String::from_utf8_lossy(keys));
-    if text == END { String::new() } else { text }
+pub(super) fn unread_text(keys: &[u8]) -> TypedText {
+    let typed = clean_typed(&String::from_utf8_lossy(keys));
+    if typed.text == END { TypedText::default() } else { typed }
 }
 
 /// The input of a person at a question.
@@ -295,40 +289,40 @@ impl Typed {
     }
 }
 
-/// Returns true if keys end with Enter, which no paste does. Behind Alt or a backslash it begins a further
-/// line.
-fn is_entered(keys: &[u8]) -> bool {
-    let is_enter = matches!(keys, [.., b'\n' | b'\r']) && !keys[..keys.len() - 1].ends_with(b"\\");
-    let is_alt = matches!(keys, [.., ESCAPE, _]);
-    is_enter && !is_alt && !clean_typed(&String::from_utf8_lossy(keys)).trim().is_empty()
-}
-
 /// Ctrl-D as typed text.
 pub(super) const END: &str = "\u{4}";
 
 /// Returns the text of typed keys: without marks of pasting and special keys, with deletions made. Ctrl-D
-/// before any text is [`END`].
-fn clean_typed(typed: &str) -> String {
+/// before any text is [`END`]. In a paste, and behind Alt or a backslash, Enter begins a further line.
+fn clean_typed(typed: &str) -> TypedText {
     let typed = typed.replace("\r\n", "\n");
-    let mut text = String::new();
+    let (mut text, mut enters, mut is_pasted) = (String::new(), vec![0], false);
     let mut chars = typed.chars().peekable();
     while let Some(c) = chars.next() {
         match c {
             '\u{7f}' | '\u{8}' => {
                 text.pop();
+                enters.retain(|end| *end <= text.len());
             }
-            '\u{1b}' => {
-                if chars.next_if(|c| ['[', 'O'].contains(c)).is_some() {
-                    while chars.next().is_some_and(|c| !(c.is_ascii_alphabetic() || c == '~')) {}
-                }
+            '\u{1b}' if chars.next_if(|c| ['[', 'O'].contains(c)).is_some() => {
+                let is_last = |c: &char| c.is_ascii_alphabetic() || *c == '~';
+                let code: String = std::iter::from_fn(|| chars.next_if(|c| !is_last(c))).collect();
+                chars.next();
+                is_pasted = code == "200" || (is_pasted && code != "201");
             }
-            '\u{4}' if text.is_empty() => return END.to_owned(),
-            '\r' => text.push('\n'),
-            c if c.is_control() && !['\n', '\t'].contains(&c) => {}
+            '\u{1b}' => text.extend(chars.next_if(|c| ['\n', '\r'].contains(c)).map(|_| '\n')),
+            '\u{4}' if text.is_empty() => return TypedText { text: END.to_owned(), entered: 0 },
+            '\n' | '\r' => {
+                let is_enter = !is_pasted && !text.ends_with('\\');
+                text.push('\n');
+                enters.extend(is_enter.then_some(text.len()));
+            }
+            c if c.is_control() && c != '\t' => {}
             c => text.push(c),
         }
     }
-    text
+    let entered = enters.last().copied().filter(|end| !text[..*end].trim().is_empty());
+    TypedText { entered: entered.unwrap_or(0), text }
 }
 
 impl Drop for Quiet {
@@ -367,30 +361,36 @@ mod tests {
         assert!(!after(&mut keys, b"[B", 400), "an arrow that came in two parts");
         assert!(!after(&mut keys, b"\x1b", 500) && after(&mut keys, b"", 600));
         assert!(!after(&mut keys, b"", 900), "once");
-        assert_eq!(clean_typed(&String::from_utf8_lossy(&keys.bytes)), "andx");
+        assert_eq!(clean_typed(&String::from_utf8_lossy(&keys.bytes)).text, "andx");
     }
 
     #[test]
     fn enter_sends_and_a_paste_does_not() {
         for (keys, expected) in [
-            (&b"and then\n"[..], true),
-            (b"one\rtwo\r", true),
-            (b"\x1b[200~one\ntwo\n\x1b[201~", false),
-            (b"\x1b[200~one\n\x1b[201~\n", true),
-            (b"and\nthen", false),
-            (b"x\x7f\n", false),
-            (b"one\x1b\n", false),
-            (b"one\\\n", false),
-            (b"\n", false),
+            ("and then\n", "and then\n"),
+            ("one\rtwo\r", "one\ntwo\n"),
+            ("\u{1b}[200~one\ntwo\n\u{1b}[201~", ""),
+            ("\u{1b}[200~one\n\u{1b}[201~\n", "one\n\n"),
+            // Regression: a text that was begun kept back what Enter had ended.
+            ("and\nthen", "and\n"),
+            ("and\nthen\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}", ""),
+            ("x\u{7f}\n", ""),
+            ("one\u{1b}\n", ""),
+            ("one\\\n", ""),
+            ("\n", ""),
         ] {
-            assert_eq!(is_entered(keys), expected, "{}", String::from_utf8_lossy(keys));
+            let typed = clean_typed(keys);
+            assert_eq!(&typed.text[..typed.entered], expected, "{keys:?}");
         }
     }
 
     #[test]
     fn a_paste_during_a_turn_stays_whole() {
-        assert_eq!(clean_typed("\u{1b}[200~one\rtwo\r\n\tthree\u{1b}[201~"), "one\ntwo\n\tthree");
-        assert_eq!(clean_typed("teh\u{7f}\u{7f}he\u{1b}[A\u{1b}OB\u{4}"), "the");
-        assert_eq!(clean_typed("x\u{7f}\u{4}"), END);
+        let text = |keys: &str| clean_typed(keys).text;
+        assert_eq!(text("\u{1b}[200~one\rtwo\r\n\tthree\u{1b}[201~"), "one\ntwo\n\tthree");
+        assert_eq!(text("teh\u{7f}\u{7f}he\u{1b}[A\u{1b}OB\u{4}"), "the");
+        assert_eq!(text("x\u{7f}\u{4}"), END);
+        assert_eq!(unread_text(b"!ls\r"), TypedText { text: "!ls\n".into(), entered: 4 });
+        assert_eq!(unread_text(b"\x04").text, "", "it was for the command");
     }
 }

@@ -18,6 +18,9 @@ use tools::Consent;
 /// The interval at which the status line moves.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Why a call is not asked about after the person said what to do instead of an earlier one of its reply.
+const REDIRECTED: &str = "the person said at an earlier call of this reply what to do instead";
+
 /// Work on a conversation that a person watches.
 pub(super) struct Watched<'a> {
     pub(super) view: &'a mut Screen,
@@ -38,6 +41,8 @@ impl Watched<'_> {
         let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
         let mut tick = tokio::time::interval(TICK);
         let mut work = Box::pin(work);
+        // The person has said what the model should do instead of the calls of this reply.
+        let mut is_redirected = false;
         let result = loop {
             tokio::select! {
                 biased;
@@ -46,10 +51,22 @@ impl Watched<'_> {
                     let _ = quiet.as_ref().map(|quiet| quiet.set_again());
                     view.forget_drawn();
                 }
-                Some(shown) = inbox.recv() => show_activity(view, shown, quiet.as_ref(), allowed, &stop).await,
+                Some(shown) = inbox.recv() => {
+                    is_redirected &= !matches!(shown, Shown::Asks { .. });
+                    match shown {
+                        Shown::Asking(asking) if is_redirected => {
+                            let _ = asking.answer.send(Consent::Refused(REDIRECTED.into()));
+                        }
+                        Shown::Asking(asking) => {
+                            let answer = ask(view, asking, quiet.as_ref(), allowed, &stop).await;
+                            is_redirected = matches!(answer, Some(Answer::Instead(_)));
+                        }
+                        shown => view.show(shown),
+                    }
+                }
                 result = &mut work => break result,
                 _ = tick.tick() => {
-                    let typed = quiet.as_ref().map(|quiet| (quiet.keep_typed(), quiet.is_entered()));
+                    let typed = quiet.as_ref().map(|quiet| quiet.keep_typed());
                     view.set_typed(typed.unwrap_or_default());
                     if quiet.as_ref().is_some_and(|quiet| quiet.take_escape()) {
                         stop.cancel();
@@ -71,22 +88,21 @@ pub(super) fn observer_of(screen: &mpsc::UnboundedSender<Shown>) -> Arc<Observer
     Arc::new(move |activity: Activity<'_>| drop(shown.send(Shown::from_activity(activity))))
 }
 
-/// Shows something; a question also gets its answer.
-async fn show_activity(
+/// Asks the person and passes their answer on. Returns it, too; `None` where no person can be asked.
+async fn ask(
     screen: &mut Screen,
-    shown: Shown,
+    asking: Asking,
     quiet: Option<&Arc<Quiet>>,
     allowed: &Mutex<Allowed>,
     stop: &CancellationToken,
-) {
-    let Shown::Asking(asking) = shown else { return screen.show(shown) };
+) -> Option<Answer> {
     let Some(quiet) = quiet else {
         let _ = asking.answer.send(Consent::Refused("it needs consent, and no person can be asked".into()));
-        return;
+        return None;
     };
     let answer = screen.ask_person(&asking, quiet).await;
     let Asking { always, answer: reply, .. } = asking;
-    let consent = match answer {
+    let consent = match &answer {
         Answer::Yes => Consent::Given,
         Answer::Always => {
             allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always);
@@ -103,6 +119,7 @@ async fn show_activity(
     };
     // A turn that was stopped in the meantime does not wait for it.
     let _ = reply.send(consent);
+    Some(answer)
 }
 
 /// Waits for a signal; for ever if signals cannot be handled.

@@ -31,6 +31,7 @@ use super::contract::{Approver, Consent, Invocation, Question, QuestionKind, Tar
 use super::environment::Passing;
 use super::plain::plain_text;
 use super::policy::{Plan, Subject, and_list, plain_words};
+use super::programs::holds_home;
 use super::sandbox::{Level, Reach, Refusal, Sandbox};
 
 use super::offer::Offer;
@@ -268,7 +269,8 @@ impl Source for Local {
 
     fn look<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<ToolOutput>> {
         Box::pin(async move {
-            if self.naming != Naming::Chat || !self.sandbox.can_only_look() {
+            let is_free = self.sandbox.can_only_look() && !holds_home(&self.workspace.root);
+            if self.naming != Naming::Chat || !is_free {
                 return None;
             }
             let call = self.read_call(&invocation.name, &invocation.arguments).await.ok()?;

@@ -333,6 +333,11 @@ pub(super) fn home_directories() -> Vec<PathBuf> {
     homes
 }
 
+/// Returns true for a directory that is a home directory of the user or holds one: it has keys in it.
+pub fn holds_home(directory: &Path) -> bool {
+    home_directories().iter().any(|home| home.starts_with(directory))
+}
+
 /// Returns the directories of the user's settings.
 pub(super) fn config_directories() -> Vec<PathBuf> {
     let named = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());

@@ -292,6 +292,9 @@ impl Sandbox {
             return Ok(Launch { command, control: None, watched: None });
         };
         self.protected().check_stuck()?;
+        if !matches!(reach, Reach::Look) {
+            self.places.made.make_missing();
+        }
         let has_mounts = self.level.has_namespaces();
         // The owner may have accepted that commands make settings.
         let is_watched = self.level.holds_files()

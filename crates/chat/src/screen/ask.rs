@@ -35,6 +35,8 @@ pub(crate) enum Answer {
 
 /// The least time between two hints at one question.
 const HINT_PAUSE: Duration = Duration::from_secs(1);
+/// The pause after which a letter is an answer again, and no further letter of a text.
+const TEXT_PAUSE: Duration = Duration::from_secs(2);
 
 /// A key that means something to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,14 +71,14 @@ impl Screen {
         self.write_rows(&rows[head + hidden..]);
         let question = self.question_text(asking, rows.len(), hidden);
         let has_always = asking.always.question_text().is_some();
-        // Letters of a text are no answers until Enter ends it.
-        let mut is_text = false;
+        // Letters of a text are no answers until Enter or a pause ends it.
+        let mut text_since: Option<Instant> = None;
         let mut hinted = began;
         let answer = loop {
-            if !is_text {
+            if text_since.is_none() {
                 self.write_text(&question);
             }
-            match wait_for_answer(quiet, has_always, is_text).await {
+            match wait_for_answer(quiet, has_always, text_since).await {
                 Key::Answer(answer) => {
                     self.write_line(said(&answer));
                     break answer;
@@ -89,16 +91,16 @@ impl Screen {
                 }
                 Key::Other { is_line } => {
                     // Again for a further key, which else would have no visible effect.
-                    let is_again = is_text && !is_line && hinted.elapsed() >= HINT_PAUSE;
-                    if !is_text || is_again {
+                    let is_again = text_since.is_some() && !is_line && hinted.elapsed() >= HINT_PAUSE;
+                    if text_since.is_none() || is_again {
                         let hint = wrap_text(&answer_hint(has_always, is_line), self.width);
                         let start = if is_again { "" } else { "\n" };
                         self.write_line(&format!("{start}{}", self.paint.magenta(&hint)));
                         hinted = Instant::now();
                     }
-                    is_text = !is_line;
+                    text_since = (!is_line).then(Instant::now);
                 }
-                Key::Resumed => is_text = false,
+                Key::Resumed => text_since = None,
                 Key::View => {
                     self.write_line("view");
                     self.show_pages(&rows, quiet).await;
@@ -260,13 +262,17 @@ async fn read_words() -> Option<Answer> {
 /// Says how to answer after another key or a text.
 fn answer_hint(has_always: bool, is_line: bool) -> String {
     let keys = if has_always { "y, n, a or t" } else { "y, n or t" };
-    let first = if is_line { "answer" } else { "press Enter, then" };
+    let first = if is_line { "answer" } else { "after a moment, press" };
     format!("  That is not an answer: {first} {keys}; Esc stops the turn.")
 }
 
-/// Waits for an answer. `is_text`: only Enter and the keys that stop have a meaning.
-async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool, is_text: bool) -> Key {
-    let meaning = move |typed: Option<Typed>| key_meaning(typed, has_always, is_text);
+/// Waits for an answer. Until `TEXT_PAUSE` after the last key of a text, letters are no answers.
+async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool, mut text_since: Option<Instant>) -> Key {
+    let meaning = move |typed: Option<Typed>| {
+        let is_text = text_since.is_some_and(|since| since.elapsed() < TEXT_PAUSE);
+        text_since = is_text.then(Instant::now);
+        key_meaning(typed, has_always, is_text)
+    };
     read_key(quiet, meaning).await.unwrap_or(Key::Answer(Answer::Stop))
 }
 
@@ -299,7 +305,7 @@ async fn goes_on(quiet: &Arc<Quiet>) -> bool {
 /// Reads keys until one has a meaning. `None` if the reading thread has gone.
 async fn read_key<T: Send + 'static>(
     quiet: &Arc<Quiet>,
-    meaning: impl Fn(Option<Typed>) -> Option<T> + Send + 'static,
+    mut meaning: impl FnMut(Option<Typed>) -> Option<T> + Send + 'static,
 ) -> Option<T> {
     /// Stops the reading thread when nothing waits for it any more.
     struct Gone(Arc<AtomicBool>);
@@ -427,9 +433,7 @@ mod tests {
             assert_eq!(key_meaning(key(*letter), true, true), Some(Key::Other { is_line: false }));
         }
         assert_eq!(key_meaning(Some(Typed { key: None, is_line: false }), true, true), None);
-        assert!(
-            answer_hint(true, false).len() <= 80 && answer_hint(true, false).contains("press Enter, then y,")
-        );
+        assert!(answer_hint(true, false).len() <= 80, "{}", answer_hint(true, false));
         let enter = Some(Typed { key: Some(b'\n'), is_line: true });
         assert_eq!(key_meaning(enter, true, true), Some(Key::Other { is_line: true }));
         assert_eq!(key_meaning(key(CTRL_Z), true, true), Some(Key::Resumed));

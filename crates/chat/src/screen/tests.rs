@@ -355,12 +355,16 @@ fn typed_text_stands_below_the_status_line() {
     let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
     screen.begin_turn();
     screen.show(Shown::Asks { summary: false });
-    screen.set_typed(("and then\nthat".into(), false));
+    screen.set_typed(TypedText { text: "and then\nthat".into(), entered: 0 });
     screen.tick();
     assert!(rows()[0].contains("waiting for the model") && rows()[1] == "❯ and then ⏎ that", "{:?}", rows());
-    screen.set_typed(("and then\n".into(), true));
+    screen.set_typed(TypedText { text: "and then\n".into(), entered: 9 });
     screen.tick();
     assert_eq!(rows()[1], "❯ and then ⏎ · sent when this turn ends");
+    screen.set_draft("look ");
+    screen.set_typed(TypedText { text: "here\nand".into(), entered: 5 });
+    screen.tick();
+    assert_eq!(rows()[1], "❯ look here ⏎ and · up to the last ⏎ sent when this turn ends");
     screen.end_turn();
     assert_eq!(rows(), [""]);
 }

@@ -69,6 +69,7 @@ pub(super) struct Places {
     pub(super) own: Vec<PathBuf>,
     /// Those with keys and conversations, which no tool reads.
     pub(super) closed: Vec<PathBuf>,
+    pub(super) made: Made,
 }
 
 /// Returns true for a directory of the system, where no person keeps keys.
@@ -117,6 +118,7 @@ impl Places {
             // A state directory around the workspace does not make the workspace respool's own.
             own: own.filter(|own| !workspace.starts_with(own)).collect(),
             closed,
+            made: named.made,
         }
     }
 }
@@ -130,6 +132,27 @@ struct Named {
     scratch: Vec<PathBuf>,
     /// The directories of `PATH`.
     programs: Vec<PathBuf>,
+    made: Made,
+}
+
+/// Caches and their locks, which commands need.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Made {
+    directories: Vec<PathBuf>,
+    files: Vec<PathBuf>,
+}
+
+impl Made {
+    /// Makes what is missing, before a command that may write there. Where that fails, each command begins
+    /// with an empty cache.
+    pub(super) fn make_missing(&self) {
+        for directory in &self.directories {
+            let _ = fs::create_dir_all(directory);
+        }
+        for file in &self.files {
+            let _ = fs::OpenOptions::new().create(true).append(true).open(file);
+        }
+    }
 }
 
 impl Named {
@@ -157,8 +180,7 @@ impl Named {
     fn below_home(&mut self, home: &Path, network: bool) {
         for (program, cache) in MADE {
             if self.programs.iter().any(|directory| directory.join(program).exists()) {
-                // Where it cannot be made, each command begins with an empty one.
-                let _ = fs::create_dir_all(home.join(cache));
+                self.made.directories.push(home.join(cache));
             }
         }
         let cargo = home.join(".cargo");
@@ -176,13 +198,9 @@ impl Named {
 
     /// cargo locks files in its own directory, so these have to be there.
     fn cargo(&mut self, directory: &Path) {
-        let _ = fs::create_dir_all(directory);
-        for name in [".package-cache", ".package-cache-mutate", ".global-cache"] {
-            let _ = fs::OpenOptions::new().create(true).append(true).open(directory.join(name));
-        }
-        for name in ["registry", "git"] {
-            let _ = fs::create_dir(directory.join(name));
-        }
+        let locks = [".package-cache", ".package-cache-mutate", ".global-cache"];
+        self.made.files.extend(locks.map(|name| directory.join(name)));
+        self.made.directories.extend(["registry", "git"].map(|name| directory.join(name)));
         self.readable.extend(below(directory, CARGO_READ));
         self.settings.extend(below(directory, CARGO_SETTINGS));
         self.writable.extend(below(directory, CARGO_WRITTEN));
@@ -273,6 +291,19 @@ fn is_narrow(path: &Path, home: Option<&Path>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a chat made the caches of programs in a home that had none, before any command.
+    #[test]
+    fn caches_are_made_for_commands_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let cargo = home.path().join(".cargo");
+        fs::create_dir(&cargo).unwrap();
+        let mut named = Named::default();
+        named.below_home(home.path(), false);
+        assert_eq!(fs::read_dir(&cargo).unwrap().count(), 0);
+        named.made.make_missing();
+        assert!(cargo.join("registry").is_dir() && cargo.join(".package-cache").is_file());
+    }
 
     #[test]
     fn a_toolchain_includes_its_files_but_not_the_home() {
