@@ -134,7 +134,9 @@ mod tests {
     #[test]
     fn a_home_is_no_project() {
         let home = std::env::home_dir().unwrap();
-        assert!(home_warning(&home.canonicalize().unwrap()).is_some() && home_warning(Path::new("/")).is_some());
+        assert!(
+            home_warning(&home.canonicalize().unwrap()).is_some() && home_warning(Path::new("/")).is_some()
+        );
         assert_eq!(home_warning(&home.join("project")), None);
     }
 

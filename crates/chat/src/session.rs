@@ -30,8 +30,8 @@ use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
-use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
 use tools::programs::holds_home;
+use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
 use wire::visible::{char_width, make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
