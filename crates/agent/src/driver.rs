@@ -290,7 +290,7 @@ impl Driver {
         let began = Instant::now();
         (self.observer)(Activity::ModelAsked(step.purpose));
         let id = format!("{}-{}", self.journal.run_id(), run.iterations().len() + 1);
-        let kind = self.model.call_model(step, id, &*self.observer).await;
+        let kind = self.model.call_model(step, id, &self.observer).await;
         self.waited += began.elapsed();
         kind
     }

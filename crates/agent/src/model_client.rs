@@ -3,12 +3,13 @@
 //! Decides nothing: the meaning of a reply or a failure is the business of `run`. Called by `driver`.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use serde_json::{Value, json};
 
-use super::activity::Observer;
+use super::activity::{Activity, Observer};
 use super::budget::Tokens;
 use super::call::RequestedCall;
 use super::chat_model::{ChatModel, ModelAnswer, ModelRequest};
@@ -40,7 +41,12 @@ pub(super) struct ModelClient {
 
 impl ModelClient {
     /// Makes one call. Returns the event of its end. `id` names the call in the log.
-    pub(super) async fn call_model(&self, step: ModelStep, id: String, observer: &Observer) -> EventKind {
+    pub(super) async fn call_model(
+        &self,
+        step: ModelStep,
+        id: String,
+        observer: &Arc<Observer>,
+    ) -> EventKind {
         let began = Instant::now();
         let (purpose, within) = (step.purpose, Duration::from_millis(step.within));
         let start = RequestStart::new(id, "agent model call", "agent_model");
@@ -53,9 +59,16 @@ impl ModelClient {
             within,
             stop_at_loops: purpose == CallPurpose::Iteration,
         };
-        // A summary is the run's own business.
-        let observer: &Observer = if purpose == CallPurpose::Summary { &|_| {} } else { observer };
-        let answer = Arc::clone(&self.model).ask(request, observer).await;
+        let arrived = Arc::new(Arrived::default());
+        let (noted, observer) = (Arc::clone(&arrived), Arc::clone(observer));
+        let noting = move |activity: Activity<'_>| {
+            noted.note(activity);
+            // A summary is the run's own business.
+            if purpose != CallPurpose::Summary {
+                observer(activity);
+            }
+        };
+        let answer = Arc::clone(&self.model).ask(request, &noting).await;
         let took = clock::to_millis(began.elapsed());
         let error_code = match &answer {
             Err(error) => error.code.map(ErrorCode::as_str),
@@ -74,7 +87,7 @@ impl ModelClient {
             }
             Ok(ModelAnswer::LoopFound) => EventKind::LoopDetected,
             Ok(ModelAnswer::TimedOut) => EventKind::ModelFailed(too_slow(within)),
-            Err(error) => EventKind::ModelFailed(model_failure(&error)),
+            Err(error) => EventKind::ModelFailed(model_failure(&error, arrived.is_reasoning_alone())),
         };
         let is_reply = matches!(kind, EventKind::ModelReplied(_) | EventKind::Summarised(_));
         record.record_model_call_end(is_reply, error_code, self.account.as_deref());
@@ -97,6 +110,27 @@ impl ModelClient {
             body["response_format"] = format;
         }
         body
+    }
+}
+
+/// The kinds of pieces that have arrived of a reply that streams.
+#[derive(Default)]
+struct Arrived {
+    reasoning: AtomicBool,
+    content: AtomicBool,
+}
+
+impl Arrived {
+    fn note(&self, activity: Activity<'_>) {
+        match activity {
+            Activity::Reasoning(_) => self.reasoning.store(true, Ordering::Relaxed),
+            Activity::Content(_) => self.content.store(true, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    fn is_reasoning_alone(&self) -> bool {
+        self.reasoning.load(Ordering::Relaxed) && !self.content.load(Ordering::Relaxed)
     }
 }
 
@@ -125,8 +159,9 @@ fn model_reply(turn: Turn) -> ModelReply {
     }
 }
 
-/// Returns how a run may react to an error of its model.
-fn model_failure(error: &ApiError) -> ModelFailure {
+/// Returns how a run may react to an error of its model. `broke_off_reasoning`: reasoning came, and no piece
+/// of an answer.
+fn model_failure(error: &ApiError, broke_off_reasoning: bool) -> ModelFailure {
     use ErrorCode as Code;
     let kind = match (error.code, error.status) {
         (Some(Code::TruncatedToolCall | Code::UnusableToolCall | Code::UnknownTool | Code::NoAnswer), _) => {
@@ -135,8 +170,9 @@ fn model_failure(error: &ApiError) -> ModelFailure {
         (Some(Code::ContextLengthExceeded), _) => FailureKind::Overflow,
         (Some(Code::UpstreamTimeout), _) | (_, 408) => FailureKind::TimedOut,
         (Some(Code::NoUpstream | Code::UpstreamNotJson | Code::UpstreamInvalidJson), _) => FailureKind::Final,
-        // The relay has tried again, and waited.
-        _ if error.is_final => FailureKind::Final,
+        // The relay has tried again, and waited. It repeats no reply of which a piece has left; the run does,
+        // if the piece is only reasoning.
+        _ if error.is_final && !broke_off_reasoning => FailureKind::Final,
         (_, 429 | 500..) => FailureKind::Transient,
         _ => FailureKind::Final,
     };
@@ -152,5 +188,23 @@ fn too_slow(within: Duration) -> ModelFailure {
         code: ErrorCode::ModelTimeout.to_string(),
         text: format!("the model did not reply within {} s", within.as_secs_f32()),
         wait: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn broken_reasoning_is_asked_for_again() {
+        let check = |status, is_final, broke_off_reasoning, expected| {
+            let error =
+                ApiError { is_final, ..ApiError::new(status, ErrorCode::UpstreamClosed, "it closed") };
+            assert_eq!(model_failure(&error, broke_off_reasoning).kind, expected, "{error:?}");
+        };
+        check(502, true, true, FailureKind::Transient);
+        check(502, true, false, FailureKind::Final);
+        check(502, false, false, FailureKind::Transient);
+        check(400, true, true, FailureKind::Final);
     }
 }
