@@ -70,15 +70,10 @@ pub(super) fn parse_completion(
     keep: &[String],
 ) -> Result<Completion, UpstreamError> {
     let text = text_of(body, name)?;
-    // An error key is rare, and looked at only when it is there: replies may be long.
-    if let Some(error) = text.contains("\"error\"").then(|| UpstreamError::from_success(name, text)).flatten()
-    {
+    if let Some(error) = UpstreamError::from_success(name, text) {
         return Err(error);
     }
-    Completion::parse(text, keep).map_err(|fault| {
-        let disguised = UpstreamError::from_success(name, text);
-        disguised.unwrap_or_else(|| without_choices(text, name, &fault.to_string()))
-    })
+    Completion::parse(text, keep).map_err(|fault| without_choices(text, name, &fault.to_string()))
 }
 
 /// Returns a completion read as turns.
@@ -120,9 +115,7 @@ pub(super) fn prune_body(
     let text = text_of(&body, name)?;
     let mut pruned = prune_completion(text, form.reasoning, &form.keep)
         .map_err(|fault| not_json(name, &fault.to_string()))?;
-    // What has a choice is no error in disguise, and need not be read again.
-    let suspicious = !pruned.has_choices || text.contains("\"error\"");
-    match suspicious.then(|| UpstreamError::from_success(name, text)).flatten() {
+    match UpstreamError::from_success(name, text) {
         Some(error) => Err(error),
         None if !pruned.has_choices => Err(without_choices(text, name, "it holds no choices")),
         None => Ok((pruned.text.take().map_or(body, Bytes::from), pruned)),

@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use adapt::RuleSet;
 use upstream::Upstream;
 
-/// The rules of one conversation, for each upstream and model that it has asked.
-#[derive(Debug, Default)]
-pub(super) struct ConversationRules(Mutex<Vec<RulesOfModel>>);
+/// The rules of one conversation, for each upstream and model that it has asked. The default is that of a
+/// request whose conversation is not remembered: it keeps no rules.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ConversationRules(Option<Arc<Mutex<Vec<RulesOfModel>>>>);
 
 #[derive(Debug)]
 struct RulesOfModel {
@@ -21,9 +22,14 @@ struct RulesOfModel {
 }
 
 impl ConversationRules {
+    /// Begins a conversation that is remembered.
+    pub(super) fn begin() -> Self {
+        Self(Some(Arc::default()))
+    }
+
     /// Returns the rules for this upstream and model: those of the conversation's first request to it.
     pub(super) fn rules_for(&self, upstream: &Upstream, model: &str) -> Arc<RuleSet> {
-        let mut known = self.lock();
+        let Some(mut known) = self.lock() else { return upstream.rules.get(model) };
         if let Some(found) = known.iter().find(|known| known.is_for(upstream, model)) {
             return Arc::clone(&found.rules);
         }
@@ -37,13 +43,14 @@ impl ConversationRules {
 
     /// Adds rules with which a request of the conversation was accepted.
     pub(super) fn add(&self, upstream: &Upstream, model: &str, new: &RuleSet) {
-        if let Some(known) = self.lock().iter_mut().find(|known| known.is_for(upstream, model)) {
+        let Some(mut known) = self.lock() else { return };
+        if let Some(known) = known.iter_mut().find(|known| known.is_for(upstream, model)) {
             known.rules = Arc::new(known.rules.union(new).cloned().collect());
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<RulesOfModel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> Option<MutexGuard<'_, Vec<RulesOfModel>>> {
+        Some(self.0.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -62,11 +69,11 @@ mod tests {
     #[test]
     fn a_running_conversation_keeps_its_rules() {
         let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
-        let (running, pattern) = (ConversationRules::default(), RuleSet::from([Rule::ToolPattern]));
+        let (running, pattern) = (ConversationRules::begin(), RuleSet::from([Rule::ToolPattern]));
         assert!(running.rules_for(&upstream, "m").is_empty());
         upstream.rules.learn("m", &pattern);
         assert!(running.rules_for(&upstream, "m").is_empty(), "its prefix stays");
-        assert_eq!(*ConversationRules::default().rules_for(&upstream, "m"), pattern);
+        assert_eq!(*ConversationRules::begin().rules_for(&upstream, "m"), pattern);
         running.add(&upstream, "m", &pattern);
         assert_eq!(*running.rules_for(&upstream, "m"), pattern);
     }

@@ -65,7 +65,7 @@ impl ClientRequest {
 
     /// The model's window in tokens, as far as it is known.
     fn window(&self, upstream: &Upstream) -> Option<u64> {
-        self.profile.context_window.or_else(|| upstream.models.facts_of(&self.plan.target_model).window)
+        self.profile.context_window.or_else(|| upstream.models.facts_of(self.target_model()).window)
     }
 
     /// The error of a useless reply whose usage shows that the prompt has filled the window: asking again
@@ -142,7 +142,7 @@ pub(super) async fn fit_ahead(request: &ClientRequest, attempt: &Attempt) -> (Fi
     let limit = attempt.token_limit.or(request.may_trim().then_some(ROOM_FOR_A_REPLY));
     let (Some(limit), true) = (limit, body.len() >= LARGE) else { return (fit, None) };
     let Some(window) = request.window(&attempt.upstream) else { return (fit, None) };
-    let facts = attempt.upstream.models.facts_of(&request.plan.target_model);
+    let facts = attempt.upstream.models.facts_of(request.target_model());
     // A fifth less than replies showed, because no two conversations are alike.
     let fewest = facts.bytes_per_1000.map_or(FEWEST_PER_1000, |known| known * 4 / 5);
     let at_most = body.len() as u64 * 1000 / fewest;
@@ -166,7 +166,7 @@ pub(super) async fn fit_again(
     let asked = fit.limit.or(attempt.token_limit);
     let overflow = read_overflow(&error.said, asked)?;
     if let Some(window) = overflow.window {
-        attempt.upstream.models.learn(&request.plan.target_model, |facts| facts.window = Some(window));
+        attempt.upstream.models.learn(request.target_model(), |facts| facts.window = Some(window));
     }
     if overflow.fault == TooLarge::Prompt && !request.may_trim() {
         return None;
@@ -234,13 +234,13 @@ pub(super) async fn count_tokens(request: &ClientRequest, attempt: &Attempt, bod
     if let Some(count) = exact_count(request, attempt, body).await {
         return count;
     }
-    let facts = attempt.upstream.models.facts_of(&request.plan.target_model);
+    let facts = attempt.upstream.models.facts_of(request.target_model());
     let tokens = body.len() as u64 * 1000 / facts.bytes_per_1000.unwrap_or(tokens::BYTES_PER_1000);
     Count { tokens, reserve: 16 + tokens / 8, by: "estimate" }
 }
 
 async fn exact_count(request: &ClientRequest, attempt: &Attempt, body: &Bytes) -> Option<Count> {
-    if attempt.upstream.models.facts_of(&request.plan.target_model).is_harmony {
+    if attempt.upstream.models.facts_of(request.target_model()).is_harmony {
         let body = Some(body.clone()).filter(|body| body.len() <= COUNTED_HERE)?;
         let count = move || ChatRequest::parse(&body).ok().map(|parsed| tokens::count_harmony(&parsed));
         // A word without end takes 0.3 s, so it gets a thread of its own.

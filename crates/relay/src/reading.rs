@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, LazyLock};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderMap, HeaderValue, header};
 
 use super::adaptation::{Adaptation, adapt_request, add_media_rules};
 use super::answer::ReadRequest;
@@ -13,7 +13,7 @@ use super::client::{Origin, Wire};
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
 use super::conversation_rules::ConversationRules;
 use super::history_analysis::HistoryAnalysis;
-use super::recent::{PrefixLoss, RecentRequest};
+use super::recent::{PrefixLoss, RecentRequest, find_rules};
 use super::relay::Relay;
 use super::request::{
     ClientRequest, OutgoingRequest, ReplyForm, RequestProfile, RequestTraits, Route, ServingPlan,
@@ -24,9 +24,6 @@ use tool_call_parser::{PreferredDialects, Tools};
 use translate::{ClientProgram, Outbound, ReplyRules, STOP_REASON, Situation, needs_version, used_ids};
 use upstream::{QueueClient, Serving, Upstream, choose_upstream, conversation};
 use wire::{ApiError, ChatRequest, ErrorCode};
-
-/// The header that names a request in logs on both sides.
-static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
 /// Bytes of 1,000 tokens before a reply has shown how many they are.
 const BYTES_PER_1000: u64 = 4_000;
@@ -40,7 +37,8 @@ struct ParsedRequest<'a> {
     /// The recent request that it resembles.
     recent: Option<Arc<RecentRequest>>,
     model: String,
-    target_model: String,
+    /// The model as upstreams name it, if the client names it otherwise.
+    target: Option<String>,
     tools_mode: Option<ToolsMode>,
     who: QueueClient,
     history: HistoryAnalysis,
@@ -82,12 +80,12 @@ impl Relay {
         let known = recent.as_deref().map(RecentRequest::known_parts).unwrap_or_default();
         let request = ChatRequest::parse_known(&body, known).map_err(|fault| ApiError::from(&fault))?;
         let model = request.model();
-        let target_model = self.config.target(&model).to_owned();
+        let target_model = self.config.target(&model);
         let who = self.client_of(&origin, &request);
-        let upstreams: Arc<[_]> = match self.fleet.find_servers(&target_model, who.conversation) {
+        let upstreams: Arc<[_]> = match self.fleet.find_servers(target_model, who.conversation) {
             Serving::Known(order) => order,
             // Boxed as it is rare: every request pays for the size of its future.
-            _ => Box::pin(self.look_up_serving(&model, &target_model, who, &origin)).await?,
+            _ => Box::pin(self.look_up_serving(&model, target_model, who, &origin)).await?,
         };
         let upstreams = match &receiver.upstream {
             Some(name) => upstreams.iter().filter(|upstream| upstream.name == *name).cloned().collect(),
@@ -104,13 +102,14 @@ impl Relay {
             Box::pin(upstream.probe_version()).await;
         }
         let recent = recent.clone();
+        let target = (target_model != model).then(|| target_model.to_owned());
         let parsed = ParsedRequest {
             request,
             body: &body,
             is_declared,
             recent,
             model,
-            target_model,
+            target,
             tools_mode: receiver.tools_mode,
             who,
             history,
@@ -144,63 +143,54 @@ impl Relay {
         upstreams: Arc<[Arc<Upstream>]>,
         origin: Origin,
     ) -> ClientRequest {
-        let ParsedRequest {
-            mut request,
-            body,
-            is_declared,
-            recent,
-            model,
-            target_model,
-            tools_mode,
-            who,
-            history,
-        } = parsed;
+        let ParsedRequest { mut request, body, is_declared, recent, model, target, tools_mode, who, history } =
+            parsed;
         let declared = Arc::clone(self.declared_parameters(&model));
         metrics::count_recalled_reasoning(history.added.reasoning.len(), history.missed);
         let mut modes = self.config.modes_for(&model);
         modes.tools_mode = tools_mode.unwrap_or(modes.tools_mode);
         let profile = self.build_profile(&request, model, modes, &origin);
-        let prior = likely_dialects(&profile, modes.dialects, &target_model, &upstream);
+        let target_model = target.as_deref().unwrap_or(&profile.model);
+        let prior = likely_dialects(&profile, modes.dialects, target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools, &origin);
         if let Some(loss) = loss {
-            let bytes_per_1000 = upstream.models.facts_of(&target_model).bytes_per_1000;
+            let bytes_per_1000 = upstream.models.facts_of(target_model).bytes_per_1000;
             origin.record.record_prefix_loss(describe_prefix_loss(&loss, bytes_per_1000));
         }
         let mut rules = ReplyRules::from_request(&request, tools, prior);
         rules.response_template = self.config.response_template(&profile.model);
         let is_raw = modes.tool_parsing == ToolParsing::Raw;
         let traits = request_traits(&request, profile.route, is_raw, is_declared);
-        let target = upstream.server_traits();
-        let is_harmony = upstream.models.facts_of(&target_model).is_harmony;
+        let server = upstream.server_traits();
+        let is_harmony = upstream.models.facts_of(target_model).is_harmony;
         let drops_media = is_harmony && self.config.adapt.media;
-        let known_rules = conversation_rules.rules_for(&upstream, &target_model);
+        let known_rules = conversation_rules.rules_for(&upstream, target_model);
         let known_rules = if drops_media { add_media_rules(known_rules, &request) } else { known_rules };
         let how = Adaptation {
             outbound: traits.outbound,
             is_declared,
             declared: &declared,
-            is_raw: traits.wants_raw && !is_harmony && !target.is_sglang,
+            is_raw: traits.wants_raw && !is_harmony && !server.is_sglang,
             model: &profile.model,
-            target_model: &target_model,
+            target_model,
             added: &history.added,
-            target: &target,
+            target: &server,
             rules: &known_rules,
             reports_progress: self.config.recovery.announce_waiting,
         };
         let adapted = adapt_request(&mut request, body, &how);
         let first = Attempt::first(upstream, adapted, rules.token_limit);
         let Origin { headers, request_id, path_and_query, received, record, progress, .. } = origin;
-        let request_id = request_id.as_deref().unwrap_or(&record.start().id);
-        let headers = upstream_headers(headers, request_id, traits.outbound);
+        let headers = upstream_headers(headers, traits.outbound);
         ClientRequest {
             profile: Arc::new(profile),
             history,
             conversation_rules,
-            plan: ServingPlan { first, upstreams, who, target_model, declared },
+            plan: ServingPlan { first, upstreams, who, target, declared },
             traits,
             rules,
-            outgoing: OutgoingRequest { body: body.clone(), headers, path_and_query },
+            outgoing: OutgoingRequest { body: body.clone(), headers, request_id, path_and_query },
             received,
             record,
             progress,
@@ -217,10 +207,10 @@ impl Relay {
         recent: Option<&Arc<RecentRequest>>,
         tools: &Arc<Tools>,
         origin: &Origin,
-    ) -> (Arc<ConversationRules>, Option<PrefixLoss>) {
+    ) -> (ConversationRules, Option<PrefixLoss>) {
         let content = origin.record.content();
         content.note_conversation(|| conversation::identify_by_words(&origin.headers, request));
-        let rules = recent.and_then(|recent| recent.rules_for(body)).unwrap_or_default();
+        let rules = find_rules(body, recent.map(|recent| &**recent));
         let now = std::time::Instant::now();
         let loss = self.recent.remember_request(body, request, recent, tools, &rules, now);
         (rules, loss)
@@ -379,17 +369,13 @@ fn choose_route(request: &ChatRequest<'_>, mode: ToolsMode) -> Route {
 }
 
 /// The client's headers as they go upstream.
-fn upstream_headers(mut headers: HeaderMap, request_id: &str, outbound: Outbound) -> HeaderMap {
+fn upstream_headers(mut headers: HeaderMap, outbound: Outbound) -> HeaderMap {
     let accept = if outbound == Outbound::Streamed { "text/event-stream" } else { "application/json" };
-    // They do not go upstream, and leave their room for what is added.
+    // It does not go upstream, and leaves its room for what is added.
     headers.remove(header::HOST);
-    headers.remove(header::CONTENT_LENGTH);
     headers.insert(header::ACCEPT, HeaderValue::from_static(accept));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A compressed stream would wait in the compressor's buffer.
     headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-    if let Ok(id) = HeaderValue::from_str(request_id) {
-        headers.insert(&REQUEST_ID, id);
-    }
     headers
 }

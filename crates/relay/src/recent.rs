@@ -58,7 +58,7 @@ pub(super) struct RecentRequest {
     /// Where the first words of the user end, and the bytes before.
     first_words: (usize, Box<[u8]>),
     /// The rules of its conversation.
-    rules: Arc<ConversationRules>,
+    rules: ConversationRules,
 }
 
 /// Tools of a request, as they were read.
@@ -134,7 +134,7 @@ impl Recent {
         request: &ChatRequest<'_>,
         known: Option<&Arc<RecentRequest>>,
         tools: &Arc<Tools>,
-        rules: &Arc<ConversationRules>,
+        rules: &ConversationRules,
         now: Instant,
     ) -> Option<PrefixLoss> {
         if body.len() < SHORT {
@@ -162,7 +162,7 @@ impl Recent {
             }
         };
         let beginning = body[..SAMPLE.min(body.len())].into();
-        let (first_words, rules) = (first_words(body, request), Arc::clone(rules));
+        let (first_words, rules) = (first_words(body, request), rules.clone());
         let new = Arc::new(RecentRequest { messages, tools, beginning, first_words, rules });
         // One request does not push all others out.
         if new.size() > self.limits.bytes / 2 {
@@ -213,8 +213,8 @@ impl RecentRequest {
     }
 
     /// The rules of its conversation; `None` when the body is of another one.
-    pub(super) fn rules_for(&self, body: &[u8]) -> Option<Arc<ConversationRules>> {
-        self.is_of_same_conversation(body).then(|| Arc::clone(&self.rules))
+    fn rules_for(&self, body: &[u8]) -> Option<ConversationRules> {
+        self.is_of_same_conversation(body).then(|| self.rules.clone())
     }
 
     /// The loss of the prefix, where a later request of the conversation shares less than half of this one.
@@ -262,6 +262,14 @@ impl RecentRequest {
         let tools = self.tools.as_ref().map_or(0, |tools| 2 * tools.known.text_len());
         self.messages.iter().map(|message| message.text_len()).sum::<usize>() + tools
     }
+}
+
+/// Returns the rules of the conversation that a body belongs to. `like`: the request that it resembles.
+pub(super) fn find_rules(body: &[u8], like: Option<&RecentRequest>) -> ConversationRules {
+    if body.len() < SHORT {
+        return ConversationRules::default();
+    }
+    like.and_then(|like| like.rules_for(body)).unwrap_or_else(ConversationRules::begin)
 }
 
 /// The bytes that two texts have in common at their beginning.
@@ -317,7 +325,7 @@ mod tests {
         let before = parts.messages;
         let same = request.known_messages(before);
         let same = same.iter().zip(before).filter(|(new, old)| Arc::ptr_eq(new, old)).count();
-        let (tools, rules) = (Arc::default(), Arc::default());
+        let (tools, rules) = (Arc::default(), find_rules(body.as_bytes(), known.as_deref()));
         let loss = recent.remember_request(body.as_bytes(), &request, known.as_ref(), &tools, &rules, now);
         (same, request.has_known_tools(), loss)
     }

@@ -24,7 +24,7 @@ use translate::{
     ChunkRules, Head, Ids, LiveRules, LiveTurn, PlainRules, PlainTurn, ReplyPart, ReplyReader, Salvage,
     StreamState,
 };
-use upstream::{UpstreamError, UpstreamResponse, UpstreamResult};
+use upstream::{UpstreamError, UpstreamResponse, UpstreamResult, may_hold_error};
 use wire::sse::{DONE, Frame, Frames};
 use wire::turn::{ChoiceEvent, Turn, Usage};
 use wire::{ApiError, ErrorCode, Object, escape_controls};
@@ -313,10 +313,12 @@ impl ReplyStream {
             Err(_) => self.broke_off(ErrorCode::UpstreamInvalidEvent, "sent an event that is not UTF-8"),
             // Comments feed no watchdog; respool sends heartbeats of its own.
             Ok(None) => {}
-            Ok(Some(data)) if data.trim() == DONE => self.upstream_ended(true),
-            // Some proxies keep a connection awake with events that say nothing.
-            Ok(Some(data)) if data.trim().is_empty() => {}
-            Ok(Some(data)) => self.read_chunk(frame, &data),
+            Ok(Some(data)) => match data.trim() {
+                DONE => self.upstream_ended(true),
+                // Some proxies keep a connection awake with events that say nothing.
+                "" => {}
+                _ => self.read_chunk(frame, &data),
+            },
         }
     }
 
@@ -334,7 +336,7 @@ impl ReplyStream {
             return self.broke_off(ErrorCode::UpstreamReplyTooLong, &what);
         }
         let valid = escape_controls(data);
-        let original = Some(frame).filter(|frame| frame.is_plain() && matches!(valid, Cow::Borrowed(_)));
+        let original = Some(frame).filter(|frame| frame.is_plain(data) && matches!(valid, Cow::Borrowed(_)));
         let fault = self.reader.push(original, &valid, &mut self.out).err();
         if let Some(fault) = fault {
             let what = format!("sent an event that is not valid JSON ({fault})");
@@ -354,14 +356,14 @@ impl ReplyStream {
     }
 
     fn error_event(&self, data: &str) -> Option<UpstreamError> {
-        // Looked for only where it can be: this is done for each chunk.
-        let suspicious = !data.contains("\"choices\"") || data.contains("\"error\"");
-        let error = suspicious.then(|| UpstreamError::from_success(&self.upstream, data)).flatten();
+        if !may_hold_error(data) {
+            return None;
+        }
         let gives_up =
             || data.contains(r#""finish_reason":"error""#) || data.contains(r#""finish_reason": "error""#);
+        let error = UpstreamError::from_success(&self.upstream, data);
         error.or_else(|| {
-            (suspicious && gives_up())
-                .then(|| self.stream_error(ErrorCode::UpstreamError, "ended the reply with an error"))
+            gives_up().then(|| self.stream_error(ErrorCode::UpstreamError, "ended the reply with an error"))
         })
     }
 

@@ -105,7 +105,7 @@ pub(super) struct ClientRequest {
     /// The consequences of the conversation's past.
     pub(super) history: HistoryAnalysis,
     /// The rules that requests of its conversation are adapted by.
-    pub(super) conversation_rules: Arc<ConversationRules>,
+    pub(super) conversation_rules: ConversationRules,
     /// Who may serve it.
     pub(super) plan: ServingPlan,
     /// Facts that decide which attempts are possible.
@@ -131,8 +131,8 @@ pub(super) struct ServingPlan {
     pub(super) upstreams: Arc<[Arc<Upstream>]>,
     /// On whose behalf places are taken.
     pub(super) who: QueueClient,
-    /// The model as upstreams name it.
-    pub(super) target_model: String,
+    /// The model as upstreams name it, if the client names it otherwise.
+    pub(super) target: Option<String>,
     /// The parameters that the owner declares for the model.
     pub(super) declared: Arc<Declared>,
 }
@@ -160,10 +160,17 @@ pub(super) struct RequestTraits {
 pub(super) struct OutgoingRequest {
     pub(super) body: Bytes,
     pub(super) headers: HeaderMap,
+    /// The id that goes up, if it is not the one in the record.
+    pub(super) request_id: Option<String>,
     pub(super) path_and_query: Cow<'static, str>,
 }
 
 impl ClientRequest {
+    /// Returns the model as upstreams name it.
+    pub(super) fn target_model(&self) -> &str {
+        self.plan.target.as_deref().unwrap_or(&self.profile.model)
+    }
+
     /// Builds the attempt for this upstream: the request as the client sent it, or as a remedy changed it.
     /// `on_trial`: rules that are not known to help yet.
     pub(super) fn build_attempt(
@@ -173,7 +180,7 @@ impl ClientRequest {
         on_trial: RuleSet,
     ) -> Attempt {
         let remedy = changed.as_ref().map(|changed| &changed.remedy);
-        let is_harmony = upstream.models.facts_of(&self.plan.target_model).is_harmony;
+        let is_harmony = upstream.models.facts_of(self.target_model()).is_harmony;
         let target = upstream.server_traits();
         let can_be_raw = !is_harmony && !target.is_sglang;
         let is_raw = match remedy {
@@ -183,7 +190,7 @@ impl ClientRequest {
         };
         let original = changed.as_ref().map_or(&self.outgoing.body, |changed| &changed.body);
         let mut parsed = ChatRequest::parse(original).ok();
-        let mut known = self.conversation_rules.rules_for(upstream, &self.plan.target_model);
+        let mut known = self.conversation_rules.rules_for(upstream, self.target_model());
         if let Some(request) = parsed.as_ref().filter(|_| is_harmony && self.settings.adapt.media) {
             known = add_media_rules(known, request);
         }
@@ -194,7 +201,7 @@ impl ClientRequest {
             declared: &self.plan.declared,
             is_raw,
             model: &self.profile.model,
-            target_model: &self.plan.target_model,
+            target_model: self.target_model(),
             added: &self.history.added,
             target: &target,
             rules: &all,

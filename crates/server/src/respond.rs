@@ -8,7 +8,7 @@ use hyper::body::Body as _;
 
 use super::final_error::ErrorForm;
 use relay::RequestProgress;
-use telemetry::{Outcome, ReplyHead, RequestRecord, metrics as recorded};
+use telemetry::{Outcome, ReplyHead, RequestRecord, TRACEPARENT, metrics as recorded};
 use translate::{ClientProgram, ErrorReply, openai_error};
 use wire::{ApiError, ErrorCode};
 
@@ -29,7 +29,7 @@ pub(super) fn request_id(headers: &HeaderMap) -> String {
     let own = header_text(headers.get(&REQUEST_ID))
         .filter(|id| !id.is_empty() && id.len() <= LONGEST_ID && !id.contains(' '));
     let trace = || {
-        header_text(headers.get("traceparent"))
+        header_text(headers.get(&TRACEPARENT))
             .and_then(|value| value.split('-').nth(1))
             .filter(|id| id.len() == 32)
     };
@@ -48,7 +48,7 @@ fn new_id() -> String {
 /// trace's id, and vLLM makes its own from what it gets: two of one trace must differ, so the span's id is
 /// added.
 pub(super) fn upstream_id(headers: &HeaderMap, id: &str) -> Option<String> {
-    let mut parts = headers.get("traceparent")?.to_str().ok()?.split('-').skip(1);
+    let mut parts = headers.get(&TRACEPARENT)?.to_str().ok()?.split('-').skip(1);
     let (trace, span) = (parts.next()?, parts.next()?);
     (trace == id).then(|| format!("{trace}-{span}"))
 }

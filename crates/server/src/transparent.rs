@@ -81,7 +81,7 @@ pub(super) async fn pass_on(arrival: &mut Arrival, body: Body) -> Response {
 /// Adds the request's id and trace to the client's headers.
 fn outgoing_headers(mut headers: HeaderMap, record: &RequestRecord) -> HeaderMap {
     if let Some(part_of) = record.traceparent() {
-        headers.insert(TRACEPARENT, part_of);
+        headers.insert(&TRACEPARENT, part_of);
     }
     if let Ok(id) = HeaderValue::from_str(&record.start().id) {
         headers.insert(&respond::REQUEST_ID, id);

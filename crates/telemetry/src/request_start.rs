@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 use super::Account;
 use super::trace::TraceContext;
 
 /// The header of W3C Trace Context.
-pub const TRACEPARENT: &str = "traceparent";
+pub static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// The facts about a request when it arrives.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl RequestStart {
     /// Makes the request part of the trace in its `traceparent` header.
     #[must_use]
     pub fn continuing_trace(self, headers: &HeaderMap) -> Self {
-        let header = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+        let header = headers.get(&TRACEPARENT).and_then(|value| value.to_str().ok());
         Self { parent: header.and_then(TraceContext::parse_header), ..self }
     }
 

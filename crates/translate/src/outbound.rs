@@ -178,18 +178,15 @@ fn adapt_reasoning_effort(object: &mut Object<'_>, target: &ServerTraits) -> boo
 }
 
 fn edit_messages(request: &mut ChatRequest<'_>, target: &ServerTraits) -> bool {
-    let edited: Vec<Cow<'_, str>> =
-        request.messages.iter().map(|message| edit_message(message, target)).collect();
     let ids = original_ids(&request.messages);
-    let edited: Vec<_> = if ids.is_empty() {
-        edited
-    } else {
-        edited.into_iter().map(|text| replace_ids(text, &ids)).collect()
+    let edit = |message| {
+        let edited = edit_message(message, target);
+        if ids.is_empty() { edited } else { replace_ids(edited, &ids) }
     };
-    if edited.iter().all(|text| matches!(text, Cow::Borrowed(_))) {
+    if request.messages.iter().all(|message| matches!(edit(message), Cow::Borrowed(_))) {
         return false;
     }
-    let messages = join_array(&edited);
+    let messages = join_array(&request.messages.iter().map(edit).collect::<Vec<_>>());
     request.object.set("messages", messages);
     true
 }

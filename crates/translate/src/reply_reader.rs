@@ -246,7 +246,7 @@ impl Passthrough {
 /// Writes one frame. A line end outside strings means nothing in JSON, but would end the line of the frame.
 fn write_line(out: &mut BytesMut, json: &str) {
     out.reserve(json.len() + 8);
-    if json.contains('\n') {
+    if memchr::memchr(b'\n', json.as_bytes()).is_some() {
         write_data(out, &json.replace('\n', " "));
     } else {
         write_data(out, json);

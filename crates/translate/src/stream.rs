@@ -71,6 +71,8 @@ struct LastSaid {
     payload: String,
     place: Option<SaidPlace>,
     is_changed: bool,
+    /// The rest of [`StreamState::text`] behind that place, if the chunk was changed.
+    left_rest: String,
 }
 
 /// The place of a chunk's content or reasoning, with its quotes.
@@ -79,9 +81,8 @@ struct SaidPlace {
     /// The place in the payload.
     start: usize,
     end: usize,
-    /// The place in [`StreamState::text`], if the chunk was changed.
+    /// Its beginning in [`StreamState::text`], if the chunk was changed.
     left_start: usize,
-    left_end: usize,
 }
 
 impl LastSaid {
@@ -157,9 +158,13 @@ impl StreamState {
         if saw.is_empty(self.sent.is_some(), changed) {
             return Ok(ChunkVerdict::Withheld);
         }
-        if saw.said.is_some() {
+        if let Some(said) = saw.said {
             payload.clone_into(&mut self.last_said.payload);
             (self.last_said.place, self.last_said.is_changed) = (saw.said, changed);
+            if changed {
+                let left_end = said.left_start + (said.end - said.start);
+                self.text[left_end..].clone_into(&mut self.last_said.left_rest);
+            }
         }
         Ok(if changed { ChunkVerdict::Changed } else { ChunkVerdict::Untouched })
     }
@@ -169,8 +174,9 @@ impl StreamState {
         if !self.last_said.is_changed {
             return ChunkVerdict::Untouched;
         }
-        self.text.replace_range(place.left_start..place.left_end, said);
-        self.last_said.place = Some(SaidPlace { left_end: place.left_start + said.len(), ..place });
+        self.text.truncate(place.left_start);
+        self.text.push_str(said);
+        self.text.push_str(&self.last_said.left_rest);
         ChunkVerdict::Changed
     }
 
@@ -319,9 +325,7 @@ impl Editor for ChunkEditor<'_> {
 
     fn note_kept(&mut self, tag: Tag, value: Range<usize>, left_at: usize) {
         if matches!(tag, Tag::Content | Tag::Reasoning) && self.state.spoke {
-            let left_end = left_at + value.len();
-            let said = SaidPlace { start: value.start, end: value.end, left_start: left_at, left_end };
-            self.saw.said = Some(said);
+            self.saw.said = Some(SaidPlace { start: value.start, end: value.end, left_start: left_at });
         }
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use hyper::body::Body as _;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
@@ -21,7 +22,7 @@ use super::body::Incoming;
 use super::config::{Address, OwnWire, UpstreamConfig};
 use super::connector::new_connector;
 use super::failure::UpstreamError;
-use super::headers::{HOPS, next_hop, remove_headers, strip_hop_by_hop};
+use super::headers::{HOPS, correct_length, next_hop, remove_headers, strip_hop_by_hop};
 use super::model_facts::KnownModels;
 use super::outgoing::Outgoing;
 use super::pool::Pool;
@@ -176,10 +177,11 @@ impl Upstream {
     /// When no answer comes.
     pub async fn send(&self, call: Call) -> UpstreamResult<Box<UpstreamResponse>> {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
+        let length = call.body.size_hint().exact();
         let mut request = http::Request::new(call.body);
         *request.uri_mut() = self.request_uri(&call.path_and_query)?;
         *request.method_mut() = call.method;
-        *request.headers_mut() = self.outgoing_headers(call.headers);
+        *request.headers_mut() = self.outgoing_headers(call.headers, length);
         // Pinned here: a future that is handed on is moved each time.
         let mut sent = pin!(self.pool.send_request(request));
         let sent = match deadline {
@@ -288,10 +290,12 @@ impl Upstream {
         })
     }
 
-    fn outgoing_headers(&self, mut headers: HeaderMap) -> HeaderMap {
+    /// `length`: that of the body, in bytes, where it is known.
+    fn outgoing_headers(&self, mut headers: HeaderMap, length: Option<u64>) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
         headers.insert(HOPS.clone(), next_hop(&headers));
-        remove_headers(&mut headers, |name| matches!(name, "host" | "content-length" | "expect"));
+        remove_headers(&mut headers, |name| matches!(name, "host" | "expect"));
+        correct_length(&mut headers, length);
         if self.authorization.is_some() || self.client_keys_end_here {
             // This server must not see the client's own credentials.
             for name in ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"] {

@@ -7,6 +7,7 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use memchr::memmem::Finder;
 use regex::Regex;
 
 use wire::pattern::compile_pattern;
@@ -278,6 +279,9 @@ impl UpstreamError {
 
     /// Returns the error in the body or the event of a 200; `None` for a reply.
     pub fn from_success(name: &str, body: &str) -> Option<Self> {
+        if !may_hold_error(body) {
+            return None;
+        }
         let object = Object::parse(body).ok()?;
         let flat = object.string("object").as_deref() == Some("error");
         if object.get("error").is_none() && !flat {
@@ -402,6 +406,13 @@ fn with_hint(message: &str) -> String {
 
 fn from(name: &str, message: &str) -> String {
     format!("upstream `{name}` failed: {message}")
+}
+
+/// Returns true if a body or an event of a success may be an error. The text is only searched, because
+/// replies are long and streams have many events.
+pub fn may_hold_error(text: &str) -> bool {
+    static FINDER: LazyLock<Finder<'_>> = LazyLock::new(|| Finder::new(r#""error""#));
+    FINDER.find(text.as_bytes()).is_some()
 }
 
 /// Returns a short text for a body that is not an answer.

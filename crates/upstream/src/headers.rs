@@ -63,3 +63,37 @@ pub(super) fn remove_headers(headers: &mut HeaderMap, is_unwanted: impl Fn(&str)
         headers.remove(name);
     }
 }
+
+/// Corrects the length that the headers state, if they state one. A body whose length is not stated gets the
+/// header from hyper.
+pub(super) fn correct_length(headers: &mut HeaderMap, length: Option<u64>) {
+    let Some(stated) = headers.get_mut(header::CONTENT_LENGTH) else { return };
+    match length {
+        Some(length) if stated.to_str().is_ok_and(|text| text.parse() == Ok(length)) => {}
+        Some(length) => *stated = length.into(),
+        None => {
+            headers.remove(header::CONTENT_LENGTH);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stated_length_is_the_bodys() {
+        let check = |stated: Option<&'static str>, length, expected: Option<&str>| {
+            let headers = stated.map(|stated| (header::CONTENT_LENGTH, HeaderValue::from_static(stated)));
+            let mut headers: HeaderMap = headers.into_iter().collect();
+            correct_length(&mut headers, length);
+            let left = headers.get(header::CONTENT_LENGTH).map(|length| length.to_str().unwrap());
+            assert_eq!(left, expected, "{stated:?} {length:?}");
+        };
+        check(Some("12"), Some(12), Some("12"));
+        check(Some("12"), Some(7), Some("7"));
+        check(Some("twelve"), Some(12), Some("12"));
+        check(Some("12"), None, None);
+        check(None, Some(12), None);
+    }
+}

@@ -42,7 +42,7 @@ pub use balance::{Load, choose_upstream, digest};
 pub use body::Incoming;
 pub use client::{CHAT_PATH, Call, Upstream};
 pub use config::{Address, OwnWire, UpstreamConfig};
-pub use failure::{Failure, Tier, UpstreamError, shorten_body};
+pub use failure::{Failure, Tier, UpstreamError, may_hold_error, shorten_body};
 pub use fleet::{Fleet, LISTS_EVERY, Serving};
 pub use gate::UpstreamPlace;
 pub use headers::{hop_count, question_headers};

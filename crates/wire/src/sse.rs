@@ -5,10 +5,10 @@
 //! (WHATWG HTML, section 9.2). Called by `relay`.
 
 use std::borrow::Cow;
-use std::str::Utf8Error;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use memchr::memchr2;
+use simdutf8::basic::Utf8Error;
 
 /// An error: a frame is larger than the limit, so its sender is broken or does not send events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,15 +112,15 @@ impl Frame {
     /// # Errors
     /// When the bytes are not UTF-8, which the specification demands.
     pub fn data(&self) -> Result<Option<Cow<'_, str>>, Utf8Error> {
-        let text = std::str::from_utf8(&self.bytes)?;
+        let text = simdutf8::basic::from_utf8(&self.bytes)?;
         Ok(only_line(text).map(Cow::Borrowed).or_else(|| joined_lines(text)))
     }
 
     /// Returns true for one line of data and a blank line, which any client can read, even one that splits at
-    /// LF and looks for `data: `.
-    pub fn is_plain(&self) -> bool {
-        let line = self.bytes.strip_suffix(b"\n\n").or_else(|| self.bytes.strip_suffix(b"\r\n\r\n"));
-        line.is_some_and(|line| line.starts_with(b"data: ") && memchr2(b'\n', b'\r', line).is_none())
+    /// LF and looks for `data: `. `data`: the payload, which is then all that stands between the two.
+    pub fn is_plain(&self, data: &str) -> bool {
+        let rest = self.bytes.strip_prefix(b"data: ").and_then(|line| line.get(data.len()..));
+        matches!(rest, Some(b"\n\n" | b"\r\n\r\n"))
     }
 }
 
@@ -199,10 +199,14 @@ mod tests {
             ("data:a\n\n", false),
             ("data: a\r\r", false),
             ("data: a\ndata: b\n\n", false),
+            ("data: a\ndata:\n\n", false),
+            ("data: a\n: note\n\n", false),
             ("id: 1\ndata: a\n\n", false),
             ("data: a", false),
         ] {
-            assert_eq!(Frame { bytes: bytes.into() }.is_plain(), plain, "{bytes:?}");
+            let frame = Frame { bytes: bytes.into() };
+            let data = frame.data().unwrap().unwrap();
+            assert_eq!(frame.is_plain(&data), plain, "{bytes:?}");
         }
     }
 

@@ -35,7 +35,7 @@ impl Exchange {
             tools,
             is_free: request.traits.is_free,
             can_be_unparsed: !request.traits.wants_raw && !attempt.upstream.server_traits().is_sglang,
-            is_harmony: attempt.upstream.models.facts_of(&request.plan.target_model).is_harmony,
+            is_harmony: attempt.upstream.models.facts_of(request.target_model()).is_harmony,
             limit: request.rules.token_limit,
             room: last.usage.and_then(|usage| request.room(&attempt.upstream, usage.prompt)),
         };
@@ -81,7 +81,7 @@ impl Exchange {
     async fn is_confirmed(&self, rule: &Rule) -> bool {
         let Some(Current { attempt, .. }) = &self.current else { return false };
         let (request, upstream) = (&self.request, &attempt.upstream);
-        let Some(body) = known_good_request(rule, &request.plan.target_model) else { return true };
+        let Some(body) = known_good_request(rule, request.target_model()) else { return true };
         let call = Call {
             method: Method::POST,
             path_and_query: request.outgoing.path_and_query.clone(),

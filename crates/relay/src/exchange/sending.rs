@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use tokio::time::{sleep, timeout, timeout_at};
 
 use super::state::{Current, Exchange};
@@ -35,8 +35,12 @@ const LOADING_ASKED_EVERY: Duration = Duration::from_secs(2);
 /// How often a request in the background gives its place to another one.
 const MOST_YIELDS: u32 = 3;
 
-/// How many headers a request gets on its way: the key, the span, the count of hops, and two for a router.
-const ADDED_HEADERS: usize = 5;
+/// The header that names a request in logs on both sides.
+static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// How many headers a request gets on its way: its id, the span, the key, the count of hops, and two for a
+/// router.
+const ADDED_HEADERS: usize = 6;
 
 /// The upstream that is asked now, and the report that expects the outcome.
 type Chosen = (Arc<Upstream>, OutcomeReport);
@@ -350,8 +354,12 @@ impl Current {
         attempt.rules.iter().for_each(|(rule, _)| count_adaptation(rule, &attempt.upstream.name));
         record.content().take_upstream_request(&attempt.upstream.name, || fitted.body.to_bytes());
         let mut headers = copy_with_room(&request.outgoing.headers);
+        let id = request.outgoing.request_id.as_deref().unwrap_or(&record.start().id);
+        if let Ok(id) = HeaderValue::from_str(id) {
+            headers.insert(&REQUEST_ID, id);
+        }
         if let Some(part_of) = record.traceparent() {
-            headers.insert(TRACEPARENT, part_of);
+            headers.insert(&TRACEPARENT, part_of);
         }
         attempt.upstream.add_router_headers(&mut headers, request.plan.who);
         let call = Call {
@@ -385,7 +393,7 @@ async fn note_loading(upstream: &Upstream, request: &ClientRequest) -> Infallibl
     let mut waiting = None;
     loop {
         sleep(LOADING_ASKED_EVERY).await;
-        if upstream.is_loading(&request.plan.target_model, &request.outgoing.headers).await {
+        if upstream.is_loading(request.target_model(), &request.outgoing.headers).await {
             waiting.get_or_insert_with(|| {
                 let cause = format!("upstream `{}` loads the model", upstream.name);
                 request.progress.begin_waiting(Awaited { cause, end: WaitEnd::Unknown })

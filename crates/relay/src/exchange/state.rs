@@ -106,7 +106,7 @@ impl Exchange {
     pub(crate) fn learn_usage(&self, usage: Option<Usage>) {
         let Some((Current { attempt, size, .. }, usage)) = self.current.as_ref().zip(usage) else { return };
         if !attempt.fit.is_trimmed() {
-            attempt.upstream.models.learn_usage(&self.request.plan.target_model, *size, usage.prompt);
+            attempt.upstream.models.learn_usage(self.request.target_model(), *size, usage.prompt);
         }
     }
 
@@ -131,7 +131,7 @@ impl Exchange {
         if attempt.rules.is_empty() {
             return;
         }
-        let (upstream, model) = (&attempt.upstream, &self.request.plan.target_model);
+        let (upstream, model) = (&attempt.upstream, self.request.target_model());
         let on_trial = std::mem::take(&mut attempt.on_trial);
         if !on_trial.is_empty() {
             self.request.conversation_rules.add(upstream, model, &on_trial);
@@ -177,7 +177,7 @@ impl Exchange {
         if !self.request.traits.wants_no_reasoning {
             return;
         }
-        let (Some(Current { attempt, .. }), model) = (&self.current, &self.request.plan.target_model) else {
+        let (Some(Current { attempt, .. }), model) = (&self.current, self.request.target_model()) else {
             return;
         };
         if attempt.upstream.models.note_disobedience(model) {
