@@ -192,13 +192,13 @@ pub(super) enum ExpertCommand {
         #[arg(long)]
         yes: bool,
     },
-    /// Remove an installed expert; shows its open work, and asks you first. Its data and bindings stay unless
-    /// you add --purge.
+    /// Remove an installed expert; shows its open work, and asks you first. Its data, bindings and the
+    /// versions that open work needs stay unless you add --purge.
     #[command(alias = "rm", after_help = "Example:\n  respool expert remove support-desk")]
     Remove {
         /// The expert
         name: String,
-        /// Also delete its state, working data, learnings and bindings
+        /// Also delete its state, working data, learnings, bindings and all versions
         #[arg(long)]
         purge: bool,
         /// Consent to the removal; it is needed without a terminal

@@ -268,6 +268,9 @@ fn a_pipe_is_no_package() {
 fn experts_install_list_show_remove() {
     let it = Installation::new();
     assert!(it.done(&["list"]).contains("Experts in ") && it.done(&["list"]).contains(": 0"));
+    for list in [&["queue", "--expert", "lending-dsk"][..], &["outbox", "list", "--expert", "lending-dsk"]] {
+        assert!(it.done(list).contains("note: no expert \"lending-dsk\" is installed"));
+    }
     it.install();
     assert_eq!(
         it.installed("functions/find-book.md"),
@@ -277,6 +280,10 @@ fn experts_install_list_show_remove() {
     assert!(it.done(&["list"]).contains("lending-desk  0.1.0  Answers readers"));
     assert!(it.done(&["show", "lending-desk"]).contains("functions: find-book"));
     assert!(it.done(&["validate", "lending-desk"]).contains("loads"));
+    let (manifest, text) = (it.path("experts/lending-desk/expert.yaml"), it.installed("expert.yaml"));
+    fs::write(&manifest, format!("{text}broken: [\n")).unwrap();
+    assert!(it.done(&["list"]).contains("does not load, so the version before it stays in service"));
+    fs::write(&manifest, text).unwrap();
     assert!(it.refused(&["install", it.path("source").to_str().unwrap()]).contains("is there already"));
 
     let state = it.path("workspace/expert-state/lending-desk/state");
@@ -421,6 +428,7 @@ fn later_binds_add_operations() {
     assert!(shown.contains("find = lookup") && !shown.contains("move ="), "{shown}");
     assert!(bind("books", &[]).contains("find = lookup"));
     assert!(!bind("other-books", &[]).contains("find ="), "the names are those of the other server");
+    assert!(bind("local", &[]).contains("for respool's own tools, write `--type local`"));
     it.refused(&["bind", "lending-desk", "shelf", "books", "--operation", "=search"]);
 }
 

@@ -405,6 +405,14 @@ async fn removal_keeps_the_versions_of_open_work() {
         let installed = expert(&["install", source]).await;
         assert!(installed.0 && installed.1.contains("0.1.0"), "{}", installed.1);
         desk.bind("tools:\n  crm: {type: mcp, server: crm-fake}\n  email: {type: mcp, server: mail-fake}\n");
+        let mut keyless = Command::new(env!("CARGO_BIN_EXE_respool"));
+        keyless.args(["expert", "--config", "respool.toml", "approvals", "approve", &id]);
+        keyless.current_dir(desk.path("")).env("RESPOOL_OPERATOR_KEY", "");
+        let refused = keyless.output().await.unwrap().stderr;
+        assert!(
+            String::from_utf8_lossy(&refused).contains("put one into the variable"),
+            "an empty key is none"
+        );
         let (is_approved, said) = expert(&["approvals", "approve", &id]).await;
         if is_purged {
             assert!(!is_approved && said.contains(&format!("{id} was not approved")), "{said}");

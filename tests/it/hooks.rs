@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -445,4 +446,35 @@ async fn removed_databases_accept_nothing() {
     assert_eq!(statuses(&bed.post("order", &event("2")).await), ["accepted"]);
     assert_eq!(state().await, json!({"ready": true, "problem": null}));
     assert_eq!(bed.queued().await.len(), 2);
+}
+
+/// Regression: the log did not say which hook had refused a request, nor whether the hook or the secret was
+/// wrong.
+#[tokio::test]
+async fn the_owner_learns_which_hook_refused() {
+    let fake = FakeVllm::start([]).await;
+    let (desk, _) = crate::experts_killed::desk(&fake.url());
+    let served = crate::experts_killed::start(&desk, "log");
+    let lines = || {
+        let log = fs::read_to_string(desk.path("log")).unwrap_or_default();
+        log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()).collect::<Vec<_>>()
+    };
+    let listen = async || {
+        let ready = lines().into_iter().find(|line| line["message"] == "ready")?;
+        ready["listen"].as_str()?.parse().ok()
+    };
+    let address: std::net::SocketAddr = look_within(Duration::from_mins(1), listen).await.unwrap();
+    for trigger in ["new_email", "new_mail"] {
+        let request = Request::post(&format!("/hooks/sales-desk/{trigger}"), "{}");
+        assert_eq!(exchange(address, &request.header("authorization", "Bearer wrong")).await.status, 401);
+    }
+    let refused = async || {
+        let found = lines().into_iter().filter(|line| line["message"] == "a request to a hook is refused");
+        let found: Vec<_> = found.map(|line| (line["hook"].clone(), line["why"].clone())).collect();
+        (found.len() == 2).then_some(found)
+    };
+    let refused = look_within(Duration::from_mins(1), refused).await.unwrap();
+    assert_eq!(refused[0], (json!("sales-desk/new_email"), json!("the secret or the signature is wrong")));
+    assert_eq!(refused[1], (json!("sales-desk/new_mail"), json!("there is no such hook")));
+    drop(served);
 }

@@ -4,11 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use respool::agent::{ApprovalRules, Decision};
-use respool::store::{ClaimRequest, EntryEnd, NewEntry, Queue as _};
+use respool::store::{ClaimRequest, EntryEnd, Queue as _};
 use serde_json::{Value, json};
 
 use crate::agents::{READ, echoing};
 use crate::agents_approvals::{awaited, confirms, serve, supervised};
+use crate::experts_run::{enqueue, invocation};
 use crate::support::client::{Client, Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
@@ -388,20 +389,20 @@ async fn approvals_are_for_operators() {
         let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
         let respool = started(&fake, dir.path(), has_keys).await;
         let store = respool.agents.store().unwrap();
-        let entry = NewEntry { id: "letter-1".into(), queue: "desk".into(), ..NewEntry::default() };
-        store.enqueue(entry).await.unwrap();
+        enqueue(store, invocation("letter-1", "triage", json!({"order_id": 4711}))).await;
         let request = ClaimRequest {
-            queues: vec!["desk".into()],
+            queues: vec!["sales-desk".into()],
             most: 1,
             lease: Duration::from_mins(1),
             ..ClaimRequest::default()
         };
         let claimed = store.claim_entries(request).await.unwrap().remove(0);
         let end = EntryEnd::DeadLetter;
-        assert!(store.complete(&claimed.lease, end, "why it failed".into()).await.unwrap());
+        assert!(store.complete(&claimed.lease, end, "`say` is why it failed".into()).await.unwrap());
         let cookie = if has_keys { logged_in(&respool).await } else { String::new() };
         let page = get(&respool, "/ui/approvals", &cookie).await.text();
-        assert_eq!(page.contains("why it failed"), has_keys, "{page}");
+        assert_eq!(page.contains("<code>say</code> is why it failed"), has_keys, "{page}");
+        assert_eq!(page.contains("&quot;order_id&quot;: 4711"), has_keys, "{page}");
         assert_eq!(page.contains("operator_keys_env"), !has_keys, "{page}");
         let mark = if has_keys { mark(&page) } else { String::new() };
         let form = format!("csrf={mark}&what=drop");

@@ -452,7 +452,7 @@ pub enum OperatorError {
 /// # Errors
 /// When the key does not count.
 pub async fn operator_name(store: &Store, key: Option<&str>, place: &str) -> Result<String, OperatorError> {
-    let key = key.ok_or(OperatorError::NoKey)?;
+    let key = key.filter(|key| !key.is_empty()).ok_or(OperatorError::NoKey)?;
     match store.operator(&hex(&sha256(key.as_bytes()))).await? {
         Some(name) => Ok(format!("{name}, {place}")),
         None if store.has_operators().await? => Err(OperatorError::UnknownKey),

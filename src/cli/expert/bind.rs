@@ -43,10 +43,14 @@ pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &BindingRequest) ->
         let binding = new_binding(wanted, bindings.tools.get(&wanted.tool))?;
         if binding.kind == BindingType::Mcp && !config.settings.tools.mcp.contains_key(&binding.server) {
             let servers = config.settings.tools.mcp.keys().map(String::as_str);
+            let server = visible(&binding.server);
+            let hint = match server.as_str() {
+                "local" => "for respool's own tools, write `--type local`; ".to_owned(),
+                "gateway" => "for OpenClaw's gateway, write `--type gateway`; ".to_owned(),
+                _ => suggest_nearest(&binding.server, servers),
+            };
             say_on_stderr(&format!(
-                "warning: there is no [tools.mcp.{}] in the configuration yet; {}the expert is not ready until there is one",
-                visible(&binding.server),
-                suggest_nearest(&binding.server, servers)
+                "warning: there is no [tools.mcp.{server}] in the configuration yet; {hint}the expert is not ready until there is one"
             ));
         }
         bindings.tools.insert(wanted.tool.clone(), binding);

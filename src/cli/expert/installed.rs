@@ -160,6 +160,11 @@ fn expert_line(seen: &Seen<'_>, installed: &Installed, library: &Library) -> Str
         }
         None => match conflict {
             Some(conflict) => format!("{}  is not used: {conflict}", folder_note(installed)),
+            // It stays in service as it was installed.
+            None if installed.record.is_some() => format!(
+                "{}  does not load, so the version before it stays in service: respool expert validate {0}",
+                folder_note(installed)
+            ),
             None => format!("{}  does not load: respool expert validate {0}", folder_note(installed)),
         },
     }
@@ -191,6 +196,14 @@ pub(super) fn find_problem(loaded: &Loaded, name: &str) -> Option<String> {
     let checked = bindings_of(&library, &installed.folder(), package);
     let entry = RegistryEntry::from_bindings(package, &checked);
     why_not_ready(loaded, &checked, &entry).map(|why| one_line(&why))
+}
+
+/// Says that no expert has this name, where a list of its work is empty.
+pub(super) fn note_unknown_expert(loaded: &Loaded, name: Option<&str>) {
+    let library = Library::new(&loaded.settings.experts.dir);
+    if let Some(Err(error)) = name.map(|name| library.get(name)) {
+        say_on_stderr(&format!("note: {error}"));
+    }
 }
 
 /// Says why an expert is not ready, as far as its bindings and the configuration show it.

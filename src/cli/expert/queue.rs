@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::installed::find_problem;
+use super::installed::{find_problem, note_unknown_expert};
 use crate::agent::CallOutcome;
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
@@ -160,6 +160,9 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
                 approval: asks.map(|asked| asked.id.clone()),
                 row,
             });
+        }
+        if listed.is_empty() {
+            note_unknown_expert(config, expert);
         }
         arguments.print_blocks(listed, INVOCATIONS, |one| one.row.accepted, Listed::json, Listed::lines);
         Ok(())
@@ -328,7 +331,7 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
         |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows all of them");
     with_store(config, async |store| match command {
         OutboxCommand::List { expert, kind, arguments } => {
-            list_messages(&store, expert, kind, &arguments).await
+            list_messages(config, &store, MessageFilter { expert, kind, entry: None }, &arguments).await
         }
         OutboxCommand::Show { id } => {
             let of_invocation = MessageFilter { entry: Some(id.clone()), ..MessageFilter::default() };
@@ -362,18 +365,26 @@ pub(super) fn list_drafts(
     expert: Option<&str>,
     arguments: &ListArgs,
 ) -> Result<(), Failure> {
-    let expert = expert.map(str::to_owned);
-    with_store(config, async |store| list_messages(&store, expert, Some("draft".to_owned()), arguments).await)
+    let (expert, kind) = (expert.map(str::to_owned), Some("draft".to_owned()));
+    let filter = MessageFilter { expert, kind, entry: None };
+    with_store(config, async |store| list_messages(config, &store, filter, arguments).await)
 }
 
 async fn list_messages(
+    config: &Loaded,
     store: &Store,
-    expert: Option<String>,
-    kind: Option<String>,
+    filter: MessageFilter,
     arguments: &ListArgs,
 ) -> Result<(), Failure> {
-    let filter = MessageFilter { expert, kind, entry: None };
-    let rows = read_outbox(store, filter, MOST).await?;
+    let expert = filter.expert.clone();
+    let mut rows = read_outbox(store, filter, MOST).await?;
+    if rows.is_empty() {
+        note_unknown_expert(config, expert.as_deref());
+    }
+    // Where nothing is delivered, the problem of an earlier delivery is of no interest.
+    if config.settings.tools.gateway.url.is_none() {
+        rows.iter_mut().filter(|row| row.delivered.is_none()).for_each(|row| row.note = None);
+    }
     let noun = Noun("message", "messages");
     arguments.print_blocks(rows, noun, |row| row.created, message_json, message_lines);
     Ok(())

@@ -180,8 +180,8 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
             p { @if let Some(invocation) = &invocation { "Process " code { (make_visible(&invocation.process)) } ", invocation " }
                 code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
                 @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
-            p { (make_visible(reason)) }
-            @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (make_visible(advice)) } }
+            p { (format::with_code(&make_visible(reason))) }
+            @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (format::with_code(&make_visible(advice))) } }
             @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (operations_in(done)) } }
             @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (operations_in(unknown)) } }
             @if let Some(event) = event { details { summary { "The event" } pre { (make_visible(&format!("{event:#}"))) } } }
