@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use crate::chat::{ListedModel, ModelDirectory, NoModels};
 use crate::config::VLLM_KEY;
@@ -22,7 +22,12 @@ impl ModelDirectory for RelayedModels {
             let list = async move {
                 let (name, listed) =
                     (&upstream.name, upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await);
-                let models = listed.map_err(|problem| NoModels::Unusable(explain_problem(name, problem)))?;
+                let models = listed.map_err(|problem| match problem {
+                    NoModelList::Status(StatusCode::SERVICE_UNAVAILABLE, _) => {
+                        NoModels::NotReady(problem.into_upstream_error(name).error.message)
+                    }
+                    problem => NoModels::Unusable(explain_problem(name, problem)),
+                })?;
                 if models.is_empty() {
                     return Err(NoModels::NoneListed(name.clone()));
                 }

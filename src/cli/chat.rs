@@ -59,7 +59,7 @@ pub(super) struct ChatArgs {
     #[arg(long, value_name = "URL", help_heading = "Configuration")]
     upstream: Option<String>,
     /// The model [default: the first one that the endpoint lists]
-    #[arg(long, value_name = "ID")]
+    #[arg(short = 'm', long, value_name = "ID")]
     model: Option<String>,
     /// The system prompt [default: `systematic_exploration_prompt.md` next to the configuration file,
     /// otherwise respool's own]

@@ -134,9 +134,8 @@ grep -q "the person who was asked says instead: Two lines, please." "$dir/log" |
 [ -e "$repo/poem.txt" ] && fail "a denied file was written"
 say "Write two poems."
 await "Change two.txt"
-keys t
-await "Tell it:" 2
-say "None."
+say "tNone of them, please."
+await "Tell it: None of them, please."
 await "No poems."
 grep -q "the person said at an earlier call of this reply what to do instead" "$dir/log" || fail "a call is asked about"
 [ -e "$repo/redirected.txt" ] && fail "a command ran against the person's words"
@@ -261,7 +260,7 @@ for signal in TERM HUP; do
     grep -qE '(^| )echo( |;|$)' <<<"$(stty -a < "$tty" | tr '\n' ' ')" || fail "SIG$signal left the terminal without echo"
 done
 start --continue
-await "continuing the last conversation (9 turns)"
+await "continuing the last conversation (10 turns)"
 say "Are you there?"
 await "Yes."
 ok "SIGTERM and SIGHUP end the command, keep the conversation and leave the terminal as it was"

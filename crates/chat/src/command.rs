@@ -60,7 +60,7 @@ const KEYS: [(&str, &str); 11] = [
     ("Ctrl-C", "stop the turn; clear the line; on an empty line twice: leave"),
     ("Ctrl-G", "go on with the message in your editor"),
     ("Ctrl-O", "show the whole output of the last call"),
-    ("Ctrl-D", "leave (also /exit); at a question: stop the turn"),
+    ("Ctrl-D", "leave (also exit); at a question: stop the turn"),
     ("y n a t v", "answer a question: yes, no, always, tell it what to do instead, view all"),
 ];
 
@@ -79,6 +79,11 @@ pub(super) enum CommandError {
 /// The mistake in the command.
 pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> {
     let line = line.trim();
+    match line {
+        "exit" | "quit" => return Some(Ok(Command::Quit)),
+        "?" | "/" => return Some(Ok(Command::Help)),
+        _ => {}
+    }
     let (name, argument) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     if !name.starts_with('/') || name[1..].contains('/') || line.contains('\n') {
         return None;
@@ -155,6 +160,10 @@ mod tests {
         check("/reject ab12 not now", Some(Ok(Command::Approvals(reject))));
         check("/etc/hosts is wrong", None);
         check("fix it", None);
+        check("quit", Some(Ok(Command::Quit)));
+        check(" ? ", Some(Ok(Command::Help)));
+        check("/", Some(Ok(Command::Help)));
+        check("quit it", None);
         check("/help\nand more", None);
     }
 

@@ -104,13 +104,13 @@ fn key_config() -> Builder {
     Config::builder().keyseq_timeout(Some(ESC_ALONE))
 }
 
-/// Reads one line after this prompt; Esc is an interrupt. Blocks.
-pub(super) fn read_line(prompt: &str) -> Input {
+/// Reads one line after this prompt, `begun` already; Esc is an interrupt. Blocks.
+pub(super) fn read_line(prompt: &str, begun: &str) -> Input {
     let editor = DefaultEditor::with_config(key_config().build());
     let read = editor.and_then(|mut editor| {
         let escape = KeyEvent(KeyCode::Esc, Modifiers::NONE);
         editor.bind_sequence(escape, EventHandler::Simple(Cmd::Interrupt));
-        editor.readline(prompt)
+        editor.readline_with_initial(prompt, (begun, ""))
     });
     match read {
         Ok(text) => Input::Text { line: text.clone(), text },

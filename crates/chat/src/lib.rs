@@ -24,6 +24,7 @@ mod outputs;
 mod own_command;
 mod pager;
 mod paint;
+mod past;
 mod pastes;
 mod preview;
 mod project_rules;
@@ -55,7 +56,7 @@ use journal::Journal;
 use models::FoundModel;
 pub use models::{ListedModel, ModelDirectory, NoModels, PriceOf};
 use paint::Paint;
-use screen::Screen;
+use screen::{Screen, Shown};
 use session::Session;
 use store::Store;
 use telemetry::ErrorReport;
@@ -212,12 +213,14 @@ async fn find_first_model(
     screen: &mut Screen,
     stop: CancellationToken,
 ) -> (Result<FoundModel, NoModels>, TypedText) {
-    let ((_, inbox), allowed) = (mpsc::unbounded_channel(), Mutex::default());
+    let ((sender, inbox), allowed) = (mpsc::unbounded_channel(), Mutex::default());
     screen.begin_wait("starting: asking the model server for its models");
     let stopped = stop.clone();
+    let (models, wanted) = (&setting.ports.models, setting.options.model.as_deref());
+    let waits = |why: String| drop(sender.send(Shown::ServerAwaited(Some(format!("{why}; trying again")))));
     let work = async {
         tokio::select! {
-            found = models::find_model(&setting.ports.models, setting.options.model.as_deref()) => found,
+            found = models::await_model(models, wanted, waits) => found,
             () = stopped.cancelled() => Err(NoModels::Stopped),
         }
     };
@@ -264,8 +267,12 @@ async fn begin_session(
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let session_root = root.clone();
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
-    session.greeting =
-        greeting::greeting_lines(&setting.sources, rules, &setting.tools.policy, setting.options.yes);
+    session.greeting = greeting::greeting_lines(
+        &setting.sources,
+        rules.as_deref(),
+        &setting.tools.policy,
+        setting.options.yes,
+    );
     session.sandbox = greeting::sandbox_line(&setting.tools.local);
     let doubts: Vec<String> = unlisted.into_iter().chain(greeting::home_warning(&session_root)).collect();
     session.doubt = (!doubts.is_empty()).then(|| doubts.join("\n"));

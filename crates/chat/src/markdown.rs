@@ -58,18 +58,25 @@ impl Markdown {
         if self.line.is_empty() && self.table.is_empty() {
             return String::new();
         }
-        self.clone().finish()
+        self.clone().take_rest()
     }
 
-    /// Ends the text and returns what is left of it.
+    /// Ends the text and returns what is left of it. A block of code that was cut is closed.
     pub(super) fn finish(&mut self) -> String {
+        let mut out = self.take_rest();
+        if self.fence.take().is_some() {
+            out.extend([self.paint.dim("  ╰").as_str(), "\n"]);
+        }
+        out
+    }
+
+    fn take_rest(&mut self) -> String {
         let mut out = String::new();
         let line = std::mem::take(&mut self.line);
         if !line.is_empty() {
             self.whole_line(&line, &mut out);
         }
         self.end_table(&mut out);
-        self.fence = None;
         out
     }
 
@@ -317,6 +324,12 @@ mod tests {
         let shown = text(true, "```rust\nlet a = \"**x**\"; # | no table\n| a\n```\nafter\n");
         assert!(shown.contains("  let a = \"**x**\"; # | no table\n  | a\n"), "{shown:?}");
         assert!(shown.contains("╭ rust") && shown.ends_with("after\n"), "{shown:?}");
+    }
+
+    #[test]
+    fn code_that_was_cut_is_closed() {
+        assert_eq!(text(true, "```\nlet a"), "  ╭ \n  let a\n  ╰\n");
+        assert_eq!(text(true, "```\nlet a\n```\n"), "  ╭ \n  let a\n  ╰\n");
     }
 
     #[test]

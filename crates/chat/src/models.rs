@@ -1,16 +1,21 @@
 //! The available models and the sizes of their windows. The product asks the relay for both.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, sleep};
 
 use agent::Tokens;
 use wire::visible::one_line;
 
 /// The most models that are named.
 const MOST_NAMES: usize = 10;
+/// The pause before an endpoint that is not ready is asked again, and how long that is done.
+const WAIT: Duration = Duration::from_secs(1);
+const LONGEST_WAIT: Duration = Duration::from_mins(10);
 
 /// A model as an endpoint lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +35,9 @@ pub enum NoModels {
     /// The endpoint cannot be used, for this reason.
     #[error("{0}")]
     Unusable(String),
+    /// The endpoint is not ready yet, in its words.
+    #[error("{0}")]
+    NotReady(String),
     /// The endpoint of this name lists none.
     #[error("`{0}` lists no models: is its URL right?")]
     NoneListed(String),
@@ -80,6 +88,26 @@ pub(super) async fn find_model(
     Ok((ListedModel { id: id.to_owned(), window }, doubt))
 }
 
+/// Finds a model as [`find_model`] does, and waits for an endpoint that is not ready yet. `waits` gets the
+/// reason each time.
+///
+/// # Errors
+/// As for [`find_model`].
+pub(super) async fn await_model(
+    models: &Arc<dyn ModelDirectory>,
+    id: Option<&str>,
+    waits: impl Fn(String),
+) -> Result<FoundModel, NoModels> {
+    let end = Instant::now() + LONGEST_WAIT;
+    loop {
+        match find_model(models, id).await {
+            Err(NoModels::NotReady(why)) if Instant::now() < end => waits(why),
+            found => return found,
+        }
+        sleep(WAIT).await;
+    }
+}
+
 /// Says that no endpoint lists a model, and which ones they list.
 pub(super) fn doubt_text(available: &[String]) -> String {
     let more = if available.len() > MOST_NAMES { ", … (/model lists all)" } else { "" };
@@ -115,9 +143,50 @@ async fn find_first(
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+
+    /// A directory of one model, whose endpoint is ready when it was asked this often.
+    struct Slow(AtomicUsize);
+
+    impl ModelDirectory for Slow {
+        fn list_models(&self) -> Vec<BoxFuture<'_, Result<Vec<ListedModel>, NoModels>>> {
+            let model = ListedModel { id: "a".into(), window: None };
+            let left = self.0.fetch_sub(1, Ordering::Relaxed);
+            let listed = if left > 0 { Err(NoModels::NotReady("loading".into())) } else { Ok(vec![model]) };
+            vec![Box::pin(std::future::ready(listed))]
+        }
+
+        fn aliases(&self) -> Vec<(String, String)> {
+            Vec::new()
+        }
+
+        fn target(&self, id: &str) -> String {
+            id.to_owned()
+        }
+
+        fn configured_window(&self, _: &str) -> Option<u64> {
+            None
+        }
+    }
+
+    /// Regression: the chat ended when the server was still loading.
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_loads_is_awaited() {
+        let ask = async |asked: usize| {
+            let (models, waits): (Arc<dyn ModelDirectory>, _) =
+                (Arc::new(Slow(AtomicUsize::new(asked))), AtomicUsize::new(0));
+            let count = |_: String| {
+                waits.fetch_add(1, Ordering::Relaxed);
+            };
+            let found = await_model(&models, None, count).await;
+            (found.map(|(model, _)| model.id), waits.into_inner())
+        };
+        assert_eq!(ask(0).await, (Ok("a".into()), 0));
+        assert_eq!(ask(3).await, (Ok("a".into()), 3));
+        assert_eq!(ask(1_000).await.0, Err(NoModels::NotReady("loading".into())));
+    }
 
     #[tokio::test]
     async fn a_silent_endpoint_does_not_delay_the_others() {

@@ -1,25 +1,36 @@
 //! The rules that the people of a project wrote for agents: `AGENTS.md`, or else `CLAUDE.md`, of the
-//! directory in which the chat begins. They are added to the system prompt.
+//! directory in which the chat begins, and of those above it in its repository. They are added to the system
+//! prompt.
 
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
+
+use nix::unistd::geteuid;
 
 /// The files of rules; the first one counts.
 const NAMES: [&str; 2] = ["AGENTS.md", "CLAUDE.md"];
 /// A longer file is read up to here, in bytes.
 const LONGEST: u64 = 32 << 10;
 
-/// Adds the rules of a project to a system prompt. Returns the prompt, and the name of the file with them.
-pub(super) fn add_rules(prompt: &str, root: &Path) -> (String, Option<&'static str>) {
-    let found = NAMES.into_iter().find_map(|name| Some((name, read_rules(&root.join(name))?)));
-    match found {
-        None => (prompt.to_owned(), None),
-        Some((name, rules)) => {
-            (format!("{prompt}\n\n# Rules of this project, from its {name}\n\n{rules}"), Some(name))
-        }
+/// Adds the rules of a project to a system prompt, those of outer directories first. Returns the prompt, and
+/// the names of the files with them.
+pub(super) fn add_rules(prompt: &str, root: &Path) -> (String, Option<String>) {
+    // A repository of another user has no say.
+    let is_own = |place: &Path| place.metadata().is_ok_and(|place| place.uid() == geteuid().as_raw());
+    let top = root.ancestors().find(|place| place.join(".git").exists()).filter(|top| is_own(top));
+    let places: Vec<&Path> =
+        root.ancestors().take_while(|place| place.starts_with(top.unwrap_or(root))).collect();
+    let (mut prompt, mut names) = (prompt.to_owned(), Vec::new());
+    for (above, place) in places.iter().enumerate().rev() {
+        let found = NAMES.into_iter().find_map(|name| Some((name, read_rules(&place.join(name))?)));
+        let Some((name, rules)) = found else { continue };
+        let name = "../".repeat(above) + name;
+        prompt.extend(["\n\n# Rules of this project, from its ", &name, "\n\n", &rules]);
+        names.push(name);
     }
+    (prompt, (!names.is_empty()).then(|| names.join(" and ")))
 }
 
 /// Reads a regular file with some text. Links are not followed.
@@ -48,11 +59,30 @@ mod tests {
         std::fs::write(root.path().join("CLAUDE.md"), "Use tabs.\n").unwrap();
         let (prompt, from) = add();
         assert_eq!(prompt, "Be brief.\n\n# Rules of this project, from its CLAUDE.md\n\nUse tabs.");
-        assert_eq!(from, Some("CLAUDE.md"));
+        assert_eq!(from.as_deref(), Some("CLAUDE.md"));
         std::fs::write(root.path().join("AGENTS.md"), "x".repeat(40_000)).unwrap();
         let (prompt, from) = add();
         assert!(prompt.ends_with("x\n\n[cut here: the file is longer]") && prompt.len() < 33_000);
-        assert_eq!(from, Some("AGENTS.md"));
+        assert_eq!(from.as_deref(), Some("AGENTS.md"));
+    }
+
+    /// Regression: in a directory of a repository, the rules at its top were left out.
+    #[test]
+    fn rules_above_come_first() {
+        let root = tempfile::tempdir().unwrap();
+        let inner = root.path().join("repo/src/inner");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(root.path().join("AGENTS.md"), "Of nobody.").unwrap();
+        std::fs::write(root.path().join("repo/AGENTS.md"), "Use tabs.").unwrap();
+        std::fs::write(inner.join("CLAUDE.md"), "Use spaces.").unwrap();
+        assert_eq!(add_rules("", &inner).1.as_deref(), Some("CLAUDE.md"), "without a repository");
+        std::fs::create_dir(root.path().join("repo/.git")).unwrap();
+        let (prompt, from) = add_rules("Be brief.", &inner);
+        assert_eq!(from.as_deref(), Some("../../AGENTS.md and CLAUDE.md"));
+        assert!(prompt.ends_with(
+            "AGENTS.md\n\nUse tabs.\n\n# Rules of this project, from its CLAUDE.md\n\nUse spaces."
+        ));
+        assert!(!prompt.contains("nobody"), "{prompt}");
     }
 
     #[test]

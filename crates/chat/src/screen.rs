@@ -3,6 +3,7 @@
 //! model and runs no tool.
 
 mod ask;
+mod shown;
 mod whole;
 
 use std::io::Write;
@@ -11,7 +12,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 
 use super::answers::Answers;
-use super::approval::Asking;
 use super::editor::PROMPT;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::markdown::Markdown;
@@ -20,9 +20,10 @@ use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::reasoning::Reasoning;
 use super::terminal::{END, TypedText};
-use agent::{Activity, CallOutcome, CallPurpose, ToolEnd};
+use agent::{CallOutcome, ToolEnd};
 pub(super) use ask::Answer;
-use tools::{Consent, named_subject};
+pub(super) use shown::Shown;
+use tools::{Consent, named_subject, plain_text};
 use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// The most rows of a change that are shown at once.
@@ -41,77 +42,6 @@ const BYTES_PER_TOKEN: usize = 5;
 const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
 const MODEL_AWAITED: &str = "waiting for the model";
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
-
-/// Something to show: an event of the run, or a question.
-#[derive(Debug)]
-pub(super) enum Shown {
-    /// The model is asked for a summary, or for the next step.
-    Asks {
-        summary: bool,
-    },
-    /// The model's server is waited for, for this reason; `None`: no longer.
-    ServerAwaited(Option<String>),
-    Reasoning(String),
-    Content(String),
-    Replied {
-        content: String,
-        reasoning: String,
-        calls: usize,
-    },
-    ModelFailed {
-        text: String,
-        again: bool,
-    },
-    Begins {
-        tool: String,
-        arguments: Map<String, Value>,
-        again: bool,
-    },
-    /// A running command wrote this.
-    Output(String),
-    Ended {
-        tool: String,
-        ended: ToolEnd,
-        display: Option<String>,
-    },
-    Note(String),
-    NotKept,
-    Asking(Asking),
-}
-
-impl Shown {
-    pub(super) fn from_activity(activity: Activity<'_>) -> Self {
-        match activity {
-            Activity::ModelAsked(why) => Self::Asks { summary: why == CallPurpose::Summary },
-            Activity::ServerAwaited(why) => Self::ServerAwaited(why.map(str::to_owned)),
-            Activity::Reasoning(text) => Self::Reasoning(text.to_owned()),
-            Activity::Content(text) => Self::Content(text.to_owned()),
-            Activity::ModelReplied(said) => Self::Replied {
-                content: said.content.clone(),
-                reasoning: said.reasoning.clone(),
-                calls: said.calls.len(),
-            },
-            Activity::ModelFailed { failure, is_retried, .. } => {
-                Self::ModelFailed { text: failure.text.clone(), again: is_retried }
-            }
-            Activity::ToolStarted { call, is_retry } => {
-                let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
-                Self::Begins { tool: call.name.clone(), arguments, again: is_retry }
-            }
-            Activity::ToolFinished { call, ended, display } => Self::Ended {
-                tool: call.name.clone(),
-                ended: ended.clone(),
-                display: display.map(str::to_owned),
-            },
-            Activity::HandedOver(call) => Self::Note(format!("{}: handed over as a draft", call.name)),
-            Activity::ApprovalRequested(request) => {
-                let names: Vec<&str> = request.calls.iter().map(|call| call.name.as_str()).collect();
-                Self::Note(format!("{}: your approval is needed", names.join(", ")))
-            }
-            Activity::NotStored => Self::NotKept,
-        }
-    }
-}
 
 /// The status line at the bottom.
 struct Status {
@@ -488,6 +418,12 @@ impl Screen {
         &mut self.reasoning
     }
 
+    /// Forgets what belongs to a conversation that was left.
+    pub(super) fn forget_conversation(&mut self) {
+        self.outputs = Outputs::default();
+        self.reasoning.begin_turn();
+    }
+
     /// Returns the results of the calls.
     pub(super) fn outputs_mut(&mut self) -> &mut Outputs {
         &mut self.outputs
@@ -627,7 +563,7 @@ impl Screen {
             self.output.lines().map(last).filter(|line| !line.trim().is_empty()).collect();
         let shown = &lines[lines.len().saturating_sub(OUTPUT_LINES)..];
         let row = |line: &String| {
-            let line = cut_line(&make_visible(line), self.width.saturating_sub(4));
+            let line = cut_line(&make_visible(&plain_text(line)), self.width.saturating_sub(4));
             self.paint.dim(&format!("    {line}\n"))
         };
         shown.iter().map(row).collect()

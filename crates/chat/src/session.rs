@@ -24,6 +24,7 @@ use super::figures::{format_count, format_seconds, format_thousands, terminal_co
 use super::journal::Journal;
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, futile_command, own_command, run_own_command};
+use super::past::{chosen_index, format_age};
 use super::screen::{Screen, Shown};
 use super::terminal::{self, PassedKeys, SavedTerminal, TypedText};
 use super::transcript;
@@ -135,6 +136,7 @@ impl Session {
         let Some(id) = self.choose_past("Enter keeps this conversation").await? else { return Ok(()) };
         self.conversation.close().await;
         self.own_outputs.clear();
+        self.screen.forget_conversation();
         self.resume(&id).await?;
         self.return_to_last_model().await;
         Ok(())
@@ -161,7 +163,7 @@ impl Session {
             self.screen.write_line(&format!("{:>3}  {age:>10}  {title}", index + 1));
         }
         loop {
-            let Input::Text { text, .. } = editor::read_line(&format!("Number ({none}): ")) else {
+            let Input::Text { text, .. } = editor::read_line(&format!("Number ({none}): "), "") else {
                 return Err(NotResumed::NoneChosen);
             };
             match chosen_index(&text, past.len()) {
@@ -499,6 +501,7 @@ impl Session {
             Command::Clear => {
                 self.conversation.close().await;
                 self.own_outputs.clear();
+                self.screen.forget_conversation();
                 self.show_note("a new conversation begins; --continue can still resume the last one");
             }
             Command::Compact => self.compact().await,
@@ -603,7 +606,11 @@ impl Session {
 
     fn show_thinking(&mut self) {
         if !self.screen.show_reasoning() {
-            self.show_problem("the last turn has no reasoning: the model, or its server, sent none");
+            let why = match self.conversation.entries() {
+                [] => "there is no turn yet",
+                _ => "the last turn has no reasoning: the model, or its server, sent none",
+            };
+            self.show_problem(why);
         }
     }
 
@@ -740,27 +747,6 @@ async fn learn_names(models: Arc<dyn ModelDirectory>, names: editor::Names) {
     *names.lock().unwrap_or_else(PoisonError::into_inner) = all;
 }
 
-/// Reads the number of a list that a person wrote; `None` for an empty line.
-fn chosen_index(line: &str, count: usize) -> Result<Option<usize>, String> {
-    let line = line.trim();
-    if line.is_empty() {
-        return Ok(None);
-    }
-    let number = line.parse::<usize>().ok().filter(|number| (1..=count).contains(number));
-    let wrong = || format!("`{line}` is not a number from 1 to {count}");
-    number.map(|number| Some(number - 1)).ok_or_else(wrong)
-}
-
-/// Formats how long ago something was.
-fn format_age(millis: u64) -> String {
-    match millis / 60_000 {
-        0 => "just now".to_owned(),
-        minutes @ 1..60 => format!("{minutes} min ago"),
-        minutes @ 60..2_880 => format!("{} h ago", minutes / 60),
-        minutes => format!("{} days ago", minutes / 1_440),
-    }
-}
-
 /// Waits until the terminal hangs up or the process receives a signal to end. Then it stops the turn, which
 /// ends its commands, and restores the terminal. The conversation can be resumed.
 pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<SavedTerminal>) {
@@ -777,20 +763,4 @@ pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<Saved
     }
     remove_temporary_directories();
     std::process::exit(143);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_of_the_list_is_chosen() {
-        assert_eq!(chosen_index("\n", 3), Ok(None));
-        assert_eq!(chosen_index(" 3\n", 3), Ok(Some(2)));
-        for wrong in ["0", "4", "x"] {
-            assert!(chosen_index(wrong, 3).unwrap_err().contains("from 1 to 3"));
-        }
-        let ages = [0, 59, 60, 47 * 60, 48 * 60].map(|minutes| format_age(minutes * 60_000));
-        assert_eq!(ages, ["just now", "59 min ago", "1 h ago", "47 h ago", "2 days ago"]);
-    }
 }

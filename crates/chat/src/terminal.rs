@@ -149,12 +149,12 @@ impl Quiet {
                         is_alone = false;
                     }
                     if is_alone {
-                        break Some(Typed { key: Some(CTRL_C), is_line: false });
+                        break Some(Typed::from_key(CTRL_C));
                     }
                 }
                 Ok(1) if bytes[0] == CTRL_Z => {
                     self.suspend();
-                    break Some(Typed { key: Some(CTRL_Z), is_line: false });
+                    break Some(Typed::from_key(CTRL_Z));
                 }
                 Ok(count @ 1..) => break Some(Typed::from_bytes(&self.read_rest(&bytes[..count]))),
                 Ok(0) => {}
@@ -267,10 +267,12 @@ pub(super) fn unread_text(keys: &[u8]) -> TypedText {
 }
 
 /// The input of a person at a question.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Typed {
     /// The key; `None` for a text of several.
     pub(super) key: Option<u8>,
+    /// The text behind a `t`, which begins what the model should do instead.
+    pub(super) instead: String,
     /// Whether Enter ended it.
     pub(super) is_line: bool,
 }
@@ -278,14 +280,23 @@ pub(super) struct Typed {
 impl Typed {
     fn from_bytes(bytes: &[u8]) -> Self {
         if let Some(stop) = bytes.iter().find(|byte| [CTRL_C, CTRL_D].contains(byte)) {
-            return Self { key: Some(*stop), is_line: false };
+            return Self::from_key(*stop);
         }
         let is_line = matches!(bytes, [.., b'\n' | b'\r']);
-        let key = match bytes {
-            [key] | [key, b'\n' | b'\r'] => Some(*key),
-            _ => None,
+        let (key, instead) = match (bytes, bytes.trim_ascii_end()) {
+            // The word, or a key that was pressed twice.
+            (_, b"yes" | b"yy") => (Some(b'y'), &[][..]),
+            (_, b"no" | b"nn") => (Some(b'n'), &[][..]),
+            ([key] | [key, b'\n' | b'\r'], _) => (Some(*key), &[][..]),
+            ([key @ (b't' | b'T'), instead @ ..], _) => (Some(*key), instead),
+            _ => (None, &[][..]),
         };
-        Self { key, is_line }
+        let instead = clean_typed(&String::from_utf8_lossy(instead)).text;
+        Self { key, instead, is_line }
+    }
+
+    fn from_key(key: u8) -> Self {
+        Self { key: Some(key), instead: String::new(), is_line: false }
     }
 }
 
@@ -339,8 +350,15 @@ mod tests {
     #[test]
     fn only_a_single_key_is_one() {
         let check = |bytes: &[u8], key: Option<u8>, is_line: bool| {
-            assert_eq!(Typed::from_bytes(bytes), Typed { key, is_line }, "{bytes:?}");
+            let typed = Typed::from_bytes(bytes);
+            assert_eq!((typed.key, typed.is_line), (key, is_line), "{bytes:?}");
         };
+        check(b"yes\r", Some(b'y'), true);
+        check(b"nn", Some(b'n'), false);
+        check(b"yesterday", None, false);
+        // Regression: a sentence that did not wait for its prompt was lost.
+        assert_eq!(Typed::from_bytes(b"tuse ").instead, "use ");
+        assert_eq!(Typed::from_bytes(b"t").instead, "");
         check(b"a", Some(b'a'), false);
         check(b"y\r", Some(b'y'), true);
         check(b"\n", Some(b'\n'), true);

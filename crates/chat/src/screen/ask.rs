@@ -42,8 +42,8 @@ const TEXT_PAUSE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Key {
     Answer(Answer),
-    /// Read what the model should do instead.
-    Tell,
+    /// Read what the model should do instead, which begins so.
+    Tell(String),
     /// Show everything page by page, then ask again.
     View,
     /// The process was suspended: show the question again.
@@ -83,9 +83,16 @@ impl Screen {
                     self.write_line(said(&answer));
                     break answer;
                 }
-                Key::Tell => {
+                Key::Tell(begun) => {
                     self.write_line("tell");
-                    if let Some(answer) = read_words().await {
+                    let words = match begun.strip_suffix('\n') {
+                        Some(words) => {
+                            self.write_line(&format!("  Tell it: {}", make_visible(words)));
+                            Some(Answer::Instead(words.trim().to_owned()))
+                        }
+                        None => read_words(begun).await,
+                    };
+                    if let Some(answer) = words {
                         break answer;
                     }
                 }
@@ -249,9 +256,9 @@ fn said(answer: &Answer) -> &'static str {
     }
 }
 
-/// Reads what the model should do instead; `None` for an empty line.
-async fn read_words() -> Option<Answer> {
-    let read = tokio::task::spawn_blocking(|| read_line("  Tell it: ")).await;
+/// Reads what the model should do instead, `begun` already; `None` for an empty line.
+async fn read_words(begun: String) -> Option<Answer> {
+    let read = tokio::task::spawn_blocking(move || read_line("  Tell it: ", &begun)).await;
     match read.unwrap_or(Input::End) {
         Input::Text { text, .. } if text.trim().is_empty() => None,
         Input::Text { text, .. } => Some(Answer::Instead(text.trim().to_owned())),
@@ -277,7 +284,7 @@ async fn wait_for_answer(quiet: &Arc<Quiet>, has_always: bool, mut text_since: O
 }
 
 fn key_meaning(typed: Option<Typed>, has_always: bool, is_text: bool) -> Option<Key> {
-    let Some(Typed { key, is_line }) = typed else { return Some(Key::Answer(Answer::Stop)) };
+    let Some(Typed { key, instead, is_line }) = typed else { return Some(Key::Answer(Answer::Stop)) };
     match key {
         Some(CTRL_C | CTRL_D) => Some(Key::Answer(Answer::Stop)),
         Some(CTRL_Z) => Some(Key::Resumed),
@@ -285,7 +292,7 @@ fn key_meaning(typed: Option<Typed>, has_always: bool, is_text: bool) -> Option<
         Some(b'y' | b'Y') => Some(Key::Answer(Answer::Yes)),
         Some(b'n' | b'N') => Some(Key::Answer(Answer::No)),
         Some(b'a') if has_always => Some(Key::Answer(Answer::Always)),
-        Some(b't' | b'T') => Some(Key::Tell),
+        Some(b't' | b'T') => Some(Key::Tell(instead)),
         Some(b'v') => Some(Key::View),
         Some(b'\n' | b'\r') => None,
         _ => Some(Key::Other { is_line }),
@@ -424,21 +431,24 @@ mod tests {
     /// Regression: the `a` in "please" was consent for always.
     #[test]
     fn a_sentence_is_no_answer() {
-        let key = |key: u8| Some(Typed { key: Some(key), is_line: false });
+        let key = |key: u8| Some(Typed { key: Some(key), instead: String::new(), is_line: false });
         assert_eq!(key_meaning(key(b'a'), true, false), Some(Key::Answer(Answer::Always)));
         assert_eq!(key_meaning(key(b'a'), false, false), Some(Key::Other { is_line: false }));
-        assert_eq!(key_meaning(key(b't'), false, false), Some(Key::Tell));
+        assert_eq!(key_meaning(key(b't'), false, false), Some(Key::Tell(String::new())));
         assert_eq!(key_meaning(key(b'p'), true, false), Some(Key::Other { is_line: false }));
         for letter in b"lease ynt" {
             assert_eq!(key_meaning(key(*letter), true, true), Some(Key::Other { is_line: false }));
         }
-        assert_eq!(key_meaning(Some(Typed { key: None, is_line: false }), true, true), None);
+        assert_eq!(
+            key_meaning(Some(Typed { key: None, instead: String::new(), is_line: false }), true, true),
+            None
+        );
         assert!(answer_hint(true, false).len() <= 80, "{}", answer_hint(true, false));
-        let enter = Some(Typed { key: Some(b'\n'), is_line: true });
+        let enter = Some(Typed { key: Some(b'\n'), instead: String::new(), is_line: true });
         assert_eq!(key_meaning(enter, true, true), Some(Key::Other { is_line: true }));
         assert_eq!(key_meaning(key(CTRL_Z), true, true), Some(Key::Resumed));
         assert_eq!(key_meaning(key(CTRL_C), true, true), Some(Key::Answer(Answer::Stop)));
-        let text = Some(Typed { key: None, is_line: true });
+        let text = Some(Typed { key: None, instead: String::new(), is_line: true });
         assert_eq!(key_meaning(text, true, false), Some(Key::Other { is_line: true }));
     }
 

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::super::answers::PlainText;
-use super::super::approval::SessionGrant;
+use super::super::approval::{Asking, SessionGrant};
 use super::*;
 use tools::{QuestionKind, Target};
 
@@ -137,7 +137,7 @@ fn a_running_command_shows_the_end_of_its_output() {
     screen.show(begins("shell_command", &json!({"command": "make"})));
     let lines = (0..20).map(|number| format!("line {number}")).collect::<Vec<_>>().join("\n") + "\n";
     screen.show(Shown::Output(lines));
-    screen.show(Shown::Output("\u{1b}[2Jdone 1 %\rdone 50 %\r".into()));
+    screen.show(Shown::Output("\u{1b}[2Jdone 1 %\rdone \u{1b}[32m50\u{1b}[0m %\r".into()));
     let preview = screen.output_preview();
     let found: Vec<&str> = preview.lines().map(str::trim).collect();
     assert_eq!(found, ["line 15", "line 16", "line 17", "line 18", "line 19", "done 50 %"]);
