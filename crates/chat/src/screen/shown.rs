@@ -1,4 +1,4 @@
-//! What is shown: the events of a run as the screen takes them, and questions.
+//! The events of a run as the screen takes them, and questions.
 
 use serde_json::{Map, Value};
 
