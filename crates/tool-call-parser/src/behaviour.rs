@@ -300,6 +300,15 @@ fn a_cut_reply_sends_no_part_of_a_call() {
     }
 }
 
+/// The calls that did not leave, each with the reason and its arguments.
+fn withheld(turn: &Parsed) -> Vec<(Dropped, &str)> {
+    let withheld = turn.notes.iter().filter_map(|note| match note {
+        Note::Dropped { why, arguments, .. } => Some((*why, arguments.as_deref()?)),
+        _ => None,
+    });
+    withheld.collect()
+}
+
 #[test]
 fn what_the_client_asked_for_decides() {
     let json = r#"{"name":"read","arguments":{"path":"a"}}"#;
@@ -309,11 +318,14 @@ fn what_the_client_asked_for_decides() {
     let tagged = format!("Hm. <tool_call>{json}</tool_call>");
     let turn = run_with(none, End::default(), Field::Content, &tagged);
     assert_eq!((turn.calls.len(), turn.content.as_str()), (0, "Hm."));
+    assert_eq!(withheld(&turn), [(Dropped::NotWanted, r#"{"path":"a"}"#)]);
     let one = Options { parallel: false, ..Options::for_whole_reply() };
     let two = format!(
         "<tool_call>{json}</tool_call><tool_call>{{\"name\":\"now\",\"arguments\":{{}}}}</tool_call>"
     );
-    assert_eq!(calls(&run_with(one, End::default(), Field::Content, &two)), r#"read{"path":"a"}"#);
+    let turn = run_with(one, End::default(), Field::Content, &two);
+    assert_eq!(calls(&turn), r#"read{"path":"a"}"#);
+    assert_eq!(withheld(&turn), [(Dropped::NotParallel, "{}")]);
     let wanted = Options { json_wanted: true, ..Options::for_whole_reply() };
     assert_eq!(run_with(wanted, End::default(), Field::Content, json).content, json);
 }
@@ -445,9 +457,8 @@ fn two_calls_that_alternate_leave_once_each() {
     let text = format!("<tool_call>{read}</tool_call><tool_call>{look}</tool_call>").repeat(3);
     let turn = run_with(Options::for_whole_reply(), End::default(), Field::Content, &text);
     assert_eq!(calls(&turn), r#"read{"path":"a"};look{"at":"b"}"#);
-    let copies =
-        turn.notes.iter().filter(|note| matches!(note, Note::Dropped { why: Dropped::Duplicate, .. }));
-    assert_eq!(copies.count(), 4);
+    let copies = [(Dropped::Duplicate, r#"{"path":"a"}"#), (Dropped::Duplicate, r#"{"at":"b"}"#)].repeat(2);
+    assert_eq!(withheld(&turn), copies);
 }
 
 #[test]

@@ -20,7 +20,8 @@ pub struct ToolCall {
 pub enum Note {
     /// Text was read as calls in this dialect (the dialect's name in the table).
     Dialect(&'static str),
-    /// A repair made to a call; the name is stable and used as a metric label.
+    /// A repair made to the next call, or marks that left the text (`framing`). The name is stable and used
+    /// as a metric label; [`describe_repair`](crate::describe_repair) explains it.
     Repaired(&'static str),
     /// A call that the model wrote or began, and that was not sent.
     Dropped {
@@ -28,11 +29,13 @@ pub enum Note {
         name: String,
         /// The reason why it was not sent.
         why: Dropped,
-        /// The arguments as the model wrote them; `None` if it ended before that.
+        /// The arguments as the model wrote them, or as they would have left. `None` when they are not whole,
+        /// or were not read.
         arguments: Option<String>,
     },
     /// Text in the form of a call, with a dialect's own marks, that stayed in the content: other text
-    /// followed it, or the reply has no call that can leave.
+    /// followed it, or the reply has no call that can leave. Dialects that ask for a declared name before
+    /// they read on (`qwen_xml`, `glm`) leave such text without a note.
     LeftAsText {
         /// The name as the model wrote it, empty when it cannot be read.
         name: String,
@@ -65,7 +68,8 @@ pub enum Dropped {
     Unreadable,
     /// A field that the tool's schema requires is missing.
     MissingRequired,
-    /// The same call came twice, in two ways.
+    /// The same call has left already: as a native call, or before another call of the text (A, B, A). One
+    /// that follows its like at once leaves again, unless the reply was cut.
     Duplicate,
     /// The client asked for one call at most.
     NotParallel,

@@ -1,8 +1,7 @@
 //! Emits the events of a turn, and keeps a call from leaving twice or unwanted.
 //!
 //! The scanners find the meaning of text; the ledger decides which part of it leaves. Events come in the
-//! order in which they become certain, which is the same for every split of a text. Used by the scanners and
-//! the engine.
+//! order in which they become certain. Used by the scanners and the engine.
 
 use std::collections::HashMap;
 
@@ -14,7 +13,7 @@ use super::repairs::Repair;
 use super::settle::{Ready, Settled};
 use super::space::is_space;
 use super::{Field, Options};
-use crate::event::{Dropped, Event, Note};
+use crate::event::{Dropped, Event, Note, ToolCall};
 
 /// The most reasoning that is kept for the search after a turn without an answer, in bytes.
 const KEPT_REASONING: usize = 1 << 20;
@@ -203,7 +202,7 @@ impl Ledger {
         self.has_reasoned = true;
         for deferred in std::mem::take(&mut self.deferred) {
             if let Deferred::Call(ready) = deferred {
-                self.note_dropped(&ready.call.name, Dropped::InReasoning);
+                self.note_withheld(ready.call, Dropped::InReasoning);
             }
         }
     }
@@ -217,8 +216,14 @@ impl Ledger {
         self.events.push(Event::Note(note));
     }
 
+    /// Notes a call whose arguments are not whole, or were not read.
     pub(crate) fn note_dropped(&mut self, name: &str, why: Dropped) {
         self.add_note(Note::Dropped { name: name.to_owned(), why, arguments: None });
+    }
+
+    /// Notes a call that could leave, but must not.
+    fn note_withheld(&mut self, call: ToolCall, why: Dropped) {
+        self.add_note(Note::Dropped { name: call.name, why, arguments: Some(call.arguments) });
     }
 
     /// Notes a call that was read but cannot leave, with its arguments.
@@ -263,7 +268,7 @@ impl Ledger {
         match settled {
             Settled::Refused(why) => self.note_refused(raw, why),
             Settled::Call(ready) if !self.options.calls_wanted => {
-                self.note_dropped(&ready.call.name, Dropped::NotWanted);
+                self.note_withheld(ready.call, Dropped::NotWanted);
                 self.keep_refused(source);
             }
             Settled::Call(ready) if self.is_answer() => self.send_call(ready, true),
@@ -295,21 +300,20 @@ impl Ledger {
 
     fn send_call(&mut self, mut ready: Box<Ready>, from_text: bool) {
         let content = (ready.call.name.clone(), std::mem::take(&mut ready.meaning));
-        let name = &content.0;
         let same = self.sent.by_content.get(&content).map(|sent| sent.last);
         let repeats = same.is_some() && same == self.last_text_call;
         match same {
-            _ if !self.options.calls_wanted => return self.note_dropped(name, Dropped::NotWanted),
+            _ if !self.options.calls_wanted => return self.note_withheld(ready.call, Dropped::NotWanted),
             Some(_) if from_text && !repeats => {
                 // What follows this copy no longer repeats the call before it.
                 self.last_text_call = None;
-                return self.note_dropped(name, Dropped::Duplicate);
+                return self.note_withheld(ready.call, Dropped::Duplicate);
             }
             _ if !from_text && self.sent.match_copy(&content) => {
-                return self.note_dropped(name, Dropped::Duplicate);
+                return self.note_withheld(ready.call, Dropped::Duplicate);
             }
             _ if !self.options.parallel && !self.has_sent_none() => {
-                return self.note_dropped(name, Dropped::NotParallel);
+                return self.note_withheld(ready.call, Dropped::NotParallel);
             }
             _ => {}
         }
@@ -331,7 +335,7 @@ impl Ledger {
     /// Settles a repeated call: it leaves again, unless the reply was cut in that loop.
     fn settle_repeat(&mut self, cut: bool) {
         match self.repeat.take() {
-            Some(ready) if cut => self.note_dropped(&ready.call.name, Dropped::Duplicate),
+            Some(ready) if cut => self.note_withheld(ready.call, Dropped::Duplicate),
             Some(ready) => self.emit_call(*ready),
             None => {}
         }

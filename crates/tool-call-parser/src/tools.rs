@@ -97,15 +97,27 @@ impl Bytes {
     }
 }
 
-/// The error of [`Tools::from_json`]: the text is not a JSON array.
+/// The error of [`Tools::from_json`]: the text is not a JSON array, or a function in it has another shape.
 #[derive(Debug)]
 pub struct ToolsError {
+    /// The place of the function in the array.
+    index: Option<usize>,
     cause: serde_json::Error,
 }
 
 impl fmt::Display for ToolsError {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "the tools are not a JSON array: {}; pass the request's `tools` as they are", self.cause)
+        let Self { index, cause } = self;
+        match index {
+            None => {
+                write!(out, "the tools are not a JSON array: {cause}; pass the request's `tools` as they are")
+            }
+            Some(index) => write!(
+                out,
+                "tools[{index}] is not {{\"type\":\"function\",\"function\":{{\"name\":…}}}}: {cause}; for the tools \
+                 of another API use `Tools::from_parts`"
+            ),
+        }
     }
 }
 
@@ -116,8 +128,14 @@ impl Error for ToolsError {
 }
 
 #[derive(Deserialize)]
+struct Kind {
+    #[serde(rename = "type")]
+    name: String,
+}
+
+#[derive(Deserialize)]
 struct Entry {
-    function: Option<Function>,
+    function: Function,
 }
 
 #[derive(Deserialize)]
@@ -131,16 +149,21 @@ impl Tools {
     /// Reads the request's `tools` array (OpenAI's shape:
     /// `[{"type":"function","function":{name,parameters}}]`).
     ///
-    /// Skips entries of another form: a request may have tools that the server runs itself.
+    /// Skips entries of another `type`: a request may have tools that the server runs itself.
     ///
     /// # Errors
-    /// When the text is not a JSON array.
+    /// When the text is not a JSON array, or a function in it has another shape.
     pub fn from_json(array: &str) -> Result<Self, ToolsError> {
         let entries: Vec<Box<RawValue>> =
-            serde_json::from_str(array).map_err(|cause| ToolsError { cause })?;
-        let functions =
-            entries.iter().filter_map(|raw| serde_json::from_str::<Entry>(raw.get()).ok()?.function);
-        Ok(functions.map(|function| (function.name, function.parameters)).collect())
+            serde_json::from_str(array).map_err(|cause| ToolsError { index: None, cause })?;
+        let is_function =
+            |raw: &str| serde_json::from_str::<Kind>(raw).map_or(true, |kind| kind.name == "function");
+        let functions = entries.iter().enumerate().filter(|(_, raw)| is_function(raw.get()));
+        let read = functions.map(|(index, raw)| match serde_json::from_str::<Entry>(raw.get()) {
+            Ok(Entry { function }) => Ok((function.name, function.parameters)),
+            Err(cause) => Err(ToolsError { index: Some(index), cause }),
+        });
+        read.collect()
     }
 
     /// Makes the tools from names and schema texts (`function.parameters`) that were already parsed.
@@ -437,10 +460,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_array_is_an_error() {
+    fn what_is_no_array_of_functions_is_an_error() {
         for text in ["not json", "", "{}", "null", "[{}"] {
             let error = Tools::from_json(text).unwrap_err().to_string();
             assert!(error.starts_with("the tools are not a JSON array: "), "{error}");
+        }
+        for text in [
+            r#"[{"type": "function", "function": {"name": "now"}}, {"type": "function", "name": "read"}]"#,
+            r#"[{"type": "web_search"}, {"name": "read", "input_schema": {"type": "object"}}]"#,
+            r#"[{"type": "web_search"}, {"type": "function", "function": {"description": "reads"}}]"#,
+            r#"[{"type": "web_search"}, 1]"#,
+        ] {
+            let error = Tools::from_json(text).unwrap_err().to_string();
+            assert!(error.starts_with("tools[1] is not {\"type\":\"function\","), "{error}");
         }
         let mixed = r#"[{"type": "web_search"}, {"type": "function", "function": {"name": "now"}}]"#;
         assert_eq!(Tools::from_json(mixed).unwrap().names().collect::<Vec<_>>(), ["now"]);
