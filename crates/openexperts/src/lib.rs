@@ -5,6 +5,17 @@
 //! [`load`] reads a directory and reports everything that is wrong with it. Everything else is pure, except
 //! [`foreign`], which makes packages from skills. The crate has no async code and knows nothing about agents,
 //! the store or the network.
+//!
+//! ```no_run
+//! let loaded = openexperts::load(std::path::Path::new("support-desk"))?;
+//! for finding in &loaded.diagnostics {
+//!     eprint!("{}", finding.render(loaded.files.get(&finding.file).map(String::as_str)));
+//! }
+//! if let Some(package) = &loaded.package {
+//!     println!("{}", openexperts::system_prompt(package));
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
 
 mod bindings;
 mod check;

@@ -1,8 +1,6 @@
 //! The incremental parser: takes text and native calls as they come, and emits the parts that are certain.
 //!
-//! It emits nothing that a later piece could change, and holds back only a suffix that may still become a
-//! call. The rest is settled at the end, so any split of a text gives the same events. `parse` uses it for
-//! whole texts, callers use it directly for streams.
+//! `parse` uses it for whole texts, callers use it directly for streams.
 
 use std::sync::Arc;
 
@@ -19,7 +17,10 @@ use super::{End, Field, NativeCall, Options, Tools};
 use super::{dialects, openers};
 use crate::event::{Dropped, Event, Note};
 
-/// Reads one choice of one reply, piece by piece. See the module's header for the contract.
+/// Reads one choice of one reply, piece by piece.
+///
+/// It emits nothing that a later piece could change, and holds back only a suffix that may still become a
+/// call. [`finish`](Self::finish) settles the rest, so any split of a text gives the same reply.
 ///
 /// The methods append to a vector of [`Event`]s, or of any type that an [`Event`] can be turned into.
 ///

@@ -1,4 +1,4 @@
-//! The tool-call parser's interface. Reading begins in `engine`; `dialects` has the table of dialects.
+//! Reads tool calls out of what language models write: [`parse`] takes a whole reply, [`Engine`] a stream.
 //!
 #![expect(clippy::doc_markdown, reason = "the README names model families as their makers write them")]
 #![doc = include_str!("../README.md")]
