@@ -254,6 +254,32 @@ async fn nodes_divide_the_places_at_an_upstream() {
     wait_until("the second request waits for the first one", is_alone_there).await;
 }
 
+/// Any node cancels a response in the background, and makes those of a node that is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn responses_in_the_background_are_shared() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let answer = Script::json(200, &replies::text("Paris")).unchecked();
+    let silence = || Script::silence().unchecked();
+    let fake = FakeVllm::start([silence(), silence(), answer]).await;
+    fake.allow_cut_requests();
+    let toml = format!("[[upstream]]\nname = \"box\"\nurl = \"{}\"\n", fake.url());
+    let (mut first, second) = (serve_node(&url, "a", &toml), serve_node(&url, "b", &toml));
+    let address = first.address;
+    let begin = async |requests: usize| {
+        let body = json!({"model": "gpt-oss-20b", "input": "hi", "background": true});
+        let begun = exchange(address, &Request::post("/v1/responses", body.to_string())).await.json();
+        fake.wait_for_requests(requests).await;
+        format!("/v1/responses/{}", begun["id"].as_str().unwrap())
+    };
+    let cancel = Request::post(&format!("{}/cancel", begin(1).await), "");
+    assert_eq!(exchange(second.address, &cancel).await.json()["status"], "cancelled");
+    fake.wait_until_closed(0).await;
+    let orphan = Request::get(&begin(2).await);
+    first.child.kill().unwrap();
+    let is_made = async || exchange(second.address, &orphan).await.json()["status"] == "completed";
+    wait_until("the other node makes it", is_made).await;
+}
+
 /// The clocks of machines differ; that of the database counts for all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_clock_of_the_database_counts() {

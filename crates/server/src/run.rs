@@ -28,7 +28,8 @@ pub struct Stop {
 /// `stop.abort`. Returns the rest of that time.
 pub async fn run_server(listener: TcpListener, routes: Routes, stop: Stop) -> Duration {
     let connections = TaskTracker::new();
-    tokio::spawn(agent_apis::resume_unfinished(routes.current().app()));
+    let (drain, current) = (stop.drain.clone(), routes.current());
+    tokio::spawn(async move { drain.run_until_cancelled(agent_apis::watch_responses(current)).await });
     loop {
         tokio::select! {
             biased;

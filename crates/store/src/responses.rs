@@ -151,6 +151,13 @@ pub trait Responses: Send + Sync {
     /// When the store cannot be used.
     async fn claim_responses(&self) -> Result<Vec<UnfinishedResponse>, StoreError>;
 
+    /// Returns those of these responses that this process is still to make: they have neither ended nor been
+    /// deleted, and no other process has claimed them.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn still_unfinished(&self, ids: Vec<String>) -> Result<Vec<String>, StoreError>;
+
     /// Deletes a client's response; false when it has none of this id.
     ///
     /// # Errors

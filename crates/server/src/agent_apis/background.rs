@@ -1,11 +1,12 @@
 //! `background: true`: the reply comes at once, and the response is made in the background, whether or not
 //! its client waits.
 //!
-//! The store keeps the request until its response has ended. The next process repeats what the last one left
-//! unfinished: a model call can be repeated. Called by `agent_apis`, and by `run` at the start.
+//! The store keeps the request until its response has ended. Another process repeats what one that has ended
+//! left unfinished: a model call can be repeated. Called by `agent_apis` and `run`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::response::Response;
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use super::reply::ReplyWriter;
 use super::source::Source;
 use super::writer::Writer;
 use crate::app::App;
+use crate::current::CurrentApp;
 use crate::respond;
 use relay::{Origin, Wire};
 use store::{KeptResponse, UnfinishedResponse};
@@ -26,8 +28,12 @@ use translate::Ids;
 use translate::responses::{ResponseEvents, with_failure};
 use wire::{ErrorCode, Object};
 
-/// The error of a response that a restart interrupted, where the model server needs the client's own key.
-const KEY_IS_GONE: &str = "respool was started again before this response was made, the model server wants a key, and respool stores none of its \
+/// How often a process asks whether the responses that it makes are still wanted.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// After this number of looks it asks for the responses of processes that have ended.
+const LOOKS_PER_CLAIM: u32 = 5;
+/// The error of a response whose process has ended, where the model server needs the client's own key.
+const KEY_IS_GONE: &str = "respool ended before this response was made, the model server wants a key, and respool stores none of its \
      clients' keys: send the request again, or set api_key for this upstream in respool.toml";
 
 /// Stores the request, answers, and begins to work.
@@ -84,8 +90,19 @@ async fn make_response(mut reply_writer: ReplyWriter, source: Source, id: String
     responses.work_ends(&id);
 }
 
-/// Continues the responses that an earlier process left unfinished.
-pub(crate) async fn resume_unfinished(app: App) {
+/// Continues the responses of processes that have ended, and stops the work on those that another process has
+/// cancelled. Ends when it is dropped.
+pub(crate) async fn watch_responses(current: CurrentApp) {
+    loop {
+        resume_unfinished(current.app()).await;
+        for _ in 0..LOOKS_PER_CLAIM {
+            tokio::time::sleep(LOOK_EVERY).await;
+            current.app().agent_apis.responses.stop_unwanted_work().await;
+        }
+    }
+}
+
+async fn resume_unfinished(app: App) {
     for unfinished in app.agent_apis.responses.claim_unfinished().await {
         let id = unfinished.id.clone();
         tracing::info!(target: "respool::server", response = id, "a response in the background is asked for again");
@@ -106,7 +123,7 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
         // An agent's run is durable itself, and its tools may have had effects: it is not started again.
         Ok(read) if !app.is_agent(&read.asked.model) => read,
         Ok(_) => {
-            let why = "respool was started again while an agent worked on this response, and does not begin a run twice";
+            let why = "respool ended while an agent worked on this response, and does not begin a run twice";
             return app.agent_apis.responses.fail_response(id, with_failure(&body, why)).await;
         }
         // The request was valid once: this is another version of respool, or the response that it continues

@@ -178,6 +178,15 @@ impl KeptResponses {
         })
     }
 
+    /// Ends the work on responses that were cancelled or deleted at another process, or that it has claimed.
+    pub(super) async fn stop_unwanted_work(&self) {
+        let ids: Vec<String> = self.active_ids().into_iter().collect();
+        let Some(Some(store)) = self.store.get().filter(|_| !ids.is_empty()) else { return };
+        // While the store cannot be read, the work goes on.
+        let Ok(wanted) = store.still_unfinished(ids.clone()).await else { return };
+        ids.iter().filter(|id| !wanted.contains(*id)).for_each(|id| self.work_ends(id));
+    }
+
     /// Registers the work on a response; cancelling the returned token ends it early.
     pub(super) fn work_begins(&self, id: &str) -> CancellationToken {
         let token = CancellationToken::new();

@@ -19,7 +19,7 @@ mod turn;
 mod writer;
 
 pub(super) use self::api::{Call, with_request_id};
-pub(super) use self::background::resume_unfinished;
+pub(super) use self::background::watch_responses;
 pub(super) use self::errors::{error_form, refuse_unrouted};
 pub use self::failed_streams::FailedStreams;
 pub use self::kept::KeptResponses;

@@ -123,11 +123,16 @@ pub(super) async fn unfinished_responses_are_claimed_once(bed: &Bed) {
         ["{\"input\":1}"]
     );
     assert!(third.claim_responses().await.unwrap().is_empty());
+    let unfinished = async |store: &Store| {
+        store.still_unfinished(vec!["a".to_owned(), "unknown".to_owned()]).await.unwrap()
+    };
+    assert_eq!((unfinished(&second).await, unfinished(&third).await), (vec!["a".to_owned()], vec![]));
     let finish = async |store: &Store, body: &str| {
         store.finish_response("a", "completed", body.to_owned(), vec!["item".into()], 2).await.unwrap()
     };
     assert!(finish(&second, "first").await);
     assert!(!finish(&third, "second").await, "it has ended");
+    assert!(unfinished(&second).await.is_empty());
     let kept = second.response("a", "me").await.unwrap().unwrap();
     assert_eq!((kept.body.as_str(), kept.request), ("first", None));
     assert_eq!(items(&second, &["item"], "me").await.len(), 1);

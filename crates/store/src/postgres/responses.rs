@@ -71,6 +71,13 @@ impl Responses for PostgresStore {
         self.pool.run(move |change| change.list(sql, &[&owner, &gone], row)).await
     }
 
+    async fn still_unfinished(&self, ids: Vec<String>) -> Result<Vec<String>, StoreError> {
+        let owner = self.owner.clone();
+        let sql =
+            "SELECT id FROM respool.responses WHERE id = ANY ($1) AND owner = $2 AND request IS NOT NULL";
+        self.pool.read(move |change| change.list(sql, &[&ids, &owner], |row| row.try_get(0))).await
+    }
+
     async fn remove_response(&self, id: &str, client: &str) -> Result<bool, StoreError> {
         let (id, client) = (id.to_owned(), client.to_owned());
         let sql = "DELETE FROM respool.responses WHERE id = $1 AND client = $2";

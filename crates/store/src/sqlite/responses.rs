@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, params};
 
-use super::statements::{execute, find, has_changed, list, signed};
+use super::statements::{execute, exists, find, has_changed, list, signed};
 use super::store::SqliteStore;
 use crate::error::StoreError;
 use crate::responses::{
@@ -68,6 +68,21 @@ impl Responses for SqliteStore {
             }
         }
         Ok(claimed)
+    }
+
+    async fn still_unfinished(&self, ids: Vec<String>) -> Result<Vec<String>, StoreError> {
+        let owner = self.lease.owner().to_owned();
+        let sql = "SELECT 1 FROM responses WHERE id = ?1 AND owner = ?2 AND request IS NOT NULL";
+        let is_unfinished = move |connection: &Connection| {
+            let mut unfinished = Vec::new();
+            for id in ids {
+                if exists(connection, sql, params![id, owner])? {
+                    unfinished.push(id);
+                }
+            }
+            Ok(unfinished)
+        };
+        self.read(is_unfinished).await
     }
 
     async fn remove_response(&self, id: &str, client: &str) -> Result<bool, StoreError> {
