@@ -31,7 +31,7 @@ mod words;
 pub use apply::{Adapted, AppliedRule, adapt, adapt_object};
 pub use declared::{Declared, Fields, UNDECLARABLE};
 pub use media::{has_media, has_pictures, known_good_request};
-pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort};
+pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort, is_gpt_oss};
 pub use refusal::{find_rule, is_known_refusal};
 pub use row::Row;
 pub use rule::{Consent, Loss, Parameter, Rule, RuleSet, UnknownRule};

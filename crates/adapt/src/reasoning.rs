@@ -110,8 +110,8 @@ fn family_of(model: &str) -> Option<&'static Family> {
     PATTERNS.iter().find(|(pattern, _)| pattern.is_match(model)).map(|(_, family)| *family)
 }
 
-/// Returns true for the name of a model that writes OpenAI's Harmony.
-pub(crate) fn is_gpt_oss(model: &str) -> bool {
+/// Returns true for the name of a model that writes OpenAI's Harmony, which always reasons.
+pub fn is_gpt_oss(model: &str) -> bool {
     family_of(model).is_some_and(|family| family.switch == Switch::Effort)
 }
 

@@ -180,7 +180,7 @@ impl Exchange {
         let (Some(Current { attempt, .. }), model) = (&self.current, self.request.target_model()) else {
             return;
         };
-        if attempt.upstream.models.note_disobedience(model) {
+        if !adapt::is_gpt_oss(model) && attempt.upstream.models.note_disobedience(model) {
             tracing::warn!(
                 target: "respool::upstream",
                 upstream = attempt.upstream.name,

@@ -68,7 +68,8 @@ impl Responses for PostgresStore {
             Ok(UnfinishedResponse { id, client, request: row.try_get(2)?, body: row.try_get(3)? })
         };
         let gone = span(super::nodes::GONE_AFTER);
-        self.pool.run(move |change| change.list(sql, &[&owner, &gone], row)).await
+        // One statement, because an idle process asks again and again.
+        self.pool.run_statement(move |change| change.list(sql, &[&owner, &gone], row)).await
     }
 
     async fn still_unfinished(&self, ids: Vec<String>) -> Result<Vec<String>, StoreError> {
