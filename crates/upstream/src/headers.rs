@@ -28,7 +28,7 @@ pub fn question_headers(headers: &HeaderMap) -> HeaderMap {
 }
 
 /// Returns true for a header that belongs to one connection, not to the message (RFC 9110, section 7.6.1).
-fn is_hop_by_hop(name: &str) -> bool {
+pub(super) fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
         "connection"

@@ -4,6 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::config::UpstreamConfig;
+use super::headers::is_hop_by_hop;
 use super::priority::Priority;
 use super::queue::QueueClient;
 use super::setup_error::SetupProblem;
@@ -21,10 +22,10 @@ pub(super) struct RouterHeaders {
 impl RouterHeaders {
     /// Reads them from the configuration.
     pub(super) fn new(config: &UpstreamConfig) -> Result<Self, SetupProblem> {
-        let session = config
-            .session_header
-            .as_deref()
-            .map(|name| HeaderName::try_from(name).map_err(|_| SetupProblem::SessionHeader(name.to_owned())));
+        let session = config.session_header.as_deref().map(|text| {
+            let name = HeaderName::try_from(text).ok().filter(|name| !has_a_meaning(name.as_str()));
+            name.ok_or_else(|| SetupProblem::SessionHeader(text.to_owned()))
+        });
         let objectives = config.objectives.iter().map(|(word, name)| {
             let problem = || SetupProblem::Objective(word.clone(), name.clone());
             let priority = Priority::from_word(word).ok_or_else(problem)?;
@@ -56,6 +57,16 @@ impl RouterHeaders {
     }
 }
 
+/// Returns true for a header that means something else to a server.
+fn has_a_meaning(name: &str) -> bool {
+    is_hop_by_hop(name)
+        || ["accept", "content-"].iter().any(|beginning| name.starts_with(beginning))
+        || matches!(
+            name,
+            "authorization" | "api-key" | "cookie" | "expect" | "host" | "user-agent" | "x-api-key"
+        )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,7 +93,9 @@ mod tests {
 
     #[test]
     fn wrong_words_are_refused() {
-        assert!(read("x session", ("background", "batch")).is_err());
+        for name in ["x session", "Content-Length", "authorization", "connection"] {
+            assert!(read(name, ("background", "batch")).is_err(), "{name}");
+        }
         assert!(read("x-session-id", ("urgent", "batch")).is_err());
         assert!(read("x-session-id", ("background", "a\nb")).is_err());
         assert!(RouterHeaders::new(&UpstreamConfig::default()).unwrap().is_empty());

@@ -29,7 +29,7 @@ pub enum SetupProblem {
     Tls(rustls::Error),
     /// The system's certificates cannot be read.
     Certificates(io::Error),
-    /// `session_header` is no name of a header.
+    /// `session_header` is no name of a header, or one that means something else.
     SessionHeader(String),
     /// A key of `objectives` is no priority, or its value fits into no header.
     Objective(String, String),
@@ -52,7 +52,7 @@ impl fmt::Display for SetupError {
             }
             SetupProblem::SessionHeader(name) => write!(
                 out,
-                "upstream `{upstream}`: `session_header` is {name:?}, which is no name of a header: write one such as `x-session-id`"
+                "upstream `{upstream}`: `session_header` is {name:?}, which is no name of a header, or one that means something else: write one such as `x-session-id`"
             ),
             SetupProblem::Objective(word, name) => write!(
                 out,
