@@ -329,6 +329,11 @@ async fn plain_completions_are_repeated() {
         (turn.choices[&0].content.as_str(), &turn.usage.unwrap()["completion_tokens"]),
         ("Hello", &json!(62))
     );
+    // It streams or not: a client must not take nothing for an answer.
+    let fake = FakeVllm::always(Script::json(200, &replies::text(""))).await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!((reply.status, &reply.error()["code"]), (422, &json!("lost_reply")), "{}", reply.error());
     // A limit that the client set without tools is the client's business.
     let cut = message(&json!({"role": "assistant", "content": null, "reasoning": "Hm"}), "length");
     let fake = FakeVllm::start([cut]).await;

@@ -229,8 +229,15 @@ impl Exchange {
                 if pruned.has_reasoning {
                     self.report_reasoning();
                 }
-                // Its bytes are what the client asked for, blank or not.
-                let fault = fault.map(|fault| (fault, Salvage::Answer));
+                // Its bytes are what the client asked for, unless there is nothing in them.
+                let salvage = |fault: &Fault| match fault {
+                    Fault::Empty | Fault::Lost(_) => Salvage::Blank,
+                    _ => Salvage::Answer,
+                };
+                let fault = fault.map(|fault| {
+                    let part = salvage(&fault);
+                    (fault, part)
+                });
                 return Ok(Read::Whole(Whole::Body(body), usage, fault));
             }
             Route::Tools => answer,
