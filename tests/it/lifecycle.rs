@@ -306,13 +306,18 @@ fn unusable_settings_name_their_lines() {
     check(&["chat", "-p", "hi"], UNUSABLE, &[replay]);
     let tools = ["\"red\"; did you mean \"read\"?", "\"web_serch\"; did you mean \"web_search\"?"];
     let tools = tools.map(|tool| format!("respool.toml:6: agents.scout.tools: nothing offers a tool {tool}"));
-    check(&["serve"], &UNUSABLE.replace("gone", "."), &[replay, prompt, &tools[0], &tools[1]]);
+    let elsewhere = concat!(env!("CARGO_MANIFEST_DIR"), "/docs");
+    check(&["serve"], &UNUSABLE.replace("gone", elsewhere), &[replay, prompt, &tools[0], &tools[1]]);
 }
 
 #[test]
 fn forbidden_tools_are_named() {
-    let file = "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n[agents.scout]\nmodel = \"m\"\ntools = [\"read\", \"exec\"]\n\
-         [tools.local]\nworkspace = \".\"\n[[tools.policy.rule]]\ntool = \"read\"\nthen = \"allow\"\n";
+    let file = concat!(
+        "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n[agents.scout]\nmodel = \"m\"\ntools = [\"read\", \"exec\"]\n[tools.local]\n",
+        "workspace = \"",
+        env!("CARGO_MANIFEST_DIR"),
+        "/docs\"\n[[tools.policy.rule]]\ntool = \"read\"\nthen = \"allow\"\n"
+    );
     let served = Served::with_file(file, &[]);
     let line = served.warned.iter().find(|line| line["message"].as_str().unwrap().contains("agent `scout`"));
     let line = line.expect("a warning");
@@ -321,6 +326,18 @@ fn forbidden_tools_are_named() {
     assert!(line["todo"].as_str().unwrap().contains(rule), "{line}");
     let (_, checked, _) = run(&["check"], Some(file), &[]);
     assert!(checked.contains("warn  agent `scout`") && checked.contains("tool = \"exec\""), "{checked}");
+}
+
+/// Commands would reach the configuration and the keys in it.
+#[test]
+fn no_agent_works_where_the_configuration_is() {
+    let file = "[[upstream]]\nurl = \"http://127.0.0.1:1\"\n[tools.local]\nworkspace = \".\"\n";
+    for command in ["serve", "check"] {
+        let (code, said, errors) = run(&[command], Some(file), &[]);
+        let said = format!("{said}{errors}").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(code, 78, "{said}");
+        assert!(said.contains("belongs to respool, and is in"), "{said}");
+    }
 }
 
 /// docs/upgrading.md says so.

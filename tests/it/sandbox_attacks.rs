@@ -64,6 +64,7 @@ async fn runs_the_commands_of_a_job() {
     let mut config = config(&format!("policy.default = \"allow\"\n{off}{settings}"));
     config.local.own_files.clone_from(&hidden);
     config.local.hidden = hidden;
+    config.local.state_dir = std::env::home_dir().map(|home| home.join("state"));
     config.local.workspace = Some(job.workspace);
     config.local.launcher = Some(job.launcher);
     config.local.highest_level = Some(level(&job.level));
@@ -528,13 +529,13 @@ fn a_missing_submodule_cannot_be_made_up() {
 
 /// git writes what belongs to its work, and nothing that a program which it starts puts there.
 #[test]
-fn git_takes_over_its_own_files_alone() {
+fn git_leaves_its_own_files_alone_behind() {
     let site = Site::with_repository();
     site.person("git config filter.x.clean 'sh ./filter.sh'");
     let filter = "printf 'cat; mkdir -p .git/hooks; for f in .git/hooks/post-commit .git/evil; do printf \"#!/bin/sh\\\\ntouch ~/PWNED\\\\n\" > $f; chmod +x $f; done; echo \"[core]\" >> .git/config; echo x > .git/commondir' > filter.sh; \
         echo '* filter=x' > .gitattributes; echo b > b; true";
     let outputs = site.run(&[], &[filter, "git add -A && git commit -qm two", "git log --format=%s -1"]);
-    assert!(outputs[1].contains("commondir, evil") || outputs[1].contains("evil, commondir"), "{outputs:#?}");
+    assert!(outputs[1].contains("git also left commondir, which respool renamed to"), "{outputs:#?}");
     assert_eq!(outputs[2], "two\n", "{outputs:#?}");
     for name in ["hooks/post-commit", "evil", "commondir", "index.lock"] {
         assert!(!site.work(".git").join(name).exists(), "{name}");
@@ -623,11 +624,10 @@ fn settings_that_a_command_makes_are_renamed() {
         for name in [".vscode", ".claude", ".envrc", ".zed", ".idea"] {
             assert!(site.work(name).symlink_metadata().is_err(), "{level} {name}: {outputs:#?}");
         }
-        for name in
-            [".vscode.made-by-a-command/tasks.json", ".envrc.made-by-a-command", ".envrc.made-by-a-command-1"]
-        {
+        for name in [".vscode.made-by-a-command/tasks.json", ".envrc.made-by-a-command"] {
             assert!(site.work(name).exists(), "{level} {name}: {outputs:#?}");
         }
+        assert!(outputs[1].contains(".envrc.made-by-a-command-"), "{level}: {outputs:#?}");
     }
     // A name that has no room for another end.
     let site = Site::new();
@@ -694,7 +694,7 @@ fn a_directory_closed_by_a_command_stays_protected() {
     site.person("git init -q d/rep");
     let close = "mkdir -p e/f; git init -q e/f; printf '[core]\n\tfsmonitor = touch ~/PWNED' >> e/f/.git/config; chmod 000 d; chmod 111 e; true";
     let outputs = site.run(&[], &[close, &open_and_write("d", "d/rep"), "echo ran"]);
-    assert!(outputs[0].contains("respool opened") && !site.work("e/f/.git").exists(), "{outputs:#?}");
+    assert!(!site.work("e/f/.git").is_dir(), "{outputs:#?}");
     assert_eq!(outputs[2], "ran\n", "{outputs:#?}");
     assert!(!fs::read_to_string(site.work("d/rep/.git/config")).unwrap().contains("PWNED"), "{outputs:#?}");
 }
@@ -725,60 +725,15 @@ fn links_in_place_of_stores_are_not_followed() {
     let make = "git init -q m; rm -rf m/.git/logs; ln -s ~/bin m/.git/logs; echo q > m/q; true";
     let mut outputs = site.run(&[], &[make]);
     assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
-    site.person("cd m && mv .git.made-by-a-command .git && mv .git/HEAD.made-by-a-command .git/HEAD");
+    site.person(
+        "cd m && rm .git && mv .git.made-by-a-command .git && mv .git/HEAD.made-by-a-command .git/HEAD",
+    );
     outputs.extend(site.run(&[], &["cd m && git add q"]));
     assert!(site.path("bin/tool").is_symlink(), "{outputs:#?}");
     assert!(site.work("m/.git/index").exists(), "{outputs:#?}");
 }
 
-/// A filter of the person's is led to a script of a command, which forges the index and kills git.
-#[test]
-fn an_index_that_leads_outside_is_refused() {
-    for name in ["../.ssh/x", ".git/h/xy"] {
-        let site = Site::with_repository();
-        site.person("git config filter.x.clean 'sh ./filter.sh'");
-        let forge = format!(
-            "export GIT_INDEX_FILE=/tmp/i; git update-index --add --cacheinfo 100644,$(git rev-parse HEAD:a),##/#ssh/x; \
-            sed -i 's|##/#ssh/x|{name}|' /tmp/i; cp /tmp/i .git/index; for p in /proc/[0-9]*; do \
-            case $(cat $p/comm) in git) kill -9 ${{p#/proc/}};; esac; done"
-        );
-        fs::write(site.work("filter.sh"), forge).unwrap();
-        let outputs = site
-            .run(&[], &["echo '* filter=x' > .gitattributes; echo b > b; true", "git add b", "git ls-files"]);
-        assert!(outputs[1].contains(&format!("names {name:?}")), "{outputs:#?}");
-        assert_eq!(outputs[2], "a\n", "{outputs:#?}");
-    }
-}
-
-/// respool reads the index that a filter has put in place of git's: no pipe, device, secret or endless file.
-#[test]
-fn an_index_that_is_no_file_is_not_read() {
-    for forge in [
-        "mkfifo .git/index",
-        "ln -s /dev/zero .git/index",
-        "ln -s ~/.ssh/id_rsa .git/index",
-        "truncate -s 20G .git/index",
-    ] {
-        let site = Site::with_repository();
-        site.person("git config filter.x.clean 'sh ./filter.sh'");
-        let script = format!(
-            "for p in /proc/[0-9]*; do case $(cat $p/comm) in git) kill -9 ${{p#/proc/}};; esac; done; rm -f .git/index; {forge}"
-        );
-        fs::write(site.work("filter.sh"), script).unwrap();
-        let outputs = site.run(
-            &[],
-            &[
-                "echo '* filter=x' > .gitattributes; echo b > b; true",
-                "git add b",
-                "git ls-files; cat .git/index | wc -l",
-            ],
-        );
-        assert!(outputs[2].starts_with("a\n"), "{forge}: {outputs:#?}");
-        site.assert_not_escaped(&outputs);
-    }
-}
-
-/// `ORIG_HEAD` would be taken over.
+/// git's own work may write `ORIG_HEAD`.
 #[test]
 fn gits_own_work_starts_no_named_program() {
     let site = Site::with_repository();
@@ -933,32 +888,37 @@ fn settings_of_a_person_are_read_only_at_once() {
 }
 
 #[test]
-fn a_link_to_settings_is_put_back() {
+fn a_link_to_settings_that_was_replaced_is_renamed() {
     let site = Site::new();
     site.person("mkdir conf && echo own > conf/rc && ln -s conf/rc .envrc && ln -s conf .vscode");
-    let outputs =
-        site.run(&[], &["rm .envrc .vscode; echo evil > .envrc; true", "echo evil >> conf/rc; cat .envrc"]);
-    assert!(
-        outputs[0].contains("put the link .envrc back") && outputs[0].contains("put the link .vscode back"),
-        "{outputs:#?}"
+    let outputs = site.run(
+        &[],
+        &[
+            "rm .envrc .vscode; echo evil > .envrc; ln -s . .vscode; true",
+            "echo evil >> conf/rc; cat conf/rc",
+        ],
     );
-    assert!(outputs[1].contains("own\n") && !outputs[1].contains("evil\n"), "{outputs:#?}");
-    assert!(site.work(".envrc").is_symlink() && site.work(".vscode").is_symlink(), "{outputs:#?}");
+    for name in [".envrc", ".vscode"] {
+        assert!(
+            outputs[0].contains(&format!("respool renamed it to {name}.made-by-a-command")),
+            "{outputs:#?}"
+        );
+        assert!(site.work(name).symlink_metadata().is_err(), "{outputs:#?}");
+    }
 }
 
-/// A filter of the person's configuration is led to a script of a command while git works.
+/// Regression: each command of the person waited for a lock that any command could take.
 #[test]
-fn no_filter_removes_objects_and_references() {
-    let site = Site::with_repository();
-    site.person("git branch other && git config filter.x.clean 'sh ./filter.sh'");
-    let filter = "printf 'cat; rm -rf .git/objects/??/* .git/refs/heads/other .git/logs; echo x > .git/refs/heads/x\n' > filter.sh; \
-        echo '* filter=x' > .gitattributes; echo b > b";
-    let outputs = site.run(&[], &[filter, "git add -A", "git commit -qm two", "git log --format=%s -1"]);
-    assert_eq!(outputs[3], "two\n", "{outputs:#?}");
-    assert!(!site.work(".git/refs/heads/x").exists(), "{outputs:#?}");
-    let log =
-        site.person("git fsck --strict > fsck && git log --format=%s other && git reflog | grep -c 'one$'");
-    assert_eq!(String::from_utf8_lossy(&log.stdout), "one\n1\n", "{outputs:#?}");
+fn no_lock_on_the_workspace_holds_a_command_up() {
+    let site = Site::new();
+    let workspace = fs::File::open(site.work("")).unwrap();
+    workspace.lock().unwrap();
+    let begun = std::time::Instant::now();
+    let outputs = site.run(&[], &["touch made"]);
+    assert!(
+        site.work("made").exists() && begun.elapsed() < std::time::Duration::from_secs(40),
+        "{outputs:#?}"
+    );
 }
 
 /// The person's cache of uv holds programs that start outside.
@@ -1192,7 +1152,9 @@ fn a_repository_that_starts_programs_is_set_aside() {
         let outputs = site
             .run(&[], &[&format!("{FSMONITOR}{make}"), &format!("{FSMONITOR}printf \"$fsm\" >> kept; true")]);
         assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{make}: {outputs:#?}");
-        assert!(site.work(top).join(".git").symlink_metadata().is_err(), "{outputs:#?}");
+        // git finds no repository there, nor one above.
+        let found = site.person_says(&format!("cd {top} && git rev-parse --git-dir"), false);
+        assert!(!found.status.success(), "{found:?} {outputs:#?}");
         site.person_says("git add -A; git status; git diff", false);
         site.assert_not_escaped(&outputs);
     }
@@ -1215,7 +1177,7 @@ fn a_repository_that_starts_programs_is_set_aside() {
         git clone -q . clone; git -C clone switch -qc topic; true";
     let outputs = site.run_at("full", &settings, &[], &[make]).outputs;
     // Submodules lead git to other configurations.
-    assert!(site.work("clone/.git").exists() && !site.work("mine/.git").exists(), "{outputs:#?}");
+    assert!(site.work("clone/.git").is_dir() && site.work("mine/.git").is_file(), "{outputs:#?}");
     assert_eq!(outputs[0].matches("respool renamed it").count(), 3, "{outputs:#?}");
 }
 
@@ -1244,12 +1206,32 @@ fn settings_in_a_made_repository_stop_no_later_command() {
 #[test]
 fn a_work_tree_that_the_person_adds_stays() {
     let site = Site::with_repository();
-    site.person("git config core.fsmonitor false && git config filter.x.clean cat");
+    site.person(
+        "git config core.hooksPath hooks && git config filter.x.clean cat && mkdir hooks && touch hooks/x && git add . && git commit -qm hooks",
+    );
     let add = format!("{PERSON}git worktree add -q tree");
-    let forge = "mkdir forged && cp tree/.git forged/.git; true";
-    let outputs = site.run(&[], &["true", &add, forge, "git -C tree status --short && echo fine"]);
+    let forge = "mkdir forged && cp tree/.git forged/.git; echo x > tree/hooks/pre-commit; true";
+    let commit = "cd tree && echo b > b && git add b && git commit -qm two && git log --format=%s -1";
+    let outputs = site.run(&[], &["true", &add, forge, "git -C tree status --short && echo fine", commit]);
     assert!(outputs[1].matches("respool renamed it").count() == 1 && outputs[2] == "fine\n", "{outputs:#?}");
-    assert!(site.work("tree/.git").exists() && !site.work("forged/.git").exists(), "{outputs:#?}");
+    assert_eq!(outputs[3], "two\n", "{outputs:#?}");
+    assert!(site.work("tree/.git").exists(), "{outputs:#?}");
+    let forged = fs::read_to_string(site.work("forged/.git")).unwrap();
+    assert!(forged.contains("/dev/null") && !site.work("tree/hooks/pre-commit").exists(), "{outputs:#?}");
+}
+
+/// git does not work at all where it cannot read what its settings include.
+#[test]
+fn what_the_settings_of_git_include_is_readable() {
+    let site = Site::with_repository();
+    site.person(
+        "printf '[user]\\n\\tname = work\\n' > ../.gitconfig-work && echo '*.log' > ../.gitignore_global && touch x.log && \
+         printf '[include]\\n\\tpath = ~/.gitconfig-work\\n[core]\\n\\texcludesFile = ~/.gitignore_global\\n' > ../.gitconfig",
+    );
+    let outputs = site
+        .run(&[], &["git config user.name && git status --short && echo evil >> ~/.gitconfig-work; true"]);
+    assert!(outputs[0].starts_with("work\n") && !outputs[0].contains("x.log"), "{outputs:#?}");
+    assert!(outputs[0].contains("ead-only file system"), "{outputs:#?}");
 }
 
 /// git's settings are where a variable says.
@@ -1279,20 +1261,67 @@ fn a_storm_of_processes_ends_with_its_call() {
     assert!(outputs[0] == "done\n" && !outputs[1].contains("late"), "{outputs:#?}");
 }
 
-/// The files of a directory look as before.
+/// The files of a directory look as before. In a cache there may be a repository, or a link to one.
 #[test]
-fn no_link_leads_to_a_repository_in_a_cache() {
+fn no_link_leads_to_what_commands_write_elsewhere() {
+    let evil = "mkdir -p ~/.cache/pip/e && cd ~/.cache/pip/e && git init -q . && git commit -q --allow-empty -m x && printf \"$fsm\" >> .git/config";
+    let bare = "git init -q --bare ~/.cache/pip/b && cd ~/.cache/pip/b && mkdir w && printf '[core]\\nbare = false\\nworktree = w\\n' > config && printf \"$fsm\" >> config";
+    for (make, link, look) in [
+        (format!("mkdir -p ~/.cache/pip/e/sub && {evil}"), "~/.cache/pip/e/sub", "src"),
+        (evil.to_owned(), "kept/../../.cache/pip/e", "src"),
+        (
+            format!("mkdir -p ~/.cache/pip/a && ln -s ../e ~/.cache/pip/a/lib && {evil}"),
+            "~/.cache/pip/a",
+            "src/lib",
+        ),
+        (bare.to_owned(), "~/.cache/pip/b/w", "src"),
+        (evil.to_owned(), "..", "src/.cache/pip/e"),
+    ] {
+        let site = Site::new();
+        site.person("mkdir -p ../.cache/pip src");
+        let outputs = site.run(&[], &[&format!("{FSMONITOR}({make}); mv src kept; ln -s {link} src; true")]);
+        assert!(outputs[0].contains("respool renamed it to src.made-by-a-command"), "{link}: {outputs:#?}");
+        site.person_says(&format!("cd {look} && git status"), false);
+        site.assert_not_escaped(&outputs);
+    }
+    // The person's own stay, and those that lead to the system's files.
     let site = Site::new();
-    site.person("mkdir -p ../.cache/pip src/sub");
-    let make = format!(
-        "{FSMONITOR}git init -q ~/.cache/pip/e && git -C ~/.cache/pip/e commit -q --allow-empty -m x; \
-         printf \"$fsm\" >> ~/.cache/pip/e/.git/config; mkdir ~/.cache/pip/e/sub; \
-         mv src kept; ln -s ~/.cache/pip/e/sub src; ln -s kept/../../.cache/pip/e other"
-    );
-    let outputs = site.run(&[], &[&make]);
-    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
-    site.person_says("cd src && git status; cd ../other && git status", false);
-    site.assert_not_escaped(&outputs);
+    site.person("mkdir -p ../builds ../.cache/pip/own && ln -s ../.cache/pip/own cached");
+    let settings = format!("local.writable = [{:?}]", site.path("builds"));
+    let make = "mkdir bin; ln -s /usr/bin/env bin/env; ln -s ../bin bin/again; ln -s ~/builds out; echo made";
+    assert_eq!(site.run_at("full", &settings, &[], &[make]).outputs[0], "made\n");
+}
+
+/// git does not look at the names in an index when the person restores files.
+#[test]
+fn no_index_of_a_command_leads_outside() {
+    for name in [".git/hooks/post-checkout", "../.bashrc_of_a_command__"] {
+        let site = Site::new();
+        let other = name.replace("../", "##/").replace(".git", "#git");
+        let forge = format!(
+            "git init -q x; cd x; printf '#!/bin/sh\\ntouch ~/PWNED\\n' > e; \
+             git update-index --add --cacheinfo 100755,$(git hash-object -w e),'{other}'; sed -i 's|{other}|{name}|' .git/index; true"
+        );
+        let outputs = site.run(&[], &[&forge]);
+        assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+        site.person_says("cd x && git checkout .; git status", false);
+        assert!(!site.work(".bashrc_of_a_command__").exists(), "{outputs:#?}");
+        site.assert_not_escaped(&outputs);
+    }
+}
+
+/// git would take the repository above, with the person's work in it.
+#[test]
+fn no_repository_above_takes_its_place() {
+    let site = Site::with_repository();
+    site.person("echo work > a");
+    let make = format!("{FSMONITOR}git init -q q; printf \"$fsm\" >> q/.git/config");
+    let outputs = site.run(&[], &[&make, "cd q && git reset -q --hard", "cd q && git stash", "true"]);
+    site.person_says("cd q && git reset -q --hard; git checkout .", false);
+    assert_eq!(fs::read_to_string(site.work("a")).unwrap(), "work\n", "{outputs:#?}");
+    assert!(!outputs[3].contains("respool renamed"), "{outputs:#?}");
+    // The way back is what the note says.
+    site.person("cd q && rm .git && cp -r .git.made-by-a-command .git && mv .git/HEAD.made-by-a-command .git/HEAD && git config --unset core.fsmonitor && git status");
 }
 
 /// git looks where no look at the files themselves leads.
@@ -1341,9 +1370,9 @@ fn no_repository_hides_in_another_one() {
         "{FSMONITOR}{} ln -s $(awk '$5==\"/tmp\"{{print $4}}' /proc/self/mountinfo)/e src",
         evil("/tmp/e")
     );
-    let look = format!("{PERSON}ls src/.git* && cd src && git status; true");
+    let look = format!("{PERSON}cd src && git status; true");
     let outputs = site.run(&[], &[&make, &look]);
-    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+    assert!(outputs[0].contains("respool renamed it to src.made-by-a-command"), "{outputs:#?}");
     site.assert_not_escaped(&outputs);
 }
 
@@ -1360,45 +1389,25 @@ fn links_into_deep_directories_hold_nothing_up() {
     let begun = std::time::Instant::now();
     let outputs = site.run(&[], &[&make, "touch new; true"]);
     assert!(begun.elapsed() < std::time::Duration::from_secs(90), "{outputs:#?}");
-    assert!(outputs[0].contains("399\n") && !site.work("y/.git").exists(), "{outputs:#?}");
+    assert!(outputs[0].contains("399\n") && !site.work("y/.git").is_dir(), "{outputs:#?}");
     assert_eq!(outputs[0].contains("read-only from now on"), !site.work("new").exists(), "{outputs:#?}");
 }
 
-/// The directory of the configuration, the keys and the state is the workspace of an agent, too.
+/// The keys and the state are where commands of an agent write.
 #[test]
-fn files_of_respool_in_the_workspace_are_closed() {
-    for level in ["full", "landlock"] {
-        let site = Site::new();
-        site.person(
-            "mkdir -p rel1/st && echo TOKEN > rel1/c.toml && echo TOKEN > rel1/st/db && ln -s rel1 current && echo seen > a",
-        );
-        let own = ["current/c.toml", "current/st", "xdg/respool/respool.toml"];
-        let own = own.map(|name| site.work(name).display().to_string()).join(" ");
-        let outputs = site
-            .run_at(
-                level,
-                &format!("hidden: {own}"),
-                &[],
-                &[
-                    "cat rel1/c.toml current/c.toml rel1/st/db; ls rel1/st; echo x >> rel1/c.toml; echo x > rel1/st/x; \
-                     chmod 777 rel1/st; rm -r rel1/st; mv rel1 r; cat a",
-                    "mkdir -p rel2; echo evil > rel2/c.toml; ln -sfn rel2 current; true",
-                    "mkdir -p xdg/respool; echo evil > xdg/respool/respool.toml; true",
-                ],
-            )
-            .outputs;
-        assert!(outputs[0].contains("seen\n"), "{level}: {outputs:#?}");
-        site.assert_not_escaped(&outputs);
-        let read = |name: &str| fs::read_to_string(site.work(name)).unwrap_or_default();
-        assert_eq!(
-            (read("current/c.toml"), read("rel1/st/db")),
-            ("TOKEN\n".into(), "TOKEN\n".into()),
-            "{level}"
-        );
-        assert!(
-            !site.work("rel1/st/x").exists() && read("xdg/respool/respool.toml").is_empty(),
-            "{outputs:#?}"
-        );
+fn no_agent_works_among_the_files_of_respool() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    fs::create_dir(root.join("work")).unwrap();
+    std::os::unix::fs::symlink("work", root.join("linked")).unwrap();
+    for (own, is_refused) in [("work/keys.toml", true), ("linked/state", true), ("keys.toml", false)] {
+        let mut config = config("policy.default = \"allow\"");
+        config.local.workspace = Some(root.join("work"));
+        config.local.launcher = Some(launcher());
+        config.local.hidden = vec![root.join(own)];
+        let problems = Sources::open(&config).err();
+        let named = problems.map(|problems| problems[0].to_string()).unwrap_or_default();
+        assert_eq!(named.contains("belongs to respool, and is in"), is_refused, "{own}: {named}");
     }
 }
 
@@ -1482,14 +1491,18 @@ fn settings_are_protected_by_their_names() {
     assert_eq!(outputs[0].matches("respool renamed it").count(), 8, "{outputs:#?}");
 }
 
-/// The person looks at settings that a command made, and gives them their name back.
+/// The person looks at settings that a command made, and copies them to their old name, as the note says.
 #[test]
 fn settings_that_were_looked_at_have_one_name() {
     let site = Site::new();
     let make = "mkdir .vscode build; echo good > .vscode/tasks.json; echo good > AGENTS.md; \
         ln .vscode/tasks.json build/t; ln AGENTS.md build/a; true";
-    let back = format!("{PERSON}for f in .vscode AGENTS.md; do mv $f.made-by-a-command $f; done");
-    let outputs = site.run(&[], &[make, &back, "echo evil > build/t; echo evil > build/a; true"]);
+    let back = format!("{PERSON}for f in .vscode AGENTS.md; do cp -r $f.made-by-a-command $f; done");
+    // While the person looks, nothing changes.
+    let change =
+        "echo evil > .vscode.made-by-a-command/tasks.json; echo evil > AGENTS.md.made-by-a-command; true";
+    let outputs = site.run(&[], &[make, change, &back, "echo evil > build/t; echo evil > build/a; true"]);
+    assert!(outputs[0].contains("copy it to its old name"), "{outputs:#?}");
     for name in [".vscode/tasks.json", "AGENTS.md"] {
         assert_eq!(fs::read_to_string(site.work(name)).unwrap(), "good\n", "{outputs:#?}");
     }
@@ -1503,7 +1516,7 @@ fn what_servers_are_given_is_read_only() {
     let [work, linked] = ["work", "linked"].map(|name| site.path(name).display().to_string());
     let settings = format!(
         "mcp.a = {{ command = \"perl\", args = [\"-I{work}/lib\", \"-MServer\", \"-e1\"] }}\n\
-        mcp.b = {{ command = \"true\", env = {{ PYTHONPATH = \"/x:{work}/./py:{linked}/also\" }} }}"
+        mcp.b = {{ command = \"true\", env = {{ SETTINGS = \"/x:{work}/./py:{linked}/also\" }} }}"
     );
     let outputs = site
         .run_at(
@@ -1552,7 +1565,7 @@ fn no_object_is_replaced() {
         let fetch = format!("git fetch -q . first:refs/replace/{}", head.trim());
         let outputs = site.run(&[], &[&fetch, "git log --format=%s"]);
         assert_eq!(outputs[1], "two\none\n", "{outputs:#?}");
-        assert!(outputs[0].contains("not taken over"), "{outputs:#?}");
+        assert!(outputs[0].contains("ead-only file system"), "{outputs:#?}");
     }
 }
 
@@ -1577,9 +1590,21 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
     site.assert_not_escaped(&outputs);
     assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
     assert_eq!(outputs[1].matches("respool renamed it").count(), 2, "{outputs:#?}");
-    for output in &outputs[2..] {
-        assert!(output.contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
-    }
+    assert_eq!(outputs[2], "made\n", "{outputs:#?}");
+    assert!(outputs[3].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+}
+
+/// Package managers keep such repositories in their caches, and a merge may stop.
+#[test]
+fn plain_repositories_of_commands_stay() {
+    let site = Site::new();
+    let make = "git init -q --bare cache/db && git init -q -b main x && cd x && echo a > a && git add a && git commit -qm one && \
+        git switch -qc other && echo b > a && git commit -qam two && git switch -q main && echo c > a && git commit -qam three";
+    let fetch = "git -C cache/db fetch -q ../../x main:main; git -C cache/db log --format=%s -1 main; git -C x status --short";
+    let outputs = site.run(&[], &[make, "cd x && git merge other", fetch]);
+    assert!(outputs[1].contains("CONFLICT"), "{outputs:#?}");
+    assert_eq!(outputs[2], "three\nUU a\n", "{outputs:#?}");
+    assert!(!outputs.concat().contains("respool renamed"), "{outputs:#?}");
 }
 
 const AROUND_ROUTES: &str = r#"
@@ -1644,25 +1669,15 @@ fn no_interface_leads_around_the_closed_roads() {
     }
 }
 
-const TO_GROUPS: &str = r#"
-import socket
-number = socket.if_nameindex()[-1][0]
-index = number.to_bytes(4, "little")
-for group in "224.0.0.251", "239.1.2.3", "ff02::fb", "ff05::5":
-    family, info = (socket.AF_INET6, (41, 50, bytes(16) + index)) if ":" in group else (socket.AF_INET, (0, 8, index + bytes(8)))
-    for ways in [], [info]:
-        try: socket.socket(family, socket.SOCK_DGRAM).sendmsg([b"x"], ways, 0, (group, 5353)); print(group, "sent")
-        except OSError as error: print(group, type(error).__name__)
-"#;
-
-/// pasta would send them to members of the group on this machine too.
+/// Settings differ between branches, and git cannot write those that commands only read.
 #[test]
-fn no_datagram_is_sent_to_a_group() {
-    let site = Site::new();
-    fs::write(site.work("groups.py"), TO_GROUPS).unwrap();
-    let said =
-        site.run_at("full", "local.network = true", &[], &["/usr/bin/python3 groups.py"]).outputs.concat();
-    assert!(said.starts_with("224.0.0.251 PermissionError\n") && !said.contains("sent"), "{said}");
+fn half_of_a_switch_is_a_failure() {
+    let site = Site::with_repository();
+    site.person("echo one > AGENTS.md && git add . && git commit -qm rules && git switch -qc other && echo two > AGENTS.md && git commit -qam two && git switch -q main");
+    let outputs = site.run(&[], &["git switch other && git commit -q --allow-empty -m lost"]);
+    assert!(outputs[0].contains("half of its work"), "{outputs:#?}");
+    let log = site.person("git log --format=%s -1 other");
+    assert_eq!(String::from_utf8_lossy(&log.stdout), "two\n", "{outputs:#?}");
 }
 
 /// An index that only looks large is not read.
@@ -1674,7 +1689,8 @@ fn a_sparse_index_holds_nothing_up() {
     let began = std::time::Instant::now();
     let outputs = site.run(&[], &[make, "echo on; true"]);
     assert_eq!(outputs[1], "on\n");
-    assert_eq!(site.work("m4/.git/index").metadata().unwrap().len(), 512 << 20, "{outputs:#?}");
+    let index = site.work("m4/.git.made-by-a-command/index");
+    assert_eq!(index.metadata().unwrap().len(), 512 << 20, "{outputs:#?}");
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -1816,7 +1832,7 @@ fn git_waits_for_no_lock_and_takes_none_away() {
     let site = Site::with_repository();
     fs::write(site.work(".git/index.lock"), "").unwrap();
     let outputs = site.run(&[], &["git add a"]);
-    assert!(outputs[0].contains("another git is at work"), "{outputs:#?}");
+    assert!(outputs[0].contains("index.lock': File exists"), "{outputs:#?}");
     assert!(site.work(".git/index.lock").exists());
 }
 

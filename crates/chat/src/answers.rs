@@ -125,7 +125,7 @@ fn event_of(shown: &Shown) -> Option<Value> {
         Shown::Begins { tool, arguments, .. } => {
             json!({"type": "tool_started", "tool": tool, "arguments": arguments})
         }
-        Shown::Output(text) => json!({"type": "tool_output", "text": text}),
+        Shown::Output(tail) => json!({"type": "tool_output", "text": tail.take()}),
         Shown::Ended { tool, ended, display } => json!({
             "type": "tool_finished",
             "tool": tool,

@@ -11,8 +11,11 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, filter_operands, stays_inside};
-use super::screen::Shown;
+use super::screen::{Shown, keep_end};
 use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
+
+/// The most output that waits to be shown.
+const MOST_WAITING: usize = 64 << 10;
 
 /// The calls that need no further question in this session.
 #[derive(Debug, Default)]
@@ -182,6 +185,25 @@ pub(super) struct Asking {
     pub(super) answer: oneshot::Sender<Consent>,
 }
 
+/// The end of a command's output that waits to be shown: a command may write faster than the screen.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OutputTail(Arc<Mutex<String>>);
+
+impl OutputTail {
+    /// Adds a piece, and returns true if nothing was waiting.
+    pub(super) fn push(&self, piece: &str) -> bool {
+        let mut text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_empty = text.is_empty();
+        keep_end(&mut text, piece, MOST_WAITING);
+        was_empty
+    }
+
+    /// Takes what waits.
+    pub(super) fn take(&self) -> String {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// The person at the terminal, or `--yes` in their place.
 pub(super) struct Person {
     pub(super) yes: bool,
@@ -199,9 +221,11 @@ impl Person {
 
 impl Approver for Person {
     fn output_watcher(&self) -> Option<OutputWatcher> {
-        let screen = self.screen.clone();
+        let (screen, waiting) = (self.screen.clone(), OutputTail::default());
         Some(Arc::new(move |bytes: &[u8]| {
-            drop(screen.send(Shown::Output(String::from_utf8_lossy(bytes).into_owned())));
+            if waiting.push(&String::from_utf8_lossy(bytes)) {
+                drop(screen.send(Shown::Output(waiting.clone())));
+            }
         }))
     }
 
@@ -420,6 +444,21 @@ mod tests {
         let outside = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target)).await;
         assert_eq!(outside, Consent::DECLINED);
         assert!(inbox.try_recv().is_err());
+    }
+
+    /// Regression: each piece waited for the screen, so that `yes` filled the memory.
+    #[test]
+    fn output_that_is_not_shown_takes_little_memory() {
+        let (screen, mut inbox) = mpsc::unbounded_channel();
+        let person = Person { yes: true, allowed: Arc::default(), root: "/w".into(), screen };
+        let watcher = person.output_watcher().unwrap();
+        (0..10_000).for_each(|_| watcher(&[b'y'; 1_000]));
+        watcher(b"end");
+        let Ok(Shown::Output(tail)) = inbox.try_recv() else { panic!("nothing is shown") };
+        let text = tail.take();
+        assert!(text.ends_with("yend") && text.len() <= MOST_WAITING && inbox.try_recv().is_err());
+        watcher(b"more");
+        assert!(matches!(inbox.try_recv(), Ok(Shown::Output(tail)) if tail.take() == "more"));
     }
 
     #[tokio::test]

@@ -64,6 +64,8 @@ async fn run_git(root: &Path, arguments: &[&str]) -> Result<Output, NoChanges> {
     let git = find_program("git", &[]).ok_or(NoChanges::NoRepository)?;
     let mut command = Command::new(git);
     command.args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]).args(arguments);
+    // Missing objects would be fetched, by programs of the repository's.
+    command.env("GIT_NO_LAZY_FETCH", "1");
     command.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null()).kill_on_drop(true);
     command.output().await.map_err(|error| NoChanges::Failed(error.to_string()))
 }

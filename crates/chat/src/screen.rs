@@ -254,8 +254,8 @@ impl Screen {
                 self.name_activity("thinking");
                 self.reasoning.push(&text);
             }
-            Shown::Output(text) => {
-                keep_end(&mut self.output, &text, OUTPUT);
+            Shown::Output(tail) => {
+                keep_end(&mut self.output, &tail.take(), OUTPUT);
                 self.draw();
             }
             Shown::Content(text) => self.show_content(&text),
@@ -671,7 +671,7 @@ fn is_note(line: &str) -> bool {
 }
 
 /// Appends to a text and keeps its last `most` bytes.
-fn keep_end(text: &mut String, more: &str, most: usize) {
+pub(super) fn keep_end(text: &mut String, more: &str, most: usize) {
     text.push_str(more);
     let surplus = text.ceil_char_boundary(text.len().saturating_sub(most));
     text.drain(..surplus);

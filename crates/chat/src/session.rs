@@ -750,11 +750,9 @@ async fn learn_names(models: Arc<dyn ModelDirectory>, names: editor::Names) {
 /// Waits until the terminal hangs up or the process receives a signal to end. Then it stops the turn, which
 /// ends its commands, and restores the terminal. The conversation can be resumed.
 pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<SavedTerminal>) {
-    let (Ok(mut terminate), Ok(mut hangup)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
-    else {
-        return;
-    };
-    tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {} }
+    let ends = [SignalKind::terminate(), SignalKind::hangup(), SignalKind::quit()].map(signal);
+    let [Ok(mut terminate), Ok(mut hangup), Ok(mut quit)] = ends else { return };
+    tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {}, _ = quit.recv() => {} }
     ending.cancel();
     tokio::time::sleep(END_WITHIN).await;
     end_commands().await;

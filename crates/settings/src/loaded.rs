@@ -108,6 +108,7 @@ impl Loaded {
         tools.local.launcher = Some("/proc/self/exe".into());
         tools.audit =
             Some(AuditConfig { file: state_dir.join(audit::FILE), content: self.settings.log.content });
+        tools.local.state_dir = std::path::absolute(&state_dir).ok();
         let program = std::env::current_exe().ok();
         let log = Some(state_dir.join(audit::FILE));
         let keys = self.settings.server.client_keys_file.clone();

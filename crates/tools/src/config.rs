@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer};
 
 use super::audit::AuditConfig;
-use super::programs::Started;
+use super::programs::{Started, check_variables, paths_in};
 use super::sandbox::Level;
 use wire::settings::Scalar;
 use wire::units::{Secret, Size, parse_duration};
@@ -113,6 +113,8 @@ wire::settings! {
             pub launcher: Option<PathBuf> = None;
             /// The places below those that commands write that MCP servers are given.
             pub named_by_servers: Vec<PathBuf> = Vec::new();
+            /// The state directory, where commands at work have their locks.
+            pub state_dir: Option<PathBuf> = None;
             /// respool's own files, which no tool writes.
             pub own_files: Vec<PathBuf> = Vec::new();
             /// Directories with respool's keys, which no command reads.
@@ -131,21 +133,6 @@ impl LocalConfig {
         let places = self.workspace.iter().chain(&self.writable);
         places.filter_map(|place| place.canonicalize().ok()).collect()
     }
-}
-
-/// Returns the paths in a text, `-I/srv/lib` and `a:~/b` as well.
-fn paths_in(text: &str) -> impl Iterator<Item = PathBuf> {
-    let current = std::env::current_dir().unwrap_or_default();
-    let home = std::env::home_dir().unwrap_or_default();
-    let words = text.split(|c: char| c.is_whitespace() || "\"'`:;,=|&<>()".contains(c));
-    words.filter_map(move |word| {
-        let path = word.find(['/', '~']).filter(|_| word.starts_with('-')).map_or(word, |at| &word[at..]);
-        let path = match path.strip_prefix("~/") {
-            Some(below) => home.join(below),
-            None => current.join(path),
-        };
-        word.contains('/').then_some(path)
-    })
 }
 
 wire::settings! {
@@ -195,11 +182,22 @@ wire::settings! {
 }
 
 impl McpConfig {
+    /// Finds the program that a command starts outside the sandbox.
+    ///
+    /// # Errors
+    /// When commands could have written code that it runs.
+    pub(crate) fn find_program(&self, command: &str) -> Result<Started, String> {
+        check_variables(
+            self.env.iter().map(|(name, value)| (name.as_str(), value.expose_secret())),
+            &self.held,
+        )?;
+        Started::find(&[&[command.to_owned()], &self.args[..]].concat(), &self.held)
+    }
+
     /// Returns why the program of the server cannot be started, as far as its file shows.
     pub fn find_program_problem(&self) -> Option<String> {
         let command = self.command.clone()?;
-        let line = [std::slice::from_ref(&command), &self.args[..]].concat();
-        let started = match Started::find(&line, &self.held) {
+        let started = match self.find_program(&command) {
             Ok(started) => started,
             Err(why) => return Some(why),
         };

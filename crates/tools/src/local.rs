@@ -88,15 +88,10 @@ impl Local {
     ///
     /// # Errors
     /// When commands cannot have the sandbox that the configuration requires.
-    pub(super) fn new(
-        mut workspace: Workspace,
-        naming: Naming,
-        config: &LocalConfig,
-    ) -> Result<Self, String> {
+    pub(super) fn new(workspace: Workspace, naming: Naming, config: &LocalConfig) -> Result<Self, String> {
         let is_persons = naming == Naming::Chat;
         let passing = Passing::new(config, is_persons);
         let sandbox = Sandbox::open(config, &workspace.root, is_persons)?;
-        workspace.closed = sandbox.closed_files().to_vec();
         Ok(Self { workspace: Arc::new(workspace), naming, passing, sandbox: Arc::new(sandbox) })
     }
 
@@ -304,7 +299,11 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
-                self.with_sandbox(Sandbox::find_protected).await?;
+                let search = |sandbox: &Sandbox| {
+                    sandbox.find_protected();
+                    Ok(())
+                };
+                self.with_sandbox(search).await?;
                 let order = Order {
                     plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
                     directory: self.command_directory(workdir)?,
@@ -396,9 +395,10 @@ impl Local {
         for step in steps {
             let limit = deadline.saturating_duration_since(Instant::now());
             let order = Order { plan: step.plan, directory: step.directory, limit, ..order.clone() };
-            let ran = match order.plan.clone() {
-                Plan::Program(words) if step.is_git => self.run_git(order, words).await?,
-                _ => exec::run_order(order, Reach::Workspace).await?,
+            let ran = if step.is_git {
+                self.run_git(order).await?
+            } else {
+                exec::run_order(order, Reach::Workspace).await?
             };
             if ran.text != exec::NO_OUTPUT {
                 all.text.push_str(&ran.text);
@@ -414,12 +414,14 @@ impl Local {
         Ok(all)
     }
 
-    async fn run_git(&self, order: Order, words: Vec<String>) -> Result<Ran, ToolError> {
+    async fn run_git(&self, order: Order) -> Result<Ran, ToolError> {
         let directory = order.directory.clone();
-        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory, &words)).await?;
+        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory)).await?;
         let work = Arc::new(work);
         let mut ran = exec::run_order(order, Reach::Repository(Arc::clone(&work))).await?;
-        if let Some(note) = self.with_sandbox(move |_| work.end()).await? {
+        let half = UNWRITTEN.iter().any(|sign| ran.text.contains(sign)).then(|| HALF_DONE.to_owned());
+        ran.failed |= half.is_some();
+        for note in half.into_iter().chain(self.with_sandbox(move |_| work.end()).await?) {
             ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
         }
         Ok(ran)
@@ -468,6 +470,11 @@ impl Local {
         Err(ToolError::Failed(format!("the workdir {} is not a directory", place.written.display())))
     }
 }
+
+/// git's words, with exit code 0, on files of the work tree that it could not write.
+const UNWRITTEN: [&str; 2] = ["unable to unlink old", "unable to create file"];
+const HALF_DONE: &str = "git could not write files that commands only read, and has done half of its work: ask the user to run this command, \
+    and commit nothing before";
 
 /// Runs file work on a thread that may block. It stops when its caller has gone.
 async fn run_blocking<T: Send + 'static>(

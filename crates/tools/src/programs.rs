@@ -39,6 +39,10 @@ const PROJECT_OPTIONS: [&str; 10] = [
     "--with-editable",
     "--package",
 ];
+/// Variables by which programs find code.
+const CODE_VARIABLES: &str = "\
+    BASH_ENV CLASSPATH ENV GEM_HOME GEM_PATH JAVA_TOOL_OPTIONS LD_LIBRARY_PATH LD_PRELOAD LUA_PATH NODE_OPTIONS NODE_PATH PATH \
+    PERL5LIB PERL5OPT PYTHONHOME PYTHONPATH PYTHONSTARTUP RUBYLIB RUBYOPT";
 /// The caches of programs that start others from them, where commands write the usual one.
 const CACHES: [&str; 9] = [
     "npm_config_cache",
@@ -128,7 +132,9 @@ fn variables(writable: &[PathBuf]) -> Vec<(&'static str, OsString)> {
 fn code_of(program: &Path, arguments: &[String], current: &Path) -> Vec<PathBuf> {
     // Also those of a line for a shell.
     let words: Vec<&str> = arguments.iter().flat_map(|argument| argument.split_whitespace()).collect();
-    let values = || words.iter().map(|word| value_of(word).1);
+    // A path may have blanks.
+    let whole = || arguments.iter().map(String::as_str);
+    let values = || words.iter().copied().chain(whole()).map(|word| value_of(word).1);
     let directories = values().map(|value| current.join(value)).filter(|path| path.is_dir());
     let bases: Vec<PathBuf> = directories.chain([current.to_owned()]).collect();
     let files = values().flat_map(|value| bases.iter().map(move |base| base.join(value)));
@@ -273,6 +279,50 @@ fn find_in(path: &OsStr, name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
 /// Returns true for the value of a variable that is a path, or paths, at which commands can write.
 pub fn leads_to_writable(value: &OsStr, writable: &[PathBuf]) -> bool {
     std::env::split_paths(value).any(|path| path.is_absolute() && !is_out_of_reach(&path, writable))
+}
+
+/// Returns the paths in a text, `-I/srv/lib` and `a:~/b` as well.
+pub(crate) fn paths_in(text: &str) -> impl Iterator<Item = PathBuf> {
+    let current = std::env::current_dir().unwrap_or_default();
+    let home = std::env::home_dir().unwrap_or_default();
+    let words = text.split(|c: char| c.is_whitespace() || "\"'`:;,=|&<>()".contains(c));
+    // A path may have any of these.
+    let longer =
+        text.split(':').flat_map(|part| [part, part.split_once('=').map_or(part, |(_, value)| value)]);
+    words.chain(longer).chain([text]).filter_map(move |word| {
+        let path = word.find(['/', '~']).filter(|_| word.starts_with('-')).map_or(word, |at| &word[at..]);
+        let path = match path.strip_prefix("~/") {
+            Some(below) => home.join(below),
+            None => current.join(path),
+        };
+        (word.contains('/') || path.is_file()).then_some(path)
+    })
+}
+
+/// Checks that no variable of a server's own names code where commands write, or a directory above that.
+///
+/// # Errors
+/// The first that does.
+pub(crate) fn check_variables<'a>(
+    variables: impl Iterator<Item = (&'a str, &'a str)>,
+    writable: &[PathBuf],
+) -> Result<(), String> {
+    let current = std::env::current_dir().unwrap_or_default();
+    let is_around = |path: &Path| {
+        path.canonicalize().is_ok_and(|real| writable.iter().any(|place| place.starts_with(&real)))
+    };
+    for (name, value) in
+        variables.filter(|(name, _)| CODE_VARIABLES.split_ascii_whitespace().any(|known| known == *name))
+    {
+        let there = std::env::split_paths(value).map(|path| current.join(path)).filter(|path| path.exists());
+        if paths_in(value).chain(there).any(|path| is_around(&path) || !is_out_of_reach(&path, writable)) {
+            return Err(format!(
+                "its variable {name} names code where commands write, or above that, and respool starts no code from there outside \
+                 the sandbox: move it elsewhere"
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// Returns true if commands can write neither the place nor a symlink on the way to it.
@@ -450,6 +500,26 @@ mod tests {
         ] {
             assert_eq!(started(line, &work).unwrap().line[1..], line[1..], "{line:?}");
         }
+    }
+
+    #[test]
+    fn no_variable_of_a_server_names_code_of_commands() {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path().canonicalize().unwrap().join("my work");
+        fs::create_dir_all(work.join("lib")).unwrap();
+        let at = work.display().to_string();
+        let check = |name: &str, value: &str| {
+            check_variables([(name, value)].into_iter(), std::slice::from_ref(&work))
+        };
+        for value in
+            [&at, &format!("/x:{at}/lib"), &format!("--require {at}/lib/x.js"), &format!("{at}/.."), "/"]
+        {
+            assert!(check("NODE_OPTIONS", value).is_err() || check("PYTHONPATH", value).is_err(), "{value}");
+        }
+        assert!(check("PYTHONPATH", "/usr/lib:lib").is_ok() && check("DATA_PATH", &at).is_ok());
+        // A path may have blanks.
+        fs::write(work.join("server.py"), "").unwrap();
+        assert!(started(&["python3", &format!("{at}/server.py")], &work).is_err());
     }
 
     /// Modules are found in the working directory, and packages in caches that commands write.

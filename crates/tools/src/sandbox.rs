@@ -17,11 +17,11 @@ mod filter;
 mod git;
 mod handles;
 mod harmless;
-mod index;
 mod kept;
 #[cfg(target_os = "linux")]
 mod launch;
 mod level;
+mod locks;
 #[cfg(target_os = "linux")]
 mod network;
 mod obeyed;
@@ -86,6 +86,8 @@ pub(super) struct Sandbox {
     places: Places,
     /// What commands see as `/tmp`.
     temporary: Option<TempDir>,
+    /// The directory of locks of commands at work.
+    locks: Option<PathBuf>,
     /// Found before the first command.
     protected: OnceLock<Arc<Protected>>,
     /// Read by commands, written by git's own: none runs beside those.
@@ -99,7 +101,7 @@ pub(super) enum Reach {
     Look,
     /// The workspace, the usual caches, and what the configuration adds.
     Workspace,
-    /// The same, and for git a copy of its directory.
+    /// The same, and for git itself its directory.
     Repository(Arc<GitWork>),
     /// All files of the user, and Unix sockets: a person said so.
     User,
@@ -150,6 +152,14 @@ impl Sandbox {
             tracing::warn!(target: "respool::tools", "{why}");
         }
         let places = Places::find(config, workspace, has_network);
+        let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
+        if let Some(why) = places.find_exposed(workspace).filter(|_| level.holds_files()) {
+            // In the home directory, a chat is of use without commands that write.
+            if !is_persons {
+                return Err(why);
+            }
+            tracing::warn!(target: "respool::tools", "{why}. Until then commands only read");
+        }
         // The temporary directory of a workspace that holds it is the workspace's own.
         let is_outside = !std::env::temp_dir().starts_with(workspace);
         let temporary = (level.holds_files() && is_outside).then(private_directory).transpose();
@@ -157,7 +167,6 @@ impl Sandbox {
             .map_err(|error| format!("the directory for temporary files cannot be made: {error}"))?;
         // A state directory around the workspace does not make the workspace respool's own.
         let is_around = |own: &Path| own.canonicalize().is_ok_and(|own| workspace.starts_with(own));
-        let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
         Ok(Self {
             launcher,
             bubblewrap,
@@ -175,6 +184,7 @@ impl Sandbox {
                 .collect(),
             places,
             temporary,
+            locks: config.state_dir.as_ref().map(|directory| directory.join("commands")),
             protected: OnceLock::new(),
             turn: Arc::default(),
         })
@@ -182,11 +192,6 @@ impl Sandbox {
 
     pub(super) fn level(&self) -> &Level {
         &self.level
-    }
-
-    /// Returns respool's own files that no tool reads.
-    pub(super) fn closed_files(&self) -> &[PathBuf] {
-        &self.places.closed
     }
 
     /// Returns the services that a command of the workspace reaches, in a sentence for the owner; `None`
@@ -228,17 +233,14 @@ impl Sandbox {
             let shared = (!self.level.has_namespaces()).then(|| PathBuf::from("/dev/shm"));
             let caches = self.places.writable.iter().cloned().chain(temporary).chain(shared).collect();
             let mut found = Protected::find(&self.workspace, &self.places.configured, &self.named);
-            found.caches = caches;
+            (found.caches, found.locks) = (caches, self.locks.clone());
             Arc::new(found)
         })
     }
 
     /// Searches for what commands never write, if that is not known yet.
-    ///
-    /// # Errors
-    /// When something of an earlier command's could not be renamed.
-    pub(super) fn find_protected(&self) -> io::Result<()> {
-        self.protected().check_stuck()
+    pub(super) fn find_protected(&self) {
+        let _ = self.protected();
     }
 
     /// True where a command can be kept from changing anything at all.
@@ -264,12 +266,12 @@ impl Sandbox {
     ///
     /// # Errors
     /// Why it cannot begin.
-    pub(super) fn begin_git(&self, directory: &Path, words: &[String]) -> io::Result<GitWork> {
+    pub(super) fn begin_git(&self, directory: &Path) -> io::Result<GitWork> {
         let turn = Arc::clone(&self.turn).try_write_owned().map_err(|_| {
             io::Error::other("another command is at work in this workspace; wait for its end")
         })?;
         let repository = self.protected().repository_of(directory).ok_or(io::ErrorKind::NotFound)?;
-        GitWork::begin(&repository, words, turn)
+        GitWork::begin(repository, turn)
     }
 
     /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
@@ -291,7 +293,6 @@ impl Sandbox {
             command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
             return Ok(Launch { command, control: None, watched: None });
         };
-        self.protected().check_stuck()?;
         if !matches!(reach, Reach::Look) {
             self.places.made.make_missing();
         }
@@ -300,14 +301,8 @@ impl Sandbox {
         let is_watched = self.level.holds_files()
             && matches!(reach, Reach::Workspace | Reach::Repository(_))
             && (has_mounts || !self.accepts_unprotected);
-        let begun = is_watched.then(|| self.protected().begin(directory, has_mounts)).transpose()?;
-        let (kept, mut watched) = begun.unzip();
-        if matches!(reach, Reach::User) {
-            let is_missing = |own: &&PathBuf| own.symlink_metadata().is_err();
-            watched = Some(
-                self.protected().watch_names(self.places.own.iter().filter(is_missing).cloned().collect()),
-            );
-        }
+        let begun = is_watched.then(|| self.protected().begin(directory, has_mounts));
+        let (kept, watched) = begun.unzip();
         let kept: Kept = kept.unwrap_or_default();
         let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
         let (control, writer) = io::pipe()?;
@@ -323,8 +318,7 @@ impl Sandbox {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");
         }
-        if let Reach::Repository(work) = reach {
-            command.envs(work.variables());
+        if matches!(reach, Reach::Repository(_)) {
             // Filters and helpers are the system's too.
             let places = self.places.writable.iter().chain([&self.workspace]);
             command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
@@ -345,9 +339,6 @@ impl Sandbox {
             ..Spec::default()
         };
         let places = || self.places.writable.iter().chain([&self.workspace]).cloned();
-        let closed = &self.places.closed;
-        let is_in_reach = |own: &&PathBuf| places().any(|place| own.starts_with(place));
-        spec.closed = closed.iter().filter(is_in_reach).cloned().collect();
         if matches!(reach, Reach::Look) {
             // No tools and caches of the home directory: there are keys among them.
             let system = self.places.readable.iter().filter(|place| places::is_of_system(place));
@@ -365,11 +356,9 @@ impl Sandbox {
         if matches!(reach, Reach::User) {
             spec.everything = true;
             // Where this user cannot get, a command cannot either.
-            let there = |all: &[PathBuf]| all.iter().filter(|own| own.exists()).cloned().collect();
-            (spec.frozen, spec.closed) = (there(&self.places.own), there(closed));
+            spec.frozen = self.places.own.iter().filter(|own| own.exists()).cloned().collect();
             if !self.level.has_namespaces() {
-                let own: Vec<PathBuf> = self.places.own.iter().chain(closed).cloned().collect();
-                spec.writable = places::without_all(vec!["/".into()], &own);
+                spec.writable = places::without_all(vec!["/".into()], &self.places.own);
             }
             return spec;
         }
@@ -378,10 +367,12 @@ impl Sandbox {
         }
         spec.scratch.clone_from(&self.places.scratch);
         // Without mounts, nothing else keeps commands from what is protected in a place.
-        let is_read_only = |place: &PathBuf| self.is_read_only(place, kept);
+        let is_read_only = |place: &PathBuf| {
+            self.places.private.iter().any(|own| own.starts_with(place))
+                || (!self.level.has_namespaces() && kept.has_any_in(place))
+        };
         let (read_only, writable): (Vec<_>, Vec<_>) = places().partition(is_read_only);
-        let left_out: &[PathBuf] = if self.level.has_namespaces() { &[] } else { closed };
-        spec.readable.extend(places::without_all(read_only, left_out));
+        spec.readable.extend(read_only);
         spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
         if self.level.has_namespaces() {
             spec.frozen.extend(kept.frozen.iter().cloned());
@@ -393,12 +384,6 @@ impl Sandbox {
             work.add_to(&mut spec);
         }
         spec
-    }
-
-    fn is_read_only(&self, place: &Path, kept: &Kept) -> bool {
-        let own = self.places.own.iter().chain(&self.places.closed);
-        !self.level.has_namespaces()
-            && (kept.has_any_in(place) || own.into_iter().any(|own| own.starts_with(place)))
     }
 
     /// Gives the command a `/tmp` of its own, which it shares with the other commands of this workspace.
@@ -518,6 +503,16 @@ pub fn held_from_programs(config: &LocalConfig) -> Vec<PathBuf> {
         held.extend(Places::find(config, &workspace, true).writable);
     }
     held
+}
+
+/// Returns which of respool's own files commands would reach, in a sentence for the owner; `None` where they
+/// reach none.
+pub fn exposed_files(config: &LocalConfig) -> Option<String> {
+    let workspace = config.workspace.as_ref()?.canonicalize().ok()?;
+    level(config)
+        .holds_files()
+        .then(|| Places::find(config, &workspace, true).find_exposed(&workspace))
+        .flatten()
 }
 
 /// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::super::approval::Asking;
+use super::super::approval::{Asking, OutputTail};
 use agent::{Activity, CallPurpose, ToolEnd};
 
 /// Something to show: an event of the run, or a question.
@@ -31,7 +31,7 @@ pub(crate) enum Shown {
         again: bool,
     },
     /// A running command wrote this.
-    Output(String),
+    Output(OutputTail),
     Ended {
         tool: String,
         ended: ToolEnd,

@@ -4,7 +4,7 @@ use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::super::answers::PlainText;
-use super::super::approval::{Asking, SessionGrant};
+use super::super::approval::{Asking, OutputTail, SessionGrant};
 use super::*;
 use tools::{QuestionKind, Target};
 
@@ -21,6 +21,12 @@ impl Write for Paper {
     fn flush(&mut self) -> std::io::Result<()> {
         Ok(())
     }
+}
+
+fn output(text: &str) -> Shown {
+    let tail = OutputTail::default();
+    tail.push(text);
+    Shown::Output(tail)
 }
 
 fn shown(speaks: bool, all: Vec<Shown>) -> String {
@@ -136,8 +142,8 @@ fn a_running_command_shows_the_end_of_its_output() {
     screen.begin_turn();
     screen.show(begins("shell_command", &json!({"command": "make"})));
     let lines = (0..20).map(|number| format!("line {number}")).collect::<Vec<_>>().join("\n") + "\n";
-    screen.show(Shown::Output(lines));
-    screen.show(Shown::Output("\u{1b}[2Jdone 1 %\rdone \u{1b}[32m50\u{1b}[0m %\r".into()));
+    screen.show(output(&lines));
+    screen.show(output("\u{1b}[2Jdone 1 %\rdone \u{1b}[32m50\u{1b}[0m %\r"));
     let preview = screen.output_preview();
     let found: Vec<&str> = preview.lines().map(str::trim).collect();
     assert_eq!(found, ["line 15", "line 16", "line 17", "line 18", "line 19", "done 50 %"]);
@@ -159,7 +165,7 @@ fn what_was_written_before_a_stop_is_kept() {
     screen.show(replied("Half a word.", 1));
     assert_eq!(screen.unfinished_text(), None);
     screen.show(begins("shell_command", &json!({"command": "make"})));
-    screen.show(Shown::Output("built a\n".into()));
+    screen.show(output("built a\n"));
     assert_eq!(
         screen.unfinished_text().unwrap(),
         "The person stopped the command, which had written:\nbuilt a"
@@ -291,7 +297,7 @@ async fn a_question_after_the_turn_is_answered_no() {
 fn the_end_of_a_long_thought_fits_its_place() {
     assert_eq!(end_of("one two three", 9), "two three");
     assert_eq!(end_of("漢字漢字", 5), "漢字");
-    assert_eq!(end_of("a\nb\u{1b}", 20), "a b\\u{1b}");
+    assert_eq!(end_of("a\nb\u{1b}", 20), "a b\u{1b}");
 }
 
 /// Returns the rows that a terminal shows after this output.

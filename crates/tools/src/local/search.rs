@@ -64,8 +64,8 @@ pub(super) fn search_files(
         if stopped.load(Ordering::Relaxed) || found.lines.len() > limit {
             break;
         }
-        let is_wanted = is_file(&entry) && !workspace.is_closed(entry.path());
-        if let Some(path) = entry.path().strip_prefix(&workspace.root).ok().filter(|_| is_wanted) {
+        let path = entry.path().strip_prefix(&workspace.root).ok();
+        if let Some(path) = path.filter(|_| is_file(&entry)) {
             search_file(workspace, path, &expression, limit, permit, &mut found);
         }
     }

@@ -21,8 +21,6 @@ pub(crate) struct Workspace {
     /// Its path as it was configured, absolute.
     written: PathBuf,
     pub(super) dir: Dir,
-    /// respool's own files, which no tool reads.
-    pub(super) closed: Vec<PathBuf>,
     /// Whether files with several hard links are refused: rules judge a file by its path, and it has others.
     pub(crate) refuses_links: AtomicBool,
 }
@@ -46,7 +44,7 @@ impl Workspace {
             let root = path.canonicalize()?;
             let dir = Dir::open_ambient_dir(&root, cap_std::ambient_authority())?;
             let (written, refuses_links) = (std::path::absolute(path)?, AtomicBool::default());
-            Ok(Self { written, root, dir, closed: Vec::new(), refuses_links })
+            Ok(Self { root, written, dir, refuses_links })
         };
         open()
             .map_err(|error: io::Error| format!("the workspace {} cannot be opened: {error}", path.display()))
@@ -68,17 +66,7 @@ impl Workspace {
             io::ErrorKind::PermissionDenied => outside(),
             _ => io_failure(text, &error),
         })?;
-        if self.is_closed(&self.root.join(&real)) {
-            let why =
-                format!("{text} holds respool's own settings, keys or records: no tool reads or writes it");
-            return Err(ToolError::Failed(why));
-        }
         Ok(Place { written, real })
-    }
-
-    /// Returns true for a path without links to respool's own files.
-    pub(super) fn is_closed(&self, path: &Path) -> bool {
-        self.closed.iter().any(|closed| path.starts_with(closed))
     }
 
     /// Opens the file at a place without following any symlink: there was none when it was judged.

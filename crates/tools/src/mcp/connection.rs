@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::super::config::{McpConfig, hint_of_arguments};
 use super::super::environment::Passing;
 use super::super::process::{Group, new_command};
-use super::super::programs::{Started, leads_to_writable};
+use super::super::programs::leads_to_writable;
 use super::AbortOnDrop;
 use super::result::root_cause;
 use http_client::client_for;
@@ -281,8 +281,7 @@ async fn open_connection(name: &str, config: &McpConfig) -> Result<Connection, P
 
 async fn connect_program(name: &str, program: &str, config: &McpConfig) -> Result<Connection, Problem> {
     // At each start: a command may have made what was not there before.
-    let started = Started::find(&[&[program.to_owned()], &config.args[..]].concat(), &config.held);
-    let started = started.map_err(Problem::final_one)?;
+    let started = config.find_program(program).map_err(Problem::final_one)?;
     let cannot = |error: std::io::Error| {
         let todo = if error.kind() == ErrorKind::PermissionDenied {
             Some(format!("run `chmod +x {program}`, or name its interpreter in `command` and it in `args`"))

@@ -8,11 +8,11 @@ use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
-use super::handles::{is_directory, open_place};
+use super::handles::open_place;
 use super::network;
 use super::spec::{Cover, Spec};
 
@@ -23,8 +23,6 @@ enum Mount {
     Shown(PathBuf),
     /// Read-only, or nothing runs.
     Frozen(PathBuf),
-    /// In its place is something empty that may not be opened, or nothing runs.
-    Closed(PathBuf),
     Empty,
 }
 
@@ -85,7 +83,6 @@ impl Arguments {
         let (option, source) = match mount {
             Mount::Writable(source) => ("--bind-fd", source),
             Mount::Shown(source) | Mount::Frozen(source) => ("--ro-bind-fd", source),
-            Mount::Closed(source) => ("--ro-bind-data", source),
             Mount::Empty => {
                 self.words(&["--tmpfs"]);
                 self.words.push(place.into());
@@ -96,9 +93,7 @@ impl Arguments {
             Ok(handle) => handle,
             Err(Errno::NOENT) => return Ok(()),
             // This user cannot get there, or a link is on the way, which is not followed.
-            Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP)
-                if !matches!(mount, Mount::Frozen(_) | Mount::Closed(_)) =>
-            {
+            Err(Errno::ACCESS | Errno::NOTDIR | Errno::LOOP) if !matches!(mount, Mount::Frozen(_)) => {
                 return Ok(());
             }
             // The command could open the directory for itself, and its content must stay read-only.
@@ -108,20 +103,6 @@ impl Arguments {
                     place.display()
                 )));
             }
-        };
-        let handle = match mount {
-            Mount::Closed(_) if is_directory(&handle) => {
-                self.words(&["--perms", "0000", "--tmpfs"]);
-                self.words.push(place.into());
-                self.words(&["--remount-ro"]);
-                self.words.push(place.into());
-                return Ok(());
-            }
-            Mount::Closed(_) => {
-                self.words(&["--perms", "0000"]);
-                openat(CWD, "/dev/null", OFlags::RDONLY, Mode::empty())?
-            }
-            _ => handle,
         };
         self.words(&[option, &handle.as_raw_fd().to_string()]);
         self.words.push(place.into());
@@ -136,9 +117,8 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
     roots.extend(spec.covers.iter().map(|cover| cover.to.as_path()));
     roots.extend(spec.everything.then_some(Path::new("/")));
     let is_inside = |place: &Path| roots.iter().any(|root| place.starts_with(root) && place != *root);
-    let is_closed = |place: &Path| spec.closed.iter().any(|closed| place.starts_with(closed));
     let is_in_root = |place: &&PathBuf| roots.iter().any(|root| place.starts_with(root));
-    let frozen = || spec.frozen.iter().filter(is_in_root).filter(|place| !is_closed(place));
+    let frozen = || spec.frozen.iter().filter(is_in_root);
     // As mount points of their own, the directories on the way to what is read-only cannot be moved away.
     let is_frozen = |place: &Path| {
         let spared = |frozen: &Path| {
@@ -147,11 +127,7 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
         };
         frozen().any(|frozen| place.starts_with(frozen) && !spared(frozen))
     };
-    // In a closed directory there is no place to mount anything on.
-    let is_in_closed =
-        |place: &Path| spec.closed.iter().any(|closed| place != closed && place.starts_with(closed));
-    let closed = || spec.closed.iter().filter(|place| !is_in_closed(place));
-    let parents = frozen().chain(closed()).flat_map(|place| place.ancestors().skip(1));
+    let parents = frozen().flat_map(|place| place.ancestors().skip(1));
     let pinned = spec.pinned.iter().flat_map(|place| place.ancestors());
     let parents = parents.chain(pinned).filter(|parent| is_inside(parent) && !is_frozen(parent));
     let is_below_scratch = |place: &&PathBuf| spec.scratch.iter().any(|scratch| place.starts_with(scratch));
@@ -165,6 +141,5 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
     mounts.extend(spec.writable.iter().map(own(Mount::Writable)));
     mounts.extend(spec.covers.iter().map(|Cover { from, to }| (to.clone(), Mount::Writable(from.clone()))));
     mounts.extend(frozen().map(own(Mount::Frozen)));
-    mounts.extend(closed().map(own(Mount::Closed)));
     mounts
 }

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use cap_std::fs::{Dir, MetadataExt as _};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, openat};
 use rustix::io::Errno;
 
 /// Larger files of configuration are not read.
 pub(super) const MOST_TEXT: usize = 1 << 20;
+/// The end of the name of what a command made and may not stay.
+pub(super) const RENAMED: &str = ".made-by-a-command";
 /// A handle that only names a place.
 #[cfg(target_os = "linux")]
 const PLACE: OFlags = OFlags::PATH;
@@ -39,6 +41,11 @@ impl Entry {
             return directory.read_link_contents(name).ok().map(Self::Link);
         }
         Some(Self::Made(data.dev(), data.ino(), data.created().ok().map(cap_std::time::SystemTime::into_std)))
+    }
+
+    /// Returns the one at a path, to which no link leads.
+    pub(super) fn find_at(path: &Path) -> Option<Self> {
+        Self::find(&open_directory(path.parent()?).ok()?, path.file_name()?)
     }
 
     pub(super) fn is_link(&self) -> bool {
@@ -96,13 +103,19 @@ pub(super) fn open_to_owner(place: impl AsFd) -> io::Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o700))
 }
 
-/// Opens a regular file below a directory, out of which no link leads; `None` for anything else.
-pub(super) fn open_file(directory: &Dir, name: &Path) -> io::Result<Option<fs::File>> {
-    use cap_std::fs::OpenOptionsExt as _;
-    let mut options = cap_std::fs::OpenOptions::new();
-    options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-    let file = directory.open_with(name, &options)?.into_std();
-    Ok(file.metadata()?.is_file().then_some(file))
+/// Gives an entry a name that has no meaning to any program, and returns it.
+pub(super) fn set_aside(directory: &Dir, name: &OsStr) -> io::Result<String> {
+    let text = name.to_string_lossy();
+    // No name has more than 255 bytes.
+    let mut new = format!("{}{RENAMED}", &text[..text.floor_char_boundary(200)]);
+    if directory.symlink_metadata(&new).is_ok() {
+        new = format!("{new}-{:08x}", rand::random::<u32>());
+    }
+    // The command may have taken the directory's permissions away.
+    let _ =
+        directory.dir_metadata().map(|data| fchmod(directory, Mode::from_raw_mode(data.mode()) | Mode::RWXU));
+    directory.rename(name, directory, &new)?;
+    Ok(new)
 }
 
 /// Reads a small text, also through links, where a command may have put anything: a pipe would never end, and
@@ -113,14 +126,14 @@ pub(super) fn read_small(path: &Path) -> Option<String> {
 
 /// Reads a text with a limit in bytes in the same way.
 pub(crate) fn read_text(path: &Path, most: usize) -> Option<String> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
     // Some authors' names are in other encodings.
-    Some(String::from_utf8_lossy(&read_at_most(file, most)?).into_owned())
+    Some(String::from_utf8_lossy(&read_bytes(path, most)?).into_owned())
 }
 
 /// Reads a regular file; `None` for anything else, and for one that has more bytes.
-pub(super) fn read_at_most(file: fs::File, most: usize) -> Option<Vec<u8>> {
+pub(super) fn read_bytes(path: &Path, most: usize) -> Option<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = fs::File::from(openat(CWD, path, flags, Mode::empty()).ok()?);
     let data = file.metadata().ok()?;
     let mut bytes = Vec::new();
     let fits = data.is_file() && usize::try_from(data.len()).is_ok_and(|length| length <= most);

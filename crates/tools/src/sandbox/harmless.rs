@@ -1,51 +1,88 @@
 //! The one form of a repository that a command may leave behind: the one in which `git init`, `git clone` and
 //! their like make it. Called by `watched`.
 
-use std::collections::BTreeSet;
-use std::fs;
+use std::collections::BTreeMap;
+use std::fs::{self, DirEntry};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::handles::read_small;
+use super::git::{is_in, is_written};
+use super::handles::{RENAMED, read_bytes, read_small};
 
-/// The names at the first level of git's directory.
-const NAMES: &str = "\
-    HEAD ORIG_HEAD FETCH_HEAD COMMIT_EDITMSG MERGE_MSG branches config description hooks index index.lock info \
-    logs objects packed-refs refs shallow";
+/// The names at the first level of git's directory, besides those that git's commands write.
+const NAMES: &str = "branches config description hooks info";
 /// Sections of its configuration, also with a name in quotes, and the keys in them. By none git starts a
 /// program.
-const SECTIONS: &str = "core user init extensions remote branch";
+const SECTIONS: &str = "core user init extensions remote branch advice";
 const KEYS: &str = "\
     repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks name email \
-    defaultbranch objectformat refstorage url fetch remote merge rebase";
+    defaultbranch objectformat refstorage url fetch tagopt remote merge rebase detachedhead";
+/// The flag of an entry of an index that has two more bytes of flags.
+const EXTENDED: u32 = 0x4000;
+/// Larger indexes are not read.
+const LARGEST_INDEX: usize = 64 << 20;
 
-/// True for a `.git` that is a directory in this form, with none of the `links` in it. No second name of its
-/// configuration is there, by which a later command could change it.
-pub(super) fn is_harmless(git: &Path, links: &BTreeSet<PathBuf>) -> bool {
-    let is_known = |entry: std::io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| NAMES.split_ascii_whitespace().any(|name| entry.file_name() == name))
+/// True for a directory of git's in this form, with none of the `links` in it. No file has a second name, by
+/// which a later command could change it.
+pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> bool {
+    let is_known = |entry: DirEntry| {
+        let (name, data) = (entry.file_name(), entry.metadata());
+        let is_plain = data.is_ok_and(|data| data.is_dir() || (data.is_file() && data.nlink() == 1));
+        is_plain
+            && (is_written(&name)
+                || name.to_str().is_some_and(|name| is_in(NAMES, name) || name.contains(RENAMED)))
     };
-    let is_sample = |entry: std::io::Result<fs::DirEntry>| {
-        entry.is_ok_and(|entry| entry.path().extension().is_some_and(|extension| extension == "sample"))
-    };
+    let is_sample = |entry: DirEntry| entry.path().extension().is_some_and(|extension| extension == "sample");
     let has_none = |name: &str| git.join(name).symlink_metadata().is_err();
-    let holds = |name: &str, is_right: &dyn Fn(std::io::Result<fs::DirEntry>) -> bool| {
-        fs::read_dir(git.join(name)).is_ok_and(|mut entries| entries.all(is_right))
+    let holds = |name: &str, is_right: &dyn Fn(DirEntry) -> bool| {
+        fs::read_dir(git.join(name)).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_right)))
     };
-    let config = git.join("config");
-    let has_one_name = || config.metadata().is_ok_and(|data| data.is_file() && data.nlink() == 1);
+    let config = read_small(&git.join("config"));
+    let digest = if config.as_ref().is_some_and(|text| text.contains("sha256")) { 32 } else { 20 };
+    let index = || read_bytes(&git.join("index"), LARGEST_INDEX);
     git.symlink_metadata().is_ok_and(|data| data.is_dir())
-        && !links.range(git.to_owned()..).next().is_some_and(|link| link.starts_with(git))
+        && !links.range(git.to_owned()..).next().is_some_and(|(link, _)| link.starts_with(git))
         && holds("", &is_known)
         && (has_none("hooks") || holds("hooks", &is_sample))
         && has_none("objects/info/alternates")
         && git.join("HEAD").is_file()
-        && (has_none("config") || has_one_name() && read_small(&config).is_some_and(|text| is_plain(&text)))
+        && (has_none("config") || config.is_some_and(|text| is_plain(&text)))
+        && (has_none("index") || index().is_some_and(|bytes| is_plain_index(&bytes, digest)))
+}
+
+/// True for an index whose names are all in the work tree: git writes files at any others when the person
+/// restores them. The format is that of gitformat-index(5), of the versions and without the table of offsets
+/// that git writes only where its configuration says so.
+fn is_plain_index(bytes: &[u8], digest: usize) -> bool {
+    let number = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+    let offsets = bytes.len().checked_sub(digest + 12 + digest).and_then(|at| bytes.get(at..at + 4));
+    let is_known = bytes.starts_with(b"DIRC") && matches!(number(4), Some(2 | 3));
+    let mut at = 12;
+    is_known
+        && offsets != Some(b"EOIE")
+        && (0..number(8).unwrap_or(u32::MAX)).all(|_| {
+            // Two bytes of flags, of which twelve bits are the length of the name.
+            let Some(flags) = number(at + 38 + digest) else { return false };
+            let start = at + 42 + digest + if flags & EXTENDED == 0 { 0 } else { 2 };
+            let rest = bytes.get(start..).unwrap_or_default();
+            let length = rest.iter().position(|byte| *byte == 0).unwrap_or_default();
+            at += (start + length + 1 - at).next_multiple_of(8);
+            u32::try_from(length.min(0xFFF)) == Ok(flags & 0xFFF) && !leads_elsewhere(&rest[..length])
+        })
+}
+
+/// True for a name in an index that leads out of the work tree or into git's own directory.
+fn leads_elsewhere(name: &[u8]) -> bool {
+    name.split(|byte| *byte == b'/').any(|part| {
+        // Some file systems do not see what is at the end.
+        let seen = part.iter().rposition(|byte| !b". ".contains(byte)).map_or(0, |last| last + 1);
+        let part = part[..seen].to_ascii_lowercase();
+        part.is_empty() || part == b".git" || part == b"git~1"
+    })
 }
 
 /// True for a configuration whose lines are all as git itself writes them.
 fn is_plain(config: &str) -> bool {
-    let is_in = |names: &str, name: &str| names.split_ascii_whitespace().any(|known| known == name);
     let is_text = |text: &str| !text.contains(|c: char| c.is_control() || "#;\"\\".contains(c));
     config.split('\n').all(|line| {
         if let Some(section) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
@@ -61,6 +98,66 @@ fn is_plain(config: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn git(directory: &Path, arguments: &[&str]) {
+        let mut git = std::process::Command::new("git");
+        git.args(["-c", "user.name=me", "-c", "user.email=me@example.org"]).args(arguments);
+        let done = git.current_dir(directory).env("GIT_CONFIG_GLOBAL", "/dev/null").output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+
+    /// git itself writes the indexes, with both kinds of digests.
+    #[test]
+    fn only_indexes_of_the_work_tree_are_plain() {
+        for (format, digest) in [("sha1", 20), ("sha256", 32)] {
+            let directory = tempfile::tempdir().unwrap();
+            let top = directory.path().to_owned();
+            git(&top, &["init", "-q", &format!("--object-format={format}")]);
+            let long = "long/".repeat(900) + "name";
+            for name in ["a", "directory/with a name", "directory/with another"] {
+                fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
+                fs::write(top.join(name), name).unwrap();
+            }
+            git(&top, &["add", "-A"]);
+            let info = format!("100644,{},{long}", "1".repeat(2 * digest));
+            git(&top, &["update-index", "--add", "--cacheinfo", &info]);
+            git(&top, &["update-index", "--skip-worktree", "a"]);
+            let index = top.join(".git/index");
+            let bytes = fs::read(&index).unwrap();
+            assert!(is_plain_index(&bytes, digest) && is_harmless(&top.join(".git"), &BTreeMap::new()));
+            let at = |name: &[u8]| bytes.windows(name.len()).position(|found| found == name).unwrap();
+            for (old, new) in [("directory/with a", "../rectory/with a"), ("directory", ".git/ctory")] {
+                let (mut forged, place) = (bytes.clone(), at(old.as_bytes()));
+                forged[place..place + old.len()].copy_from_slice(&new.as_bytes()[..old.len()]);
+                assert!(!is_plain_index(&forged, digest), "{new}");
+            }
+            // git takes the length from the flags.
+            let mut forged = bytes.clone();
+            forged[at(b"directory/with a") - 1] -= 1;
+            assert!(!is_plain_index(&forged, digest));
+            git(&top, &["-c", "index.threads=4", "update-index", "--no-skip-worktree", "a"]);
+            assert!(!is_plain_index(&fs::read(&index).unwrap(), digest));
+            git(&top, &["update-index", "--index-version=4"]);
+            assert!(!is_plain_index(&fs::read(&index).unwrap(), digest));
+        }
+        for bytes in
+            [&b""[..], b"DIRC", &[b'x'; 200], &[&b"DIRC\0\0\0\x02\xff\xff\xff\xff"[..], &[0; 90]].concat()]
+        {
+            assert!(!is_plain_index(bytes, 20));
+        }
+    }
+
+    #[test]
+    fn names_that_lead_elsewhere_are_found() {
+        for name in ["a", "a/b", ".gitignore", "a/.github/x", "..a", "a b"] {
+            assert!(!leads_elsewhere(name.as_bytes()), "{name}");
+        }
+        for name in
+            ["", "/a", "../a", "a/../b", "a//b", "./a", ".git/x", "a/.GIT", "git~1/x", ".git. /x", "a/"]
+        {
+            assert!(leads_elsewhere(name.as_bytes()), "{name}");
+        }
+    }
 
     #[test]
     fn only_lines_as_git_writes_them_are_plain() {

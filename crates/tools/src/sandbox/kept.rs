@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::programs::{Resolved, resolve_symlinks};
 use super::budget::Budget;
+use super::handles::Entry;
 
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
 /// for a hundred, 2.5 s for four hundred, minutes for three thousand). A long path counts as several: all are
@@ -20,10 +21,8 @@ pub(super) struct Kept {
     pub(super) frozen: BTreeSet<PathBuf>,
     /// Directories that stay where they are.
     pub(super) pinned: BTreeSet<PathBuf>,
-    /// Nothing is there, and nothing is made.
-    pub(super) missing: BTreeSet<PathBuf>,
-    /// The links on the way to those, with their targets.
-    pub(super) links: BTreeMap<PathBuf, PathBuf>,
+    /// Paths, links on the way to those among them, and the entries that stay there; `None` where nothing is.
+    pub(super) expected: BTreeMap<PathBuf, Option<Entry>>,
     /// A repository that is written although a directory above it is read-only as a whole.
     pub(super) spared: Option<PathBuf>,
     /// The places that could not be looked through, and are read-only as a whole.
@@ -45,14 +44,10 @@ impl Kept {
         for name in links.iter().map(PathBuf::as_path).chain(missing).filter(is_named) {
             let parent = name.parent().filter(|parent| !roots.iter().any(|root| root == parent));
             self.pinned.extend(parent.map(Path::to_owned));
-            if let Ok(target) = name.read_link() {
-                self.links.insert(name.to_owned(), target);
-            }
+            self.expected.insert(name.to_owned(), Entry::find_at(name));
         }
-        match missing {
-            Some(missing) if is_named(&missing) => _ = self.missing.insert(missing.to_owned()),
-            None if is_inside(&real) => self.freeze(&real),
-            _ => {}
+        if missing.is_none() && is_inside(&real) {
+            self.freeze(&real);
         }
     }
 
@@ -76,7 +71,7 @@ impl Kept {
         };
         self.frozen.retain(|place| is_left(place));
         self.pinned.retain(|place| is_left(place));
-        self.missing.retain(|place| is_left(place));
+        self.expected.retain(|place, _| is_left(place));
         self.frozen.extend(directories);
         self.spared = spared;
     }

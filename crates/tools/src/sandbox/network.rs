@@ -5,7 +5,7 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, PipeReader, Read as _, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,9 +14,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
 use super::spec::{End, Spec};
 
@@ -130,8 +128,6 @@ pub(super) fn close_roads(spec: &Spec) -> io::Result<()> {
             }
         }
     }
-    // Not every kernel has such policies.
-    let _ = stop_groups();
     // Newer versions of pasta do that themselves, and where it is not permitted, bubblewrap may do without.
     let _ = show_own_processes();
     Ok(())
@@ -172,32 +168,7 @@ fn keep(address: IpAddr, bits: u8, interface: u32) -> Result<(), Errno> {
     route.extend(interface.to_ne_bytes());
     route.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
     route.extend(octets);
-    request(None, NEW_ROUTE, APPEND, &route)
-}
-
-/// Stops datagrams to groups, which pasta would also send to this machine's members. A policy of `IPsec`
-/// (`xfrm_userpolicy_info`) does it: the kernel asks no routes for some of these addresses.
-fn stop_groups() -> Result<(), Errno> {
-    const NEW_POLICY: u16 = 0x13;
-    const GROUPS: [(IpAddr, u8); 2] = [
-        (IpAddr::V4(Ipv4Addr::new(224, 0, 0, 0)), 4),
-        (IpAddr::V6(Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0)), 8),
-    ];
-    const UDP: u8 = 17;
-    for (address, bits) in GROUPS {
-        let (family, octets) = family_and_octets(address);
-        let mut policy = [0; 168];
-        policy[..octets.len()].copy_from_slice(&octets);
-        policy[40..42].copy_from_slice(&u16::from(family).to_ne_bytes());
-        policy[42] = bits;
-        policy[44] = UDP;
-        // No number of bytes or packets ends it.
-        policy[56..88].fill(0xFF);
-        // `XFRM_POLICY_OUT` and `XFRM_POLICY_BLOCK`.
-        policy[160..162].fill(1);
-        request(Some(netlink::XFRM), NEW_POLICY, 0, &policy)?;
-    }
-    Ok(())
+    request(NEW_ROUTE, APPEND, &route)
 }
 
 fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
@@ -209,7 +180,7 @@ fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
 }
 
 /// Asks the kernel for something new, as netlink(7) has it.
-fn request(protocol: Option<Protocol>, kind: u16, how: u16, body: &[u8]) -> Result<(), Errno> {
+fn request(kind: u16, how: u16, body: &[u8]) -> Result<(), Errno> {
     /// `NLM_F_REQUEST`, `NLM_F_ACK` and `NLM_F_CREATE`.
     const FLAGS: u16 = 0x405;
     let length = u32::try_from(16 + body.len()).unwrap_or_default();
@@ -217,7 +188,7 @@ fn request(protocol: Option<Protocol>, kind: u16, how: u16, body: &[u8]) -> Resu
     message.extend([kind, FLAGS | how, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
     message.extend(body);
     let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
-    let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, protocol)?;
+    let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, None)?;
     send(&socket, &message, SendFlags::empty())?;
     let mut answer = [0_u8; 256];
     recv(&socket, &mut answer, RecvFlags::empty())?;

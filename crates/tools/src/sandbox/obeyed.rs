@@ -9,21 +9,21 @@ use std::path::{Path, PathBuf};
 
 use super::super::programs::{config_directories, home_directories};
 use super::budget::Budget;
+use super::handles::RENAMED;
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
-/// alone or with an ending (`.envrc.local`), in any case.
+/// alone or with an ending (`.envrc.local`), in any case. Renamed ones too: a person may be looking at them.
 const OBEYED: &str = "\
-    .agents .aider .amazonq .amp .augment .claude .clinerules .codex .config .continue .crush .cursor .cursorrules \
-    .devcontainer .dir-locals .dir-locals-2 .direnv .envrc .exrc .factory .fleet .gemini .githooks .goosehints .gvimrc \
-    .helix .hg .husky .idea .ideavimrc .jj .junie .kilocode .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc \
-    .opencode .openhands .pre-commit-config .qwen .roo .roomodes .rules .run .shadowenv .sl .tool-versions .trae .vim \
-    .vimrc .vscode .windsurf .windsurfrules .zed respool.toml";
+    .agent .agents .aider .amazonq .amp .augment .claude .clinerules .codebuddy .codex .config .continue \
+    .crush .cursor .cursorrules .devcontainer .dir-locals .dir-locals-2 .direnv .envrc .exrc .factory \
+    .fleet .gemini .git .githooks .goosehints .gvimrc .helix .hg .husky .idea .ideavimrc .iflow .jj .junie \
+    .kilocode .kilocodemodes .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc .opencode \
+    .openhands .pi .pre-commit-config .qoder .qwen .roo .roomodes .rules .run .shadowenv .sl \
+    .tool-versions .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed respool.toml";
 /// The same, for files of settings: what may follow these names ends with one of the endings.
 const OBEYED_FILES: &str =
     "agent agents claude codebuddy crush gemini iflow lefthook mise opencode qwen warp";
 const ENDINGS: &str = "toml yml yaml json jsonc md";
-/// The end of the name of settings that a command made.
-pub(super) const RENAMED: &str = ".made-by-a-command";
 
 /// Returns true for a name that has a meaning to other programs.
 pub(super) fn decides_for_programs(path: &Path) -> bool {
@@ -32,7 +32,7 @@ pub(super) fn decides_for_programs(path: &Path) -> bool {
 
 /// True for a name of settings.
 pub(super) fn is_obeyed(name: &OsStr) -> bool {
-    let Some(name) = name.to_str().filter(|name| !name.contains(RENAMED)) else { return false };
+    let Some(name) = name.to_str().and_then(|name| name.split(RENAMED).next()) else { return false };
     let name = name.to_ascii_lowercase();
     let is_alone = |rest: &str| rest.is_empty() || rest.starts_with('.');
     let has_ending = |rest: &str| {
@@ -46,9 +46,14 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
         || name.ends_with(".code-workspace")
 }
 
+/// True for what a command made and respool renamed.
+pub(super) fn is_renamed(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().contains(RENAMED))
+}
+
 /// True for files that direnv takes unasked.
 pub(super) fn is_environment(name: &OsStr) -> bool {
-    let is_own = |rest: &str| rest.is_empty() || (rest.starts_with('.') && !rest.contains(RENAMED));
+    let is_own = |rest: &str| rest.is_empty() || rest.starts_with('.');
     name.to_string_lossy().strip_prefix(".env").is_some_and(is_own)
 }
 
@@ -85,7 +90,7 @@ pub(super) fn named_by_configuration(
             let from = |base: &Path| below.map_or_else(|| base.join(value), |(below, home)| home.join(below));
             match key.as_str() {
                 "path" => waiting.extend(file.parent().map(from)),
-                "hookspath" => named.push(from(top)),
+                "hookspath" | "excludesfile" | "attributesfile" => named.push(from(top)),
                 "fsmonitor" if value.contains('/') => named.push(from(top)),
                 _ => {}
             }

@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 
 use super::super::config::LocalConfig;
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
+use super::budget::Budget;
+use super::obeyed::named_by_configuration;
 
 /// The system's own, read-only.
 const SYSTEM: &str = "\
@@ -33,7 +35,7 @@ const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// or editor runs.
 const CACHES: &str = "\
     pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp turbo deno zig \
-    ccache sccache bazel huggingface/datasets huggingface/hub huggingface/modules torch matplotlib";
+    ccache sccache huggingface/datasets huggingface/hub huggingface/modules torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
 const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";
 /// Below the home directory, writable.
@@ -67,8 +69,8 @@ pub(super) struct Places {
     pub(super) scratch: Vec<PathBuf>,
     /// respool's own files.
     pub(super) own: Vec<PathBuf>,
-    /// Those with keys and conversations, which no tool reads.
-    pub(super) closed: Vec<PathBuf>,
+    /// Those with keys and conversations, and the directories that hold some.
+    pub(super) private: Vec<PathBuf>,
     pub(super) made: Made,
 }
 
@@ -103,12 +105,12 @@ impl Places {
             .chain(&config.writable)
             .filter_map(|path| path.canonicalize().ok())
             .collect();
-        let is_closed = |place: &PathBuf| !explicit.contains(place) && !workspace.starts_with(place);
+        let is_private = |place: &PathBuf| !explicit.contains(place) && !workspace.starts_with(place);
         let homes: Vec<PathBuf> = homes.iter().filter(|home| !explicit.contains(home)).cloned().collect();
         let own = config.own_files.iter().filter_map(|own| resolve_symlinks(own)).map(|own| own.real);
         let hidden = config.hidden.iter().filter_map(|place| resolve_symlinks(place)).map(|place| place.real);
-        let closed: Vec<PathBuf> = hidden.filter(is_closed).collect();
-        let out_of_reach: Vec<PathBuf> = closed.iter().chain(&homes).cloned().collect();
+        let private: Vec<PathBuf> = hidden.filter(is_private).collect();
+        let out_of_reach: Vec<PathBuf> = private.iter().chain(&homes).cloned().collect();
         Self {
             readable: without_all(real(resolved(&named.readable)), &out_of_reach),
             settings: real(resolved(&named.settings)),
@@ -117,9 +119,20 @@ impl Places {
             scratch: real(resolved(&named.scratch)),
             // A state directory around the workspace does not make the workspace respool's own.
             own: own.filter(|own| !workspace.starts_with(own)).collect(),
-            closed,
+            private,
             made: named.made,
         }
+    }
+
+    /// Finds a file of respool's own where commands write, and says so.
+    pub(super) fn find_exposed(&self, workspace: &Path) -> Option<String> {
+        let places = || self.writable.iter().map(PathBuf::as_path).chain([workspace]);
+        let found = |own: &PathBuf| Some((own.clone(), places().find(|place| own.starts_with(place))?));
+        let (own, place) = self.private.iter().find_map(found)?;
+        let (own, place) = (own.display(), place.display());
+        Some(format!(
+            "{own} belongs to respool, and is in {place}, which commands write: move one of them elsewhere"
+        ))
     }
 }
 
@@ -188,7 +201,11 @@ impl Named {
             self.cargo(&cargo);
         }
         self.readable.extend(below(home, TOOLS));
-        self.settings.extend(below(home, SETTINGS).chain(gits_own_settings()));
+        // With what these include.
+        let of_git =
+            named_by_configuration(gits_own_settings(), Path::new(""), Some(home), &mut Budget::new());
+        let of_git = of_git.into_iter().filter(|place| place.is_absolute());
+        self.settings.extend(below(home, SETTINGS).chain(of_git));
         if network {
             self.settings.extend(below(home, REGISTRIES));
         }

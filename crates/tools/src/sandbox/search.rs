@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use super::budget::Budget;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
 use super::obeyed::{is_environment, is_obeyed};
-use super::protected::Known;
 
 /// The most directories that are open at once: each has others in it that wait.
 const MOST_OPEN: usize = 256;
@@ -28,11 +27,8 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// Of these, the ones that were opened.
-    pub(super) opened: Vec<PathBuf>,
-    /// All links, and whether one of them may lead out of the places.
-    pub(super) links: BTreeSet<PathBuf>,
-    pub(super) leads_out: bool,
+    /// The links, with their targets, that lead out of the places by their own words, or are in a `.git`.
+    pub(super) links: BTreeMap<PathBuf, PathBuf>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
 }
@@ -43,7 +39,7 @@ pub(super) struct Before<'a> {
     /// Directories that were closed.
     pub(super) closed: &'a BTreeSet<PathBuf>,
     /// The entries that no command made. Their repositories were read-only, and are not searched.
-    pub(super) known: &'a HashMap<PathBuf, Known>,
+    pub(super) known: &'a HashMap<PathBuf, Entry>,
 }
 
 /// False for the target of a link that stays below a directory, which is this deep above the link's.
@@ -132,7 +128,7 @@ impl Search {
     /// True for the top of a repository that was there before.
     fn is_known(&self, top: &Path, before: Before<'_>) -> bool {
         let git = top.join(".git");
-        self.entries.get(&git).zip(before.known.get(&git)).is_some_and(|(now, known)| *now == known.entry)
+        self.entries.get(&git).zip(before.known.get(&git)).is_some_and(|(now, known)| now == known)
     }
 
     /// Opens a directory that is closed to its owner, if that is wanted.
@@ -151,7 +147,6 @@ impl Search {
             self.closed.insert(path.to_owned());
             return Err(Errno::ACCESS);
         }
-        self.opened.push(path.to_owned());
         open_in(above, name)
     }
 
@@ -172,9 +167,10 @@ impl Search {
             if kind.is_some_and(|kind| kind.is_dir()) {
                 directories.push(name.clone());
             } else if kind.is_some_and(|kind| kind.is_symlink()) {
-                let target = directory.read_link_contents(&name);
-                self.leads_out |= target.is_ok_and(|target| leads_out(&target, depth));
-                self.links.insert(path.join(&name));
+                let is_in_git = path.iter().any(|part| part == ".git");
+                let target = directory.read_link_contents(&name).ok();
+                let target = target.filter(|target| is_in_git || leads_out(target, depth));
+                self.links.extend(target.map(|target| (path.join(&name), target)));
             }
             names.push(name);
             if !budget.take(0) {

@@ -43,16 +43,11 @@ pub(super) struct Spec {
     /// With bubblewrap: files and directories that are read-only also inside writable ones.
     #[serde(with = "paths")]
     pub(super) frozen: Vec<PathBuf>,
-    /// With bubblewrap: files and directories that are there and empty, and may not be opened.
-    #[serde(with = "paths")]
-    pub(super) closed: Vec<PathBuf>,
     /// With bubblewrap: writable directories that stay where they are.
     #[serde(with = "paths")]
     pub(super) pinned: Vec<PathBuf>,
     /// Writable directories that stand in for others.
     pub(super) covers: Vec<Cover>,
-    /// The number of the open pipe that takes the command's end out of the namespaces.
-    pub(super) report: Option<i32>,
     /// Processes that get no signals.
     pub(super) spared: Vec<i32>,
 }
@@ -143,7 +138,6 @@ impl Spec {
         let writable: Vec<&PathBuf> = self.writable.iter().collect();
         let is_there = |place: &PathBuf| !is_below(place, &hidden) || is_below(place, &writable);
         self.frozen.retain(is_there);
-        self.closed.retain(is_there);
         self.pinned.retain(is_there);
     }
 }
