@@ -79,12 +79,17 @@ impl SharedUsage for PostgresStore {
 
     async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError> {
         let columns = column_list();
-        let kinds = TEXTS.iter().map(|_| "text[]").chain(NUMBERS.iter().map(|_| "bigint[]"));
-        let arrays = kinds.enumerate().map(|(index, kind)| format!(", ${}::{kind}", index + 3));
+        let texts = TEXTS.iter().map(|column| (format!("coalesce({}, '')", column.name), "text[]"));
+        let numbers = NUMBERS.iter().map(|column| (column.name.to_owned(), "bigint[]"));
+        let (mut values, mut arrays) = (String::new(), String::new());
+        for (index, (value, kind)) in texts.chain(numbers).enumerate() {
+            let _ = write!(values, ", {value}");
+            let _ = write!(arrays, ", ${}::{kind}", index + 3);
+        }
         let sql = format!(
             "INSERT INTO respool.usage (origin, place, {columns})
-             SELECT $1, * FROM unnest($2::bigint[]{}) ON CONFLICT (origin, place) DO NOTHING",
-            arrays.collect::<String>()
+             SELECT $1, place{values} FROM unnest($2::bigint[]{arrays}) AS sent (place, {columns})
+             ON CONFLICT (origin, place) DO NOTHING"
         );
         self.pool.run(move |change| add_columns(change, &sql, &rows)).await
     }
@@ -122,12 +127,13 @@ impl SharedUsage for PostgresStore {
 }
 
 /// Adds rows column by column: an array for each is quicker to write and to read than a text for each row.
+/// Most texts of a row are empty. A column that is empty in all rows goes up as an array without elements.
 fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage) -> Result<(), Error> {
     let UncopiedUsage { origin, rows } = rows;
     let places: Vec<i64> = rows.iter().map(|(place, _)| as_bigint(*place)).collect();
     let texts = TEXTS.each_ref().map(|column| {
-        let values = rows.iter().map(|(_, row)| without_zero_bytes((column.get)(row)));
-        values.collect::<Vec<_>>()
+        let values = || rows.iter().map(|(_, row)| without_zero_bytes((column.get)(row)));
+        if values().all(|text| text.is_empty()) { Vec::new() } else { values().collect() }
     });
     let numbers = NUMBERS.each_ref().map(|column| {
         let values = rows.iter().map(|(_, row)| (column.get)(row).map(as_bigint));
