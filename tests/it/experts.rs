@@ -429,6 +429,12 @@ fn later_binds_add_operations() {
     assert!(bind("books", &[]).contains("find = lookup"));
     assert!(!bind("other-books", &[]).contains("find ="), "the names are those of the other server");
     assert!(bind("local", &[]).contains("for respool's own tools, write `--type local`"));
+    // Of a file with an error nothing is used, but it is not said to bind nothing.
+    let path = it.path("experts/lending-desk/bindings.yaml");
+    let text = fs::read_to_string(&path).unwrap() + "triggers: {ask: {channels: support}}\n";
+    fs::write(path, text).unwrap();
+    let shown = it.run(&["validate", "lending-desk"]).1;
+    assert!(shown.contains("must be a list") && !shown.contains("is not bound"), "{shown}");
     it.refused(&["bind", "lending-desk", "shelf", "books", "--operation", "=search"]);
 }
 
@@ -783,6 +789,7 @@ fn triggers_fire_by_hand() {
     for hook in ["order", "talk"] {
         assert!(shown.contains(&format!("hook: POST /hooks/lending-desk/{hook}, secret in ")), "{shown}");
     }
+    assert_eq!(shown.matches(", off: no channels are named for it").count(), 1, "{shown}");
     assert!(!shown.contains("lending-desk/daily"), "{shown}");
     assert!(!shown.contains("whsec_"), "the secret itself is not shown");
     for _ in 0..2 {

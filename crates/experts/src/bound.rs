@@ -122,7 +122,10 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     let CheckedBindings { bindings, mut problems, warnings: mut mismatches } =
         CheckedBindings::from_text(text, package);
     let (tools, unbound) = bind_tools(package, &bindings, sources);
-    problems.extend(unbound);
+    // Of a file with an error nothing is used, so that all tools seem to lack a binding.
+    if problems.is_empty() {
+        problems = unbound;
+    }
     await_sources(&tools, sources, FIRST_START).await;
     problems.extend(tools.iter().filter_map(|tool| tool.describe_problem(sources)));
     problems.extend(find_clashes(&tools));

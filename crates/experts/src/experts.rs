@@ -153,7 +153,8 @@ impl Experts {
         }
         let package = Arc::clone(&snapshot.package);
         let (bound, unbound) = bound::bind_tools(&package, bindings, &self.sources);
-        let problems = problems.iter().cloned().chain(unbound).collect();
+        // Of a file with an error nothing is used, so that all tools seem to lack a binding.
+        let problems = if problems.is_empty() { unbound } else { problems.clone() };
         for warning in warnings {
             tracing::warn!(target: "respool::expert", expert = snapshot.name(), "{warning}");
         }

@@ -147,12 +147,10 @@ impl Hooks {
     /// names channels.
     fn channel_binding<'s>(snapshot: &'s Snapshot, trigger: &str) -> Result<&'s ChannelBinding, HookError> {
         let bindings = &snapshot.bindings.bindings;
-        let named = bindings.triggers.get(trigger).filter(|binding| !binding.channels.is_empty());
-        named.ok_or_else(|| {
-            HookError::Off(format!(
-                "no channels are named for it under `triggers.{trigger}.channels` of bindings.yaml"
-            ))
-        })
+        match (bindings.why_channel_off(trigger), bindings.triggers.get(trigger)) {
+            (None, Some(binding)) => Ok(binding),
+            (why, _) => Err(HookError::Off(why.unwrap_or_default())),
+        }
     }
 
     /// Returns how long the keys of an expert's events are remembered.

@@ -35,7 +35,8 @@ impl<'a> RegistryEntry<'a> {
         let not_ready = if checked.problems.is_empty() {
             (!unbound.is_empty()).then(|| format!("not bound: {}", unbound.join(", ")))
         } else {
-            Some("its bindings.yaml has errors".to_owned())
+            let name = &package.manifest.name.value;
+            Some(format!("its bindings.yaml has errors: `respool expert validate {name}` shows them"))
         };
         let bound = bindings.tools.iter().map(|(tool, binding)| (tool.clone(), binding.target().to_owned()));
         Self { package, bound: bound.collect(), not_ready }
@@ -235,7 +236,8 @@ mod tests {
         check("", &[], Some("not bound: crm, mail"));
         check("tools: {crm: {type: mcp, server: hub}}", &["hub"], Some("not bound: mail"));
         check("tools: {crm: {type: mcp, server: hub}, mail: {type: local}}", &["hub", "local"], None);
-        check("tools: [", &[], Some("its bindings.yaml has errors"));
+        let broken = "its bindings.yaml has errors: `respool expert validate sales` shows them";
+        check("tools: [", &[], Some(broken));
     }
 
     #[test]

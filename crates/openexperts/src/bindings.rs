@@ -98,6 +98,14 @@ pub struct Bindings {
 }
 
 impl Bindings {
+    /// Returns why a channel trigger is off; `None` if channels are named for it.
+    pub fn why_channel_off(&self, trigger: &str) -> Option<String> {
+        let is_named = self.triggers.get(trigger).is_some_and(|binding| !binding.channels.is_empty());
+        (!is_named).then(|| {
+            format!("no channels are named for it under `triggers.{trigger}.channels` of bindings.yaml")
+        })
+    }
+
     /// Reads the file's text and reports everything that is wrong with it. If there is an error, none of it
     /// is used.
     pub fn from_text(text: &str) -> (Self, Vec<Diagnostic>) {

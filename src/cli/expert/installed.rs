@@ -293,7 +293,8 @@ pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(),
         let mut shown = as_json(&seen, &installed, &library);
         shown["state"] = experts.state_of(name).display().to_string().into();
         shown["package"] = resolved(package);
-        shown["hooks"] = list_hooks(settings, package).iter().map(Hook::as_json).collect();
+        let checked = bindings_of(&library, &installed.folder(), package);
+        shown["hooks"] = list_hooks(settings, package, &checked).iter().map(Hook::as_json).collect();
         say(&format!("{shown:#}"));
         return Ok(());
     }
@@ -308,7 +309,7 @@ pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(),
     let readiness = describe_readiness(&seen, &checked, package);
     say(&format!("{readiness} (`respool expert validate {name}` also asks the servers of its tools)"));
     say_piece(&describe_abilities(package));
-    list_hooks(settings, package).iter().for_each(|hook| say(&hook.describe()));
+    list_hooks(settings, package, &checked).iter().for_each(|hook| say(&hook.describe()));
     Ok(())
 }
 
@@ -319,6 +320,8 @@ struct Hook {
     secret: SecretPlace,
     /// Why the file of the secret cannot be written.
     problem: Option<String>,
+    /// Why it accepts nothing.
+    off: Option<String>,
 }
 
 impl Hook {
@@ -328,7 +331,8 @@ impl Hook {
             (None, SecretPlace::Variable(variable)) => format!("secret in the variable {variable}"),
             (None, SecretPlace::File(path)) => format!("secret in {}", path.display()),
         };
-        format!("hook: POST {}, {}", self.path, visible(&place))
+        let off = self.off.as_ref().map(|why| format!(", off: {}", visible(why))).unwrap_or_default();
+        format!("hook: POST {}, {}{off}", self.path, visible(&place))
     }
 
     fn as_json(&self) -> Value {
@@ -336,13 +340,13 @@ impl Hook {
             SecretPlace::Variable(variable) => (Some(variable), None),
             SecretPlace::File(path) => (None, Some(path.display().to_string())),
         };
-        json!({"path": self.path, "secret_variable": variable, "secret_file": file, "problem": self.problem})
+        json!({"path": self.path, "secret_variable": variable, "secret_file": file, "problem": self.problem, "off": self.off})
     }
 }
 
 /// Lists the hooks of a package's triggers. A secret in a file is created now, so that it can be given to the
 /// sender.
-fn list_hooks(settings: &Settings, package: &Package) -> Vec<Hook> {
+fn list_hooks(settings: &Settings, package: &Package, checked: &CheckedBindings) -> Vec<Hook> {
     let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
     let expert = &package.manifest.name.value;
     let hook = |trigger: &Trigger| {
@@ -353,7 +357,9 @@ fn list_hooks(settings: &Settings, package: &Package) -> Vec<Hook> {
             SecretPlace::File(_) => secrets.read_or_make(expert, name).err().map(|error| error.to_string()),
         };
         let path = format!("/hooks/{expert}/{}", utf8_percent_encode(name, PATH_SEGMENT));
-        Hook { path, secret, problem }
+        let is_channel = trigger.kind == Some(TriggerKind::Channel);
+        let off = is_channel.then(|| checked.bindings.why_channel_off(name)).flatten();
+        Hook { path, secret, problem, off }
     };
     let has_hook = |kind| matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel));
     let triggers = package.manifest.triggers.items.iter();

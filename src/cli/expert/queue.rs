@@ -401,8 +401,10 @@ fn unknown_operations(row: &MessageRow) -> Vec<String> {
 fn message_lines(row: &MessageRow) -> Vec<String> {
     let body = message_json(row)["body"].take();
     let gist = ["reason", "summary"].iter().find_map(|key| body[*key].as_str());
+    let draft = body["operation"].as_str().map(|operation| format!("{operation} {}", body["inputs"]));
+    let gist = gist.map(str::to_owned).or(draft);
     let gist = gist.filter(|gist| !gist.is_empty() && body["is_private"] != true);
-    let gist = gist.map(|gist| format!("    {}", shorten(&visible(&flat_text(gist)), LONGEST_GIST)));
+    let gist = gist.map(|gist| format!("    {}", shorten(&visible(&flat_text(&gist)), LONGEST_GIST)));
     std::iter::once(message_line(row)).chain(gist).collect()
 }
 
@@ -459,6 +461,25 @@ mod tests {
 
     async fn run_status(store: &Store, id: &str) -> Status {
         store.run(&format!("run of {id}")).await.unwrap().unwrap().row.status
+    }
+
+    #[test]
+    fn a_listed_message_says_what_it_is_about() {
+        let check = |kind: &str, body: Value, expected: &[&str]| {
+            let (id, expert, kind) = ("i1:m".to_owned(), "desk".to_owned(), kind.to_owned());
+            let body = json!({kind.as_str(): body}).to_string();
+            let message = NewMessage { id, expert, entry: None, kind, body };
+            let row = MessageRow { message, created: 0, attempts: 0, delivered: None, note: None };
+            assert_eq!(message_lines(&row)[1..], *expected);
+        };
+        check("result", json!({"summary": "It is\nlent."}), &["    It is lent."]);
+        check("escalation", json!({"reason": "no shelf", "is_private": false}), &["    no shelf"]);
+        check("escalation", json!({"reason": "its margin", "is_private": true}), &[]);
+        let draft = json!({"operation": "shelf.write", "inputs": {"path": "a"}});
+        check("draft", draft, &[r#"    shelf.write {"path":"a"}"#]);
+        check("task", json!({}), &[]);
+        let long = format!("    {} …", "x".repeat(LONGEST_GIST));
+        check("result", json!({"summary": "x".repeat(LONGEST_GIST + 1)}), &[&long]);
     }
 
     #[test]
