@@ -118,5 +118,8 @@ async fn a_spent_budget_leaves_the_free_model() {
     for _ in 0..2 {
         assert_eq!(exchange(respool.address, &Request::chat(&body(false))).await.status, 200);
     }
-    assert_eq!(models(&fake.requests()), ["big", "small"]);
+    let mut free = body(false);
+    free["model"] = json!("small");
+    assert_eq!(exchange(respool.address, &Request::chat(&free)).await.status, 200, "it costs nothing");
+    assert_eq!(models(&fake.requests()), ["big", "small", "small"]);
 }

@@ -123,21 +123,21 @@ impl Relay {
         with_model(body, sighted)
     }
 
-    /// Returns the body for the first fallback of its model that costs nothing, for a request whose budget is
-    /// spent.
-    pub fn free_fallback(
+    /// Returns the body for a model that costs nothing, for a request whose budget is spent: the one that was
+    /// asked, or the first free one among its fallbacks.
+    pub fn free_model(
         &self,
         body: &Bytes,
         record: &RequestRecord,
         is_free: impl Fn(&str) -> bool,
     ) -> Option<Bytes> {
-        if !self.has_stand_ins {
-            return None;
-        }
         let model = model_of(body)?;
         let (models, _) = self.config.fallback(&model);
-        let is_ours = |name: &&String| self.split_upstream(name).0.is_none();
-        let free = models.iter().filter(is_ours).find(|name| is_free(self.target(name)))?;
+        let is_free = |name: &str| self.split_upstream(name).0.is_none() && is_free(self.target(name));
+        if is_free(&model) && models.iter().all(|name| is_free(name)) {
+            return Some(body.clone());
+        }
+        let free = models.iter().find(|name| is_free(name))?;
         record.falls_back(&model, FallbackReason::Budget.as_str(), free, AttemptError::default());
         with_model(body, free)
     }
