@@ -297,7 +297,7 @@ async fn a_question_after_the_turn_is_answered_no() {
 fn the_end_of_a_long_thought_fits_its_place() {
     assert_eq!(end_of("one two three", 9), "two three");
     assert_eq!(end_of("漢字漢字", 5), "漢字");
-    assert_eq!(end_of("a\nb\u{1b}", 20), "a b\u{1b}");
+    assert_eq!(end_of("a\nb\u{1b}", 20), "a b\\u{1b}");
 }
 
 /// Returns the rows that a terminal shows after this output.
