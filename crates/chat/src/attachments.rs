@@ -6,6 +6,8 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
+use ignore::WalkBuilder;
+
 use super::figures::format_count;
 use super::transcript::code_block;
 use wire::visible::one_line;
@@ -14,6 +16,12 @@ use wire::visible::one_line;
 const MOST_BYTES: u64 = 64 << 10;
 /// The most names of a directory that are sent, or offered for completion.
 const MOST_NAMES: usize = 200;
+
+/// The least signs of a path by which files are found, the most entries that are looked at for them, and the
+/// most files that are offered.
+const LEAST_PART: usize = 2;
+const MOST_SEARCHED: usize = 20_000;
+const MOST_FOUND: usize = 20;
 
 /// A mention and its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,10 +166,31 @@ pub(super) fn complete_mention(line: &str, root: &Path) -> Option<(usize, Vec<St
     };
     let whole = |found: &String| match format!("{directory}{found}") {
         path if path.ends_with('/') => format!("@{path}"),
-        path if path.contains(' ') => format!("@\"{path}\" "),
-        path => format!("@{path} "),
+        path => quoted_mention(&path),
     };
-    Some((start, names.iter().filter(fits).take(MOST_NAMES).map(whole).collect()))
+    let mut found: Vec<String> = names.iter().filter(fits).take(MOST_NAMES).map(whole).collect();
+    if found.is_empty() && begun.chars().count() >= LEAST_PART {
+        found = find_files(begun, root).iter().map(|path| quoted_mention(path)).collect();
+    }
+    Some((start, found))
+}
+
+/// Returns a mention of this path, with a space behind it.
+fn quoted_mention(path: &str) -> String {
+    if path.contains(' ') { format!("@\"{path}\" ") } else { format!("@{path} ") }
+}
+
+/// Finds files whose path contains this text, the shortest first, without those that git ignores.
+fn find_files(part: &str, root: &Path) -> Vec<String> {
+    let part = part.to_lowercase();
+    let entries = WalkBuilder::new(root).build().filter_map(Result::ok).take(MOST_SEARCHED);
+    let files = entries.filter(|entry| entry.file_type().is_some_and(|kind| kind.is_file()));
+    let names = files.filter_map(|entry| Some(entry.path().strip_prefix(root).ok()?.to_str()?.to_owned()));
+    let fits = |name: &String| name.to_lowercase().contains(&part) && one_line(name, 500) == *name;
+    let mut found: Vec<String> = names.filter(fits).collect();
+    found.sort_by_key(|name| (name.len(), name.clone()));
+    found.truncate(MOST_FOUND);
+    found
 }
 
 #[cfg(test)]
@@ -237,6 +266,8 @@ mod tests {
         check("@s", Some((0, &["@src/"])));
         check("@src/m", Some((0, &["@\"src/my file.rs\" "])));
         check("@nope/x", Some((0, &[])));
+        check("in @FILE.r", Some((3, &["@\"src/my file.rs\" "])));
+        check("@z", Some((0, &[])));
         check("see a", None);
     }
 }

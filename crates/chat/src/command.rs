@@ -52,7 +52,7 @@ pub(super) const COMMANDS: [(&str, &str, &str); 16] = [
 /// Keys and their effect.
 const KEYS: [(&str, &str); 11] = [
     ("!command", "run a command yourself, with your terminal; the model learns its output"),
-    ("@file", "send the text of a file along (Tab completes the name)"),
+    ("@file", "send the text of a file along (Tab finds it by a part of its path)"),
     ("Enter", "send; Alt-Enter, or \\ at the end of a line: a further line"),
     ("Up, Ctrl-R", "earlier inputs"),
     ("Tab", "complete a /command, the ID after /model, or a name after @"),
