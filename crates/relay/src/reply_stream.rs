@@ -429,7 +429,7 @@ impl ReplyStream {
     /// Records a turn that has left as a whole.
     fn record_turn(&self, turn: &Turn) {
         match &self.exchange {
-            Some(exchange) => exchange.complete_turn(turn),
+            Some(exchange) => exchange.request.complete_turn(turn),
             None => self.record.record_turn(turn),
         }
     }

@@ -228,8 +228,9 @@ impl ClientRequest {
         }
     }
 
-    /// Remembers the reasoning of a turn that leaves.
-    pub(super) fn remember(&self, turn: &Turn) {
+    /// Records a turn that leaves, and remembers its reasoning.
+    pub(super) fn complete_turn(&self, turn: &Turn) {
+        self.record.record_turn(turn);
         if let Some(memory) = &self.history.memory {
             memory.remember(turn, std::time::Instant::now());
         }

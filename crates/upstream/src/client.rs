@@ -65,7 +65,8 @@ pub struct Upstream {
     /// Whether the client's own key stays here, even if the upstream has none.
     client_keys_end_here: bool,
     timeout: Option<Duration>,
-    router: RouterHeaders,
+    /// The headers that it gets if it is a router.
+    pub(super) router: RouterHeaders,
     pool: Pool,
     target: RwLock<ServerTraits>,
     probed: OnceCell<()>,
@@ -149,11 +150,6 @@ impl Upstream {
     /// Returns its name, for those that keep it.
     pub fn shared_name(&self) -> &Arc<str> {
         &self.shared_name
-    }
-
-    /// Returns true for a router, which gets conversations or priorities in headers.
-    pub(super) fn is_router(&self) -> bool {
-        !self.router.is_empty()
     }
 
     /// Adds the headers that a router reads, except for those that the client has sent itself.

@@ -74,7 +74,8 @@ impl Fleet {
 
     /// Returns true when it matters on whose behalf a request comes.
     pub fn distinguishes_clients(&self) -> bool {
-        self.is_several() || self.iter().any(|upstream| upstream.state.is_bounded() || upstream.is_router())
+        self.is_several()
+            || self.iter().any(|upstream| upstream.state.is_bounded() || !upstream.router.is_empty())
     }
 
     /// Finds the upstreams of a model (as upstreams call it). A single upstream gets everything, and judges

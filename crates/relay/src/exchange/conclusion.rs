@@ -33,7 +33,7 @@ impl Exchange {
                 reply.earlier_prompts = self.history.spent_before_last().prompt;
                 for choice in &mut reply.choices {
                     choice.fills_window = fills_window && choice.turn.finish == Some(FinishReason::Length);
-                    self.complete_turn(&choice.turn);
+                    self.request.complete_turn(&choice.turn);
                 }
                 if reply.choices.iter().any(|choice| !choice.turn.reasoning.trim().is_empty()) {
                     self.report_reasoning();

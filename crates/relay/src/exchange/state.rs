@@ -13,7 +13,7 @@ use adapt::{Rule, RuleSet};
 use translate::{Fault, ReplyRules, Salvage};
 use upstream::{Upstream, UpstreamError, UpstreamPlace, UpstreamResponse};
 use wire::Pieces;
-use wire::turn::{Turn, Usage};
+use wire::turn::Usage;
 
 /// One request's attempts.
 #[derive(Debug)]
@@ -164,12 +164,6 @@ impl Exchange {
     /// Returns the rules for reading the reply of the current attempt.
     pub(crate) fn reply_rules(&self) -> ReplyRules {
         ReplyRules { token_limit: self.token_limit(), ..self.request.rules.clone() }
-    }
-
-    /// Records and remembers a turn that leaves.
-    pub(crate) fn complete_turn(&self, turn: &Turn) {
-        self.request.record.record_turn(turn);
-        self.request.remember(turn);
     }
 
     /// Reports once that a model has reasoned although the client has switched that off.
