@@ -543,6 +543,28 @@ fn git_leaves_its_own_files_alone_behind() {
     site.assert_status_is_safe(&outputs);
 }
 
+/// `git stash list` takes the options of `git log`: it wrote an index with a hook among its names.
+#[test]
+fn options_of_git_write_no_files_of_its_directory() {
+    let site = Site::with_repository();
+    let before = fs::read(site.work(".git/index")).unwrap();
+    let write = "git stash list --output=.git/index --format=%x44";
+    let outputs =
+        site.run(&[], &["echo b >> file && git stash", write, "git stash show --output=.git/index"]);
+    assert_ne!(fs::read(site.work(".git/index")).unwrap(), b"D\n", "{outputs:#?}");
+    assert_eq!(&fs::read(site.work(".git/index")).unwrap()[..4], &before[..4], "{outputs:#?}");
+}
+
+/// A merge that stops in a conflict keeps what it has put aside.
+#[test]
+fn what_git_continues_with_stays() {
+    let site = Site::with_repository();
+    site.person("echo a > c && git add -A && git commit -qm c");
+    site.person("git switch -qc other && echo b > c && git commit -qam b && git switch -q - && echo d > c && git commit -qam d && echo work > file");
+    let outputs = site.run(&[], &["git merge --autostash other", "git merge --abort"]);
+    assert_eq!(fs::read_to_string(site.work("file")).unwrap(), "work\n", "{outputs:#?}");
+}
+
 /// A command sees no neighbour of a workspace below `/tmp`.
 #[test]
 fn workspaces_below_tmp_open_no_neighbours() {

@@ -2,8 +2,8 @@
 //! itself and without a shell.
 //!
 //! In git's directory they write objects, references with their logs, and the files of a fixed list;
-//! everything else there is read-only, and what they leave besides is renamed. Hooks do not run. Filters and
-//! helpers that git's configuration names do: the person's own git starts these as well.
+//! everything else that is there is read-only, and what is new besides is renamed. Hooks do not run. Filters
+//! and helpers that git's configuration names do: the person's own git starts these as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -25,14 +25,18 @@ const WRITING: &str =
 /// A split index has another half, which is not among the files below.
 const SETTINGS: &str =
     "core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false core.splitIndex=false";
-/// Options that name a program.
-const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd";
+/// Options that name a program, or a file that git writes.
+const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd --output --output-directory";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// In git's directory, the names by which git starts nothing and finds no other configuration.
 const WRITTEN: &str = "\
-    AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD HEAD MERGE_HEAD MERGE_MODE MERGE_MSG ORIG_HEAD REVERT_HEAD \
-    SQUASH_MSG index logs objects packed-refs refs reftable shallow";
+    AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD HEAD MERGE_AUTOSTASH MERGE_HEAD MERGE_MODE MERGE_MSG \
+    ORIG_HEAD REBASE_HEAD REVERT_HEAD SQUASH_MSG index logs objects packed-refs refs reftable shallow";
+/// More of them: the steps that `--continue` goes on with, and the stores of git-lfs and rerere.
+const CONTINUED: &str = "MERGE_RR lfs rebase-apply rebase-merge rr-cache sequencer";
+/// A name that the person's git may add meanwhile, and that is of no use to a command.
+const ADDED: &str = "worktrees";
 
 pub(super) fn is_in(names: &str, name: &str) -> bool {
     names.split_ascii_whitespace().any(|known| known == name)
@@ -49,10 +53,14 @@ pub(super) fn is_written(name: &OsStr) -> bool {
 /// unusual reference.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     let [git, verb, rest @ ..] = words else { return false };
-    git == "git" && is_in(WRITING, verb) && !rest.iter().any(|word| names_program(word) || replaces(word))
+    let only_looks = verb == "stash" && matches!(rest.first().map(String::as_str), Some("list" | "show"));
+    git == "git"
+        && is_in(WRITING, verb)
+        && !only_looks
+        && !rest.iter().any(|word| names_program(word) || replaces(word))
 }
 
-/// Returns true for an option that names a program. git knows it by its beginning, too.
+/// Returns true for an option that names a program or a file. git knows it by its beginning, too.
 fn names_program(word: &str) -> bool {
     let option = word.split('=').next().unwrap_or_default();
     option.len() > 2 && PROGRAMS.split(' ').any(|known| known.starts_with(option))
@@ -79,7 +87,7 @@ pub(crate) struct GitWork {
     _turn: OwnedRwLockWriteGuard<()>,
 }
 
-/// One of git's directories, and the entries in it that git leaves as they are.
+/// One of git's directories, and the entries in it that git's commands only read.
 #[derive(Debug)]
 struct GitDirectory {
     path: PathBuf,
@@ -97,7 +105,8 @@ impl GitDirectory {
 /// Returns the entries of a directory of git's that commands of git's never write.
 fn others_in(git: &Dir) -> io::Result<BTreeMap<OsString, Entry>> {
     let names = git.entries()?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
-    let others = names.into_iter().filter(|name| !is_written(name));
+    let is_continued = |name: &OsStr| name.to_str().is_some_and(|name| is_in(CONTINUED, name));
+    let others = names.into_iter().filter(|name| !is_written(name) && !is_continued(name));
     Ok(others.filter_map(|name| Some((name.clone(), Entry::find(git, &name)?))).collect())
 }
 
@@ -123,7 +132,8 @@ impl GitWork {
         }
     }
 
-    /// Renames what git left besides, and returns a note on that.
+    /// Renames what is new, and returns a note on that. What was there before was read-only, so only the
+    /// person's git can have changed it meanwhile.
     ///
     /// # Errors
     /// When something cannot be renamed.
@@ -131,7 +141,8 @@ impl GitWork {
         let mut left = Vec::new();
         for git in &self.directories {
             let after = others_in(&git.real)?;
-            for (name, _) in after.iter().filter(|(name, entry)| git.before.get(*name) != Some(*entry)) {
+            let is_left = |name: &&OsString| !git.before.contains_key(*name) && *name != ADDED;
+            for name in after.keys().filter(is_left) {
                 let new = set_aside(&git.real, name)?;
                 left.push(format!("{}, which respool renamed to {new}", name.display()));
             }
@@ -154,6 +165,7 @@ mod tests {
             "git pull -- origin",
             "git fetch . a:refs/heads/b",
             "git fetch ssh://x:22/refs/y",
+            "git stash pop",
         ] {
             assert!(writes(line), "{line}");
         }
@@ -162,6 +174,9 @@ mod tests {
             "git pull --upl x .",
             "git push . x",
             "git fetch --exec=x",
+            "git commit --outpu=.git/index",
+            "git stash list",
+            "git stash show -p",
             "git fetch . x:refs/replace/y",
             "git fetch . +refs/*:refs/*",
             "git fetch --refmap=refs/heads/x:refs/replace/y . x",
