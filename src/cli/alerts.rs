@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, parse_span};
-use super::running::{find_listener, is_answering};
+use super::running::{find_listener, is_answering, warn_of_unkept_records};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
@@ -62,10 +62,7 @@ impl Default for AlertsCommand {
 
 pub(super) fn run_alerts(loaded: &Loaded, command: AlertsCommand) -> Result<(), Failure> {
     match command {
-        AlertsCommand::List(arguments) => {
-            list_alerts(loaded, &arguments);
-            Ok(())
-        }
+        AlertsCommand::List(arguments) => list_alerts(loaded, &arguments),
         AlertsCommand::Test => test_sinks(loaded),
         AlertsCommand::Silence { rule, subject, span } => silence_rule(loaded, rule, subject, span),
         AlertsCommand::Unsilence { rule, subject } => end_silence(loaded, rule, subject.as_deref()),
@@ -92,13 +89,14 @@ fn page_address(listen: &str) -> Option<String> {
     Some(format!("http://{host}:{port}"))
 }
 
-fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
+fn list_alerts(loaded: &Loaded, arguments: &ListArgs) -> Result<(), Failure> {
+    new_runtime()?.block_on(warn_of_unkept_records(&loaded.settings));
     let dir = &loaded.settings.store.state_dir;
     let Some(open) = read_open(dir, clock::now()) else {
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
         say_on_stderr(&what);
-        return;
+        return Ok(());
     };
     arguments.print_rows(
         open,
@@ -117,6 +115,7 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) {
     if !is_answering(&listen) {
         say_on_stderr(&format!("No respool answers at {listen}: these alerts are those of before it ended."));
     }
+    Ok(())
 }
 
 /// Returns an alert as JSON, with its times as other lists have them.
@@ -128,6 +127,9 @@ fn alert_json(alert: &OpenAlert) -> Value {
         }
     }
     shown["severity"] = severity_of(alert).into();
+    if let Some(rule) = Rule::from_name(&alert.rule) {
+        (shown["meaning"], shown["todo"]) = (rule.meaning().into(), rule.todo().into());
+    }
     shown
 }
 
@@ -223,6 +225,7 @@ mod tests {
             r#"{"rule":"error_rate","subject":"","what":"x","since":1795223698000,"is_silenced":false}"#;
         let shown = alert_json(&serde_json::from_str(read).unwrap());
         assert_eq!((&shown["since"], shown.get("silenced_until")), (&"2026-11-21T01:14:58Z".into(), None));
+        assert_eq!(shown["todo"], Rule::ErrorRate.todo());
     }
 
     #[test]

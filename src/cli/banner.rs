@@ -36,7 +36,13 @@ fn banner_text(loaded: &Loaded, flags: &Flags, address: SocketAddr, upstreams: &
     let model_server = flags.upstream.as_ref().filter(|url| url.starts_with("http"));
     let model_server = model_server.map_or_else(String::new, |url| format!(" --upstream {url}"));
     let setup = format!("respool setup openclaw{at}{model_server}{with_key}");
-    let key = if needs_keys { "one of respool's client keys" } else { "any text" };
+    let key = if needs_keys {
+        "one of respool's client keys"
+    } else if upstreams.iter().any(|upstream| upstream.asks_for_key) {
+        "that of the model server"
+    } else {
+        "any text"
+    };
     let server = &loaded.settings.server;
     let has_operators = !server.operator_keys.is_empty() || server.client_keys_file.is_some();
     let page = if needs_keys && !has_operators {
@@ -72,7 +78,7 @@ fn models_of(upstream: &Reachability, flags: &Flags) -> String {
 }
 
 /// Returns the command that checks the configuration of a server with these flags.
-fn check_command(flags: &Flags) -> String {
+pub(super) fn check_command(flags: &Flags) -> String {
     let config = flags.config.as_ref().map(|file| format!(" --config {}", file.display()));
     let upstream = flags.upstream.as_ref().map(|url| format!(" --upstream {url}"));
     ["respool check".to_owned(), config.unwrap_or_default(), upstream.unwrap_or_default()].concat()
@@ -91,6 +97,7 @@ fn local_url(address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Environment, resolve};
 
     #[test]
     fn the_check_is_of_the_same_configuration() {
@@ -98,6 +105,24 @@ mod tests {
         assert_eq!(check_command(&of_url), "respool check --upstream http://gpu:8000");
         let of_file = Flags { config: Some("a.toml".into()), ..Flags::default() };
         assert_eq!(check_command(&of_file), "respool check --config a.toml");
+    }
+
+    /// Regression: any text was said to do for a server that asks for a key.
+    #[test]
+    fn the_key_of_a_server_is_asked_for() {
+        let loaded = resolve(None, &Environment::new(), &Flags::default()).unwrap();
+        let text = |asks_for_key| {
+            let upstream = Reachability {
+                name: "box".into(),
+                problem: None,
+                asks_for_key,
+                models: Vec::new(),
+                took: Duration::ZERO,
+            };
+            banner_text(&loaded, &Flags::default(), "127.0.0.1:8003".parse().unwrap(), &[upstream])
+        };
+        assert!(text(false).contains("API key: any text"), "{}", text(false));
+        assert!(text(true).contains("API key: that of the model server"), "{}", text(true));
     }
 
     #[test]

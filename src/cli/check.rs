@@ -21,6 +21,8 @@ use super::findings::Findings;
 use super::listing::Noun;
 use super::options::misspelt_note;
 use super::plain_http::plain_address;
+use super::reachability::IS_RESPOOL;
+use super::running::unkept_records;
 use super::runtime::new_runtime;
 use super::say::{say, say_on_stderr};
 use super::template_check::{PROBE_WITHIN, check_template};
@@ -89,7 +91,11 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     certificate_file(std::env::var_os("SSL_CERT_FILE"), &mut findings);
     log_file(&loaded.settings, &mut findings);
     check_sandbox(&loaded.settings, &mut findings);
-    new_runtime()?.block_on(check_upstreams(loaded, &mut findings))?;
+    let runtime = new_runtime()?;
+    if let Some(problem) = runtime.block_on(unkept_records(&loaded.settings)) {
+        findings.fail(&problem, "its alerts say what to do: `respool alerts list`, or the page");
+    }
+    runtime.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => Ok(()),
         1 => Err("one check failed".to_owned().into()),
@@ -252,6 +258,11 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
         // Only this upstream, so that the round trip is its own.
         let mut alone =
             Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
+        // Another model that answers would hide why this one does not.
+        for model in alone.relay.models.values_mut() {
+            model.fallback.clear();
+            model.vision = None;
+        }
         alone.store.state_dir = scratch.path().to_owned();
         alone.usage.keep = Duration::ZERO;
         let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
@@ -293,20 +304,38 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     Ok(())
 }
 
-/// Names the agents and experts whose model is in no server's list.
+/// Names the agents, experts and other names of models whose model is in no server's list.
 fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Findings) {
     let agents =
         settings.agents.iter().map(|(name, agent)| (format!("the agent `{name}` uses"), &agent.model));
     let experts = settings.experts.model.iter().map(|model| ("experts use".to_owned(), model));
-    let lost = agents
-        .chain(experts)
-        .filter(|(_, model)| !listed.iter().any(|it| it == settings.relay.target(model)));
+    let relay = &settings.relay;
+    let aliases =
+        relay.aliases().filter_map(|alias| Some((alias, relay.models.get(alias)?.target.as_ref()?)));
+    let aliases = aliases.map(|(alias, target)| (format!("{alias:?} stands for"), target));
+    let stand_ins = relay.models.iter().flat_map(|(id, model)| {
+        let names = model.fallback.iter().chain(&model.vision);
+        names.map(move |name| (format!("in the place of {id:?} may answer"), name))
+    });
+    // A fallback may begin with the name of its upstream.
+    let of_upstream = |name: &str| {
+        let (upstream, model) = name.split_once('/')?;
+        settings.upstreams.iter().any(|one| one.name == upstream).then(|| model.to_owned())
+    };
+    let is_listed = |name: &str| listed.iter().any(|it| it == relay.target(name));
+    let is_known = |name: &str| is_listed(name) || of_upstream(name).is_some_and(|model| is_listed(&model));
+    let lost = agents.chain(experts).chain(aliases).chain(stand_ins).filter(|(_, model)| !is_known(model));
     for (index, (who, model)) in lost.enumerate() {
         if index == 0 {
             say("\nmodels");
         }
         let what = format!("{who} the model {model:?}, which no upstream lists");
-        findings.fail(&what, &format!("correct `model`; the listed ones are {}", listed.join(", ")));
+        findings.fail(&what, &format!("correct the name; the listed ones are {}", listed.join(", ")));
+    }
+    let is_compared = |name: &String| settings.usage.compare.contains(name);
+    for name in settings.prices.keys().filter(|name| !is_known(name) && !is_compared(name)) {
+        let what = format!("[prices] has {name:?}, which no upstream lists, so no request has this price");
+        findings.warn(&what, &format!("correct the name; the listed ones are {}", listed.join(", ")));
     }
 }
 
@@ -396,10 +425,8 @@ async fn models_of(
     };
     findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
     if upstream.is_respool(PROBE_WITHIN).await {
-        findings.fail(
-            "this is a respool, not a model server",
-            &format!("make {} that of the model server behind it", address.setting_name()),
-        );
+        findings
+            .fail(IS_RESPOOL, &format!("make {} that of the model server behind it", address.setting_name()));
         return None;
     }
     if models.is_empty() {

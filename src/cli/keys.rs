@@ -16,7 +16,7 @@ use super::say::{flat_text, say, say_on_stderr};
 use super::usage::ledger_settings;
 use crate::config::{Loaded, Settings};
 use crate::server::{Access, KeyQuota};
-use crate::store::{Store, UsageStore};
+use crate::store::{Store, StoreError, UsageStore};
 use crate::usage::{DayBudget, Ledger, Scope};
 
 /// A day, in milliseconds.
@@ -32,8 +32,8 @@ pub(super) struct KeysArgs {
 /// The limits, and how much of them is used today.
 struct Use {
     quotas: Vec<KeyQuota>,
-    /// The tokens of today, by key.
-    tokens: BTreeMap<String, u64>,
+    /// The tokens of today, by key; `None` where the store cannot be read, as on a full disk.
+    tokens: Option<BTreeMap<String, u64>>,
     budgets: Vec<DayBudget>,
     currency: String,
     /// When the amounts of a day begin again.
@@ -49,10 +49,14 @@ pub(super) fn show_keys(loaded: &Loaded, arguments: &KeysArgs) -> Result<(), Fai
     let names: Vec<String> = quotas.iter().map(|quota| quota.name.clone()).collect();
     let runtime = new_runtime()?;
     runtime.block_on(warn_of_unkept_records(&loaded.settings));
-    let ledger = runtime.block_on(open_ledger(loaded))?;
+    let (ledger, fault) = runtime.block_on(open_ledger(loaded))?;
+    if let Some(error) = &fault {
+        say_on_stderr(&format!("The tokens that keys used today are not known: {error}"));
+    }
     let now = clock::now();
+    let tokens = || names.iter().map(|name| (name.clone(), ledger.tokens_today(name))).collect();
     let used = Use {
-        tokens: names.iter().map(|name| (name.clone(), ledger.tokens_today(name))).collect(),
+        tokens: fault.is_none().then(tokens),
         budgets: ledger.budgets(&names),
         quotas,
         currency: ledger.currency(),
@@ -67,8 +71,9 @@ pub(super) fn show_keys(loaded: &Loaded, arguments: &KeysArgs) -> Result<(), Fai
     Ok(())
 }
 
-/// Opens the records of today, as `respool serve` reads them.
-async fn open_ledger(loaded: &Loaded) -> Result<Ledger, Failure> {
+/// Opens the records of today, as `respool serve` reads them. Also returns why the tokens of keys cannot be
+/// read.
+async fn open_ledger(loaded: &Loaded) -> Result<(Ledger, Option<StoreError>), Failure> {
     let settings: &Settings = &loaded.settings;
     let terms = ledger_settings(settings).map_err(|found| loaded.problems(found))?;
     let rows = if settings.store.store.url.is_some() {
@@ -78,11 +83,23 @@ async fn open_ledger(loaded: &Loaded) -> Result<Ledger, Failure> {
     };
     let ledger = Ledger::new(terms, rows);
     ledger.load_spending().await;
-    ledger.use_key_store(Arc::new(Store::open(&settings.store)?)).await;
-    Ok(ledger)
+    // What shows something makes no store.
+    let fault = match Store::is_present(&settings.store).then(|| Store::open(&settings.store)) {
+        None => None,
+        Some(Ok(store)) => {
+            ledger.use_key_store(Arc::new(store)).await;
+            None
+        }
+        Some(Err(error)) => Some(error),
+    };
+    Ok((ledger, fault))
 }
 
 impl Use {
+    fn tokens_of(&self, name: &str) -> Option<u64> {
+        self.tokens.as_ref().map(|tokens| tokens.get(name).copied().unwrap_or_default())
+    }
+
     fn budget_of(&self, name: &str) -> Option<&DayBudget> {
         self.budgets.iter().find(|budget| budget.scope == Scope::Key(name.to_owned()))
     }
@@ -107,10 +124,10 @@ impl Use {
         let spent = |budget: &DayBudget| format!("{} of {}", budget.spent, budget.budget);
         let heads = ["name", "tokens today", "requests/min", "at a time", "spent today"].map(str::to_owned);
         let keys = self.quotas.iter().map(|quota| {
-            let tokens = self.tokens.get(&quota.name).copied().unwrap_or_default();
+            let tokens = self.tokens_of(&quota.name).map_or_else(|| "–".to_owned(), |used| used.to_string());
             vec![
                 if quota.is_operator { format!("{} (operator)", quota.name) } else { quota.name.clone() },
-                limited(tokens.to_string(), quota.tokens_per_day.map(|limit| limit.to_string())),
+                limited(tokens, quota.tokens_per_day.map(|limit| limit.to_string())),
                 or_dash(quota.requests_per_minute),
                 or_dash(quota.max_concurrency),
                 self.budget_of(&quota.name).map_or_else(|| "–".to_owned(), spent),
@@ -147,7 +164,7 @@ impl Use {
         let key = |quota: &KeyQuota| {
             json!({
                 "name": quota.name, "operator": quota.is_operator,
-                "tokens_today": self.tokens.get(&quota.name).copied().unwrap_or_default(),
+                "tokens_today": self.tokens_of(&quota.name),
                 "tokens_per_day": quota.tokens_per_day, "requests_per_minute": quota.requests_per_minute,
                 "max_concurrency": quota.max_concurrency, "budget": self.budget_of(&quota.name).map(spent),
             })
@@ -185,7 +202,7 @@ mod tests {
         };
         Use {
             quotas: vec![quota("alice", Some(1_000)), quota("root", None)],
-            tokens: BTreeMap::from([("alice".to_owned(), 250)]),
+            tokens: Some(BTreeMap::from([("alice".to_owned(), 250)])),
             budgets: vec![budget(Scope::Everybody, 0.5), budget(Scope::Key("alice".into()), 0.25)],
             currency: "EUR".into(),
             resets: 1_795_223_698_000,
@@ -201,6 +218,8 @@ mod tests {
         assert_eq!(cells(1), ["alice", "250 of 1000", "60", "–", "0.250 of 2.00"]);
         assert_eq!(cells(2), ["root (operator)", "0", "–", "–", "–"]);
         assert_eq!(cells(3), ["all requests together", "–", "–", "–", "0.500 of 2.00"]);
+        let unread = Use { tokens: None, ..sample() };
+        assert!(unread.table_lines()[1].contains("– of 1000"), "{:?}", unread.table_lines());
         let text = sample().describe();
         assert!(text.contains("in EUR") && text.ends_with("at 2026-11-21T01:14:58Z."), "{text}");
         let json = sample().to_json();

@@ -77,7 +77,7 @@ enum Command {
     #[command(alias = "start", after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
     Serve {
         /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
-        #[arg(long, value_name = "HOST:PORT")]
+        #[arg(long, alias = "port", value_name = "HOST:PORT")]
         listen: Option<String>,
         #[command(flatten)]
         options: WithUpstream,
@@ -296,7 +296,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Upstreams { options, arguments } => {
             let own = arguments.config().map(Path::to_owned);
             let options = WithUpstream { config: own.or(options.config), ..options };
-            upstream_list::upstreams(&Configured::from(options).load()?, &arguments)
+            upstream_list::upstreams(&Configured::from(options).into_flags(None), &arguments)
         }
         #[cfg(feature = "chat")]
         Command::Chat(arguments) => chat::run_chat(&arguments),

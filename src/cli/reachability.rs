@@ -6,7 +6,10 @@ use futures::future::join_all;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::upstream::{Fleet, ListedModel, Upstream};
+use crate::upstream::{Fleet, ListedModel, NoModelList, Upstream};
+
+/// The problem of an upstream that is another respool.
+pub(super) const IS_RESPOOL: &str = "this is a respool, not a model server";
 
 /// The answer of an upstream.
 #[derive(Clone, Debug)]
@@ -14,6 +17,8 @@ pub(super) struct Reachability {
     pub(super) name: String,
     /// The reason why it cannot be used.
     pub(super) problem: Option<String>,
+    /// It asks for a key, and respool has none for it.
+    pub(super) asks_for_key: bool,
     pub(super) models: Vec<ListedModel>,
     pub(super) took: Duration,
 }
@@ -45,10 +50,12 @@ pub(super) async fn ask_all(fleet: &Fleet, within: Duration) -> Vec<Reachability
 async fn query_upstream(upstream: &Upstream, within: Duration) -> Reachability {
     let began = Instant::now();
     let listed = upstream.ask_models(HeaderMap::new(), within).await;
+    let asks_for_key = matches!(listed, Err(NoModelList::KeyMissing(..)));
     let (models, problem) = match listed {
+        Ok(models) if upstream.is_respool(within).await => (models, Some(IS_RESPOOL.to_owned())),
         Ok(models) if models.is_empty() => (models, Some("it lists no models".to_owned())),
         Ok(models) => (models, None),
         Err(problem) => (Vec::new(), Some(problem.to_string())),
     };
-    Reachability { name: upstream.name.clone(), problem, models, took: began.elapsed() }
+    Reachability { name: upstream.name.clone(), problem, asks_for_key, models, took: began.elapsed() }
 }

@@ -11,7 +11,8 @@ use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use crate::config::Loaded;
-use crate::server::{describe_reason, describe_wait};
+use crate::relay::RelayConfig;
+use crate::server::{describe_fallback, describe_reason, describe_wait};
 use crate::store::{Dimension, RequestQuery, StoredUsage, UsageStore};
 
 #[derive(Args, Debug)]
@@ -24,16 +25,16 @@ pub(super) struct RequestsArgs {
     /// List only requests that ended in this way
     #[arg(long, value_parser = ["ok", "error", "client_gone", "loop_guard", "shutdown"])]
     outcome: Option<String>,
-    /// List only requests that failed with this code
+    /// List only requests of which an attempt failed with this code
     #[arg(long, value_name = "CODE")]
     error: Option<String>,
-    /// List only requests for this model
+    /// List only requests that were for this model, or that it answered
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// List only requests of this client key
     #[arg(long, value_name = "NAME")]
     key: Option<String>,
-    /// List only requests whose last attempt went to this upstream
+    /// List only requests that this upstream was asked
     #[arg(long, value_name = "NAME")]
     upstream: Option<String>,
     /// List only requests for this agent or expert
@@ -50,7 +51,7 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
     let limit = arguments.list.limit;
     let runtime = new_runtime()?;
     runtime.block_on(warn_of_unkept_records(&loaded.settings));
-    let mut rows = runtime.block_on(store.find(request_query(arguments)))?;
+    let mut rows = runtime.block_on(store.find(request_query(arguments, &loaded.settings.relay)))?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     if arguments.list.json {
@@ -70,19 +71,20 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
     Ok(())
 }
 
-fn request_query(arguments: &RequestsArgs) -> RequestQuery {
+fn request_query(arguments: &RequestsArgs, relay: &RelayConfig) -> RequestQuery {
     let outcome = arguments.outcome.clone().or_else(|| arguments.failed.then(|| "error".to_owned()));
     let chosen = [
         (Dimension::Outcome, outcome),
         (Dimension::Error, arguments.error.clone()),
-        (Dimension::Model, arguments.model.clone()),
         (Dimension::Key, arguments.key.clone()),
         (Dimension::Upstream, arguments.upstream.clone()),
         (Dimension::Agent, arguments.agent.clone()),
     ];
+    let chosen = chosen.into_iter().filter_map(|(dimension, value)| Some((dimension, value?)));
+    let models = arguments.model.iter().flat_map(|model| relay.names_of(model));
     RequestQuery {
         since: arguments.list.since.map(clock::time_ago).unwrap_or_default(),
-        only: chosen.into_iter().filter_map(|(dimension, value)| Some((dimension, value?))).collect(),
+        only: chosen.chain(models.map(|name| (Dimension::Model, name.to_owned()))).collect(),
         text: arguments.text.clone(),
         most: arguments.list.limit.saturating_add(1),
         ..RequestQuery::default()
@@ -135,9 +137,8 @@ const NOTABLE_WAIT: Duration = Duration::from_secs(1);
 /// Returns the lines below a request: the error, and what went before its last attempt.
 fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
     let error = Some(&row.error).filter(|error| !error.is_empty()).cloned();
-    let fallback = Some(&row.details.fallback).filter(|models| !models.is_empty());
     let fallback =
-        fallback.map(|models| format!("in place of {}", models.replace(':', " (").replace(',', "), ") + ")"));
+        (!row.details.fallback.is_empty()).then(|| format!("in place of {}", describe_fallback(row)));
     let mut named = "";
     let earlier = row.details.earlier_attempts.iter();
     let earlier = earlier.map(|attempt| {
@@ -205,14 +206,14 @@ mod tests {
         };
         moved.details.earlier_attempts =
             vec![failed.clone(), EarlierAttempt { why: "fallback".into(), ..failed }];
-        moved.details.fallback = "big:failed".into();
+        moved.details.fallback = "big:7b:failed".into();
         moved.waited = Duration::from_millis(2_500);
         let found = table_lines(&[moved]);
         let waited = "    waited 2.5 s for a free place, or for the upstream to return";
         assert_eq!(
             found[2..],
             [
-                "    in place of big (failed)",
+                "    in place of big:7b (failed)",
                 "    asked before: box (the server failed, so another one was asked: HTTP 500); box (another model was asked in its place)",
                 waited
             ]
@@ -235,9 +236,13 @@ mod tests {
             arguments: RequestsArgs,
         }
         let line = ["x", "--failed", "--key", "alice", "--text", "refused", "--limit", "3"];
-        let query = request_query(&Line::parse_from(line).arguments);
+        let relay: RelayConfig = toml::from_str("[models.fast]\ntarget = 'qwen'").unwrap();
+        let query = request_query(&Line::parse_from(line).arguments, &relay);
         let only = vec![(Dimension::Outcome, "error".to_owned()), (Dimension::Key, "alice".to_owned())];
         assert_eq!((query.only, &*query.text, query.most, query.since), (only, "refused", 4, 0));
+        let of_model = request_query(&Line::parse_from(["x", "--model", "qwen"]).arguments, &relay);
+        let names: Vec<&str> = of_model.only.iter().map(|(_, name)| name.as_str()).collect();
+        assert_eq!(names, ["qwen", "fast"], "a request under its other name is for it, too");
         assert!(Line::try_parse_from(["x", "--failed", "--outcome", "ok"]).is_err());
     }
 }

@@ -41,10 +41,16 @@ pub(super) async fn ask_running(listen: &Listen) -> Option<Vec<RunningUpstream>>
 /// Warns if the respool that uses this state directory runs and cannot keep its records: what a command reads
 /// there is not all then.
 pub(super) async fn warn_of_unkept_records(settings: &Settings) {
-    let listen = find_listener(settings);
-    if let Some(problem) = ask_ready(&listen).await.and_then(|ready| state_problem(&ready)) {
-        say_on_stderr(&format!("The respool that runs at {listen} has records that are not here: {problem}"));
+    if let Some(problem) = unkept_records(settings).await {
+        say_on_stderr(&problem);
     }
+}
+
+/// Says why the respool that uses this state directory cannot keep its records, if one runs and cannot.
+pub(super) async fn unkept_records(settings: &Settings) -> Option<String> {
+    let listen = find_listener(settings);
+    let problem = state_problem(&ask_ready(&listen).await?)?;
+    Some(format!("The respool that runs at {listen} has records that are not here: {problem}"))
 }
 
 fn state_problem(ready: &Value) -> Option<String> {
@@ -92,13 +98,8 @@ impl RunningUpstream {
     }
 
     pub(super) fn line(&self) -> String {
-        let Self { name, is_ready, problem, circuit, in_flight, queued, recent_errors } = self;
-        let state = match circuit.as_str() {
-            "closed" if problem.is_none() && *is_ready => "works",
-            "closed" => problem.as_deref().unwrap_or("cannot be used"),
-            "half_open" => "fails requests, is being tried again",
-            _ => "fails requests, is left out",
-        };
+        let Self { name, is_ready, problem, in_flight, queued, recent_errors, .. } = self;
+        let state = problem.as_deref().unwrap_or(if *is_ready { "it works" } else { "it cannot be used" });
         let errors = match recent_errors.as_slice() {
             [] => String::new(),
             codes => format!("; errors of the last 5 minutes: {}", codes.join(", ")),
@@ -109,8 +110,8 @@ impl RunningUpstream {
     }
 
     pub(super) fn json(&self) -> Value {
-        let Self { circuit, in_flight, queued, recent_errors, .. } = self;
-        json!({"circuit": circuit, "in_flight": in_flight, "queued": queued, "recent_errors": recent_errors})
+        let Self { problem, circuit, in_flight, queued, recent_errors, .. } = self;
+        json!({"problem": problem, "circuit": circuit, "in_flight": in_flight, "queued": queued, "recent_errors": recent_errors})
     }
 }
 
@@ -129,7 +130,7 @@ mod tests {
         assert!(is_answering(&address) && !is_answering(&"127.0.0.1:1".parse().unwrap()));
         drop(listener.accept().await);
         let body = r#"{"ready":false,"upstreams":[{"name":"box","ready":false,"circuit":"open","in_flight":3,
-            "queued":2,"recent_errors":["upstream_error"],"models":null}]}"#;
+            "problem":"its requests fail","queued":2,"recent_errors":["upstream_error"],"models":null}]}"#;
         tokio::spawn(async move {
             let (mut socket, _) = listener.accept().await.unwrap();
             let _ = socket.read(&mut [0; 4096]).await.unwrap();
@@ -138,7 +139,7 @@ mod tests {
         });
         let seen = ask_running(&address).await.unwrap();
         assert!(seen[0].is_failing());
-        let expected = "box: the running respool says: fails requests, is left out; 3 in progress, 2 waiting; \
+        let expected = "box: the running respool says: its requests fail; 3 in progress, 2 waiting; \
                         errors of the last 5 minutes: upstream_error";
         assert_eq!(seen[0].line(), expected);
         let problem = Some("it rejects the key (HTTP 401)".to_owned());

@@ -51,6 +51,21 @@ fn wrap_for(stream: impl AsFd, text: &str) -> String {
     if columns == 0 { format!("{text}\n") } else { wrap_text(text, columns.into()) + "\n" }
 }
 
+/// Prints a line, or several, each in the colour that `colour_of` gives as an SGR code; only on a terminal.
+pub(super) fn say_in_colours(text: &str, colour_of: impl Fn(&str) -> &'static str) {
+    let has_colours =
+        io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    if !has_colours {
+        return say(text);
+    }
+    let text = make_visible(text);
+    let lines = text.lines().map(|line| match colour_of(line) {
+        "" => format!("{line}\n"),
+        colour => format!("\u{1b}[{colour}m{line}\u{1b}[0m\n"),
+    });
+    let _ = io::stdout().write_all(lines.collect::<String>().as_bytes()).and_then(|()| io::stdout().flush());
+}
+
 fn write_line(mut stream: impl Write + IsTerminal, text: &str) {
     let text = visible_text(text, stream.is_terminal());
     // The reader is gone, so there is nowhere to report an error.

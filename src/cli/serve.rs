@@ -19,6 +19,7 @@ use super::expert::warn_of_lost_models;
 use super::expert_names::find_unknown_names;
 use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
+use super::reachability::IS_RESPOOL;
 use super::reload::{Reloading, Stamp};
 use super::running::LOCK;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
@@ -27,13 +28,14 @@ use crate::config::{Flags, Loaded, Settings};
 use crate::observe;
 use crate::relay::Relay;
 use crate::relay_ports::RelayProbes;
-use crate::server::{self, App, Listen, Stop, build_routes};
+use crate::server::{self, App, CurrentApp, Listen, Stop, build_routes};
 use crate::store::Store;
 use crate::upstream::Fleet;
-use crate::usage::Ledger;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
+/// How long an upstream has to say that it is a respool.
+const RESPOOL_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end waits for threads that read or write files.
 const END: Duration = Duration::from_secs(5);
 
@@ -73,8 +75,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     if let (Some(lock), Ok(address)) = (&lock, listener.local_addr()) {
         note_address(lock, address);
     }
+    let routes = build_routes(Arc::clone(&app));
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
-    stop_on_signals(&stop, &app.usage, settings.server.limits.drain)?;
+    stop_on_signals(&stop, routes.current())?;
     stop_with_terminal(&stop)?;
     // A file that reaches its size limit (systemd's `LimitFSIZE=`) then fails the write instead of ending the
     // process.
@@ -83,7 +86,6 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let usage = Arc::clone(&app.usage);
     let (relay, relays) = watch::channel(Arc::clone(&app.relay));
     tokio::spawn(Arc::clone(&app.alerts).watch(watched_parts(&app, relays.clone()), stop.abort.clone()));
-    let routes = build_routes(app);
     let reloading = Reloading {
         flags,
         start: loaded.clone(),
@@ -172,9 +174,11 @@ fn log_advice(settings: &Settings, keys: &[String]) {
 }
 
 /// Stops the server at a signal; a second one stops it at once.
-fn stop_on_signals(stop: &Stop, usage: &Ledger, drain: Duration) -> Result<(), Failure> {
-    let in_flight = Arc::clone(&usage.in_flight);
-    let in_progress = move || describe_rest(in_flight.requests().len(), drain);
+fn stop_on_signals(stop: &Stop, current: CurrentApp) -> Result<(), Failure> {
+    let in_progress = move || {
+        let app = current.app();
+        describe_rest(app.usage.in_flight.requests().len(), app.limits.drain)
+    };
     tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?, in_progress));
     Ok(())
 }
@@ -238,7 +242,9 @@ fn announce(
         tokio::spawn(async move { banner::print_banner(&loaded, &flags, address, &fleet).await });
     }
     let (watched, fleet) = (settings.clone(), Arc::clone(fleet));
-    tokio::spawn(async move { warn_of_lost_models(&watched, &fleet).await });
+    let experts_fleet = Arc::clone(&fleet);
+    tokio::spawn(async move { warn_of_lost_models(&watched, &experts_fleet).await });
+    tokio::spawn(warn_of_respools(fleet));
     let names: Vec<String> = settings.upstreams.iter().map(|upstream| upstream.name.clone()).collect();
     tracing::info!(
         target: "respool::server",
@@ -249,6 +255,16 @@ fn announce(
         "ready"
     );
     Ok(())
+}
+
+/// Logs upstreams that are other respools.
+async fn warn_of_respools(fleet: Arc<Fleet>) {
+    for upstream in fleet.iter() {
+        if upstream.is_respool(RESPOOL_WITHIN).await {
+            tracing::warn!(target: "respool::server", upstream = upstream.name, todo = "name the model server behind it",
+                "{IS_RESPOOL}");
+        }
+    }
 }
 
 async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {

@@ -8,6 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
+use super::banner::check_command;
 use super::failure::Failure;
 use super::reachability::{Reachability, ask_all};
 use super::running::{RunningUpstream, ask_running, find_listener};
@@ -15,7 +16,7 @@ use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
 use crate::adapt::describe_rule;
-use crate::config::Loaded;
+use crate::config::{Flags, Loaded, Problems};
 use crate::upstream::{KeptModelRules, KeptRules, ListedModel, RuleFile};
 
 /// How long a server has to list its models, which needs no computation.
@@ -54,11 +55,31 @@ impl UpstreamsArgs {
 }
 
 /// Executes `respool upstreams`.
-pub(super) fn upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
-    match &arguments.command {
-        Some(UpstreamsCommand::Forget { name, .. }) => forget(loaded, name),
-        None => list_upstreams(loaded, arguments),
+pub(super) fn upstreams(flags: &Flags, arguments: &UpstreamsArgs) -> Result<(), Failure> {
+    if let Some(UpstreamsCommand::Forget { name, .. }) = &arguments.command {
+        return forget(&Loaded::from_process(flags)?, name);
     }
+    match Loaded::records_from_process(flags)? {
+        (loaded, None) => list_upstreams(&loaded, flags, arguments),
+        (loaded, Some(problems)) => list_running(&loaded, problems, arguments),
+    }
+}
+
+/// Lists the upstreams of the running respool, which has another configuration than the file.
+fn list_running(loaded: &Loaded, problems: Problems, arguments: &UpstreamsArgs) -> Result<(), Failure> {
+    let listen = find_listener(&loaded.settings);
+    let Some(running) = new_runtime()?.block_on(ask_running(&listen)) else { return Err(problems.into()) };
+    say_on_stderr(&format!(
+        "respool: warning: the configuration is wrong, and `respool serve` would not start with it. Shown is what the respool \
+         that runs at {listen} says:\n{problems}"
+    ));
+    if arguments.json {
+        let entry = |seen: &RunningUpstream| json!({"name": seen.name, "running": seen.json()});
+        say(&format!("{:#}", running.iter().map(entry).collect::<Value>()));
+    } else {
+        running.iter().for_each(|seen| say(&flat_text(&seen.line())));
+    }
+    Ok(())
 }
 
 fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
@@ -75,7 +96,7 @@ fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Failure> {
+fn list_upstreams(loaded: &Loaded, flags: &Flags, arguments: &UpstreamsArgs) -> Result<(), Failure> {
     let abort = CancellationToken::new();
     let listen = find_listener(&loaded.settings);
     let (found, running) = new_runtime()?.block_on(async {
@@ -115,9 +136,7 @@ fn list_upstreams(loaded: &Loaded, arguments: &UpstreamsArgs) -> Result<(), Fail
     if found.iter().all(|upstream| upstream.problem.is_none()) {
         return Ok(());
     }
-    say_on_stderr(
-        "An upstream cannot be used: `respool check` with the same options says how to correct it.",
-    );
+    say_on_stderr(&format!("An upstream cannot be used: `{}` says how to correct it.", check_command(flags)));
     Err(Failure::Reported)
 }
 
@@ -139,13 +158,13 @@ fn table_lines(found: &[Reachability]) -> Vec<String> {
     for upstream in found {
         let name = &upstream.name;
         if let Some(problem) = &upstream.problem {
-            lines.push(format!("{name:<name_width$}  FAIL  {problem}"));
+            lines.push(format!("{name:<name_width$}  FAIL     {problem}"));
         }
         for (index, model) in upstream.models.iter().enumerate() {
-            let (name, state) = if index == 0 { (name.as_str(), "ok") } else { ("", "") };
+            let (name, state) = if index == 0 { (name.as_str(), "answers") } else { ("", "") };
             let took = upstream.took.as_millis();
             let took = if index == 0 { format!("  ({took} ms)") } else { String::new() };
-            lines.push(format!("{name:<name_width$}  {state:<4}  {}{took}", describe_model(model)));
+            lines.push(format!("{name:<name_width$}  {state:<7}  {}{took}", describe_model(model)));
         }
     }
     lines

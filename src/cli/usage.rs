@@ -70,7 +70,10 @@ pub(super) async fn open_ledger(settings: &Settings) -> Result<Arc<Ledger>, Vec<
     if let Some(error) = error {
         // Requests are answered all the same.
         tracing::error!(target: "respool::usage", %error, "usage records are not kept, and budgets and limits of tokens count from now on");
-        ledger.mark_broken(error.to_string());
+        ledger.mark_broken(format!(
+            "{error}. It was so when respool started: restart respool once this is corrected. Until then, runs and responses are \
+             not kept either, and budgets and `tokens_per_day` count from its start"
+        ));
     }
     ledger.load_spending().await;
     ledger.load_problems().await;

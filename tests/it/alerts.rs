@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-use crate::lifecycle::{Served, run};
+use crate::lifecycle::{Served, program, run};
 use crate::support::client::{Request, exchange};
 use crate::support::wait_until;
 
@@ -206,4 +206,20 @@ fn silences_persist_and_check_names() {
     assert!(status == 0 && err.contains("No alerts have been recorded"), "{err}");
     let (status, _, err) = run(&["alerts", "test"], None, &[]);
     assert!(status == 1 && err.contains("[[alerts.sink]]"), "{err}");
+}
+
+/// Regression: a server that was stopped in an outage left an empty list.
+#[test]
+fn alerts_stay_listed_when_their_server_ends() {
+    let toml =
+        "[recovery]\nwait_for_upstream = '0s'\n[[upstream]]\nname = 'box'\nurl = 'http://127.0.0.1:9'\n";
+    let mut served = Served::with_file(toml, &[]);
+    served.line(|line| line["rule"] == "upstream_down", Duration::from_secs(40));
+    served.signal("TERM");
+    assert_eq!(served.exit(Duration::from_secs(15)), 0);
+    let listed =
+        program(served.directory.path(), &["alerts", "list", "--config", "respool.toml"]).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(text(&listed.stdout).contains("upstream_down  box  "), "{listed:?}");
+    assert!(text(&listed.stderr).contains("those of before it ended"), "{listed:?}");
 }

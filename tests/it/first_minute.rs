@@ -364,10 +364,16 @@ async fn check_says_what_the_template_makes_of_a_conversation() {
     fake.otherwise(Script::json(200, &replies::text("ok")));
     let url = fake.url();
     tokio::task::spawn_blocking(move || {
-        let agents = "[agents.lost]\nmodel = \"nope\"\n[agents.fine]\nmodel = \"gpt-oss-20b\"\n";
+        let agents = "[agents.lost]\nmodel = \"nope\"\n[agents.fine]\nmodel = \"gpt-oss-20b\"\n\
+            [models.fast]\ntarget = \"gone\"\n[prices.gpt-20b]\ninput = 1.0\noutput = 1.0\n[models.gpt-oss-20b]\nfallback = [\"gpt-oss-20b\", \"other\"]\n";
         let (_, said, _) = run(&["check", "--upstream", &url], Some(agents), &[]);
         let lost = "FAIL  the agent `lost` uses the model \"nope\", which no upstream lists";
         assert!(said.contains(lost) && !said.contains("the agent `fine` uses"), "{said}");
+        let alias = "FAIL  \"fast\" stands for the model \"gone\", which no upstream lists";
+        let fallback = "FAIL  in the place of \"gpt-oss-20b\" may answer the model \"other\", which";
+        assert!(said.contains(alias) && said.contains(fallback), "{said}");
+        assert!(said.contains("warn  [prices] has \"gpt-20b\", which no upstream lists"), "{said}");
+        assert_eq!(said.matches("which no upstream lists").count(), 4, "{said}");
         assert!(said.contains("its template leaves the tools out"), "{said}");
         assert!(said.contains("respool adapts it (`messages.system_first`"), "{said}");
         assert!(
@@ -500,6 +506,7 @@ fn limits_are_shown_with_what_is_used() {
     assert!(out.contains("0 of 5000") && out.contains("0.00 of 1.00"), "{out}");
     assert!(out.contains("all requests together") && out.contains("0.00 of 2.00"), "{out}");
     assert!(err.contains("1 key.") && err.contains("T00:00:00Z."), "{err}");
+    assert!(!dir.path().join("state").exists(), "a command that shows something makes nothing");
     let (_, out, _) = run(&["keys", "--json"], Some(&toml), &[]);
     let shown: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(

@@ -76,6 +76,24 @@ async fn a_second_signal_ends_at_once() {
     assert!(matches!(code, 0 | 130), "{code}");
 }
 
+/// Regression: a stopping server named the time that was configured when it started.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopping_server_knows_the_changed_drain_time() {
+    let fake = FakeVllm::start([Script::silence()]).await;
+    let toml = |drain| format!("[limits]\ndrain = '{drain}'\n[[upstream]]\nurl = '{}'\n", fake.url());
+    let mut served = Served::with_file(&toml("60s"), &[]);
+    std::fs::write(served.directory.path().join("respool.toml"), toml("1s")).unwrap();
+    served.signal("HUP");
+    served.line(|line| line["live"] == "limits.drain", PATIENCE);
+    let client = Client::sending(served.address, &Request::chat(&tools_route::request())).await;
+    fake.wait_for_requests(1).await;
+    served.signal("TERM");
+    let stopping = served.line(is_stopping, PATIENCE);
+    assert!(stopping["message"].as_str().unwrap().contains("at most 1 s"), "{stopping}");
+    assert_eq!(served.exit(PATIENCE), 0);
+    drop(client);
+}
+
 fn is_stopping(line: &Value) -> bool {
     line["message"].as_str().is_some_and(|message| message.starts_with("stopping: "))
 }

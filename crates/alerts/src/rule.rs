@@ -79,7 +79,7 @@ rules! {
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";
     KeyRefused = "key_refused", Critical,
         "The model server rejects the key that it was sent.",
-        "Correct `api_key` of this upstream, or the key that the clients send.";
+        "Set or correct `api_key` of this upstream (VLLM_API_KEY with --upstream): it is the key of `vllm serve --api-key`. Where it has none, correct the key that clients send.";
     CertificateRefused = "certificate_refused", Critical,
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
         "Renew the certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE (docs/upstreams.md).";
@@ -126,8 +126,8 @@ rules! {
         "An agent is waiting for you to approve a call.",
         "Approve or reject it on the page, or with `respool expert approvals`.";
     BudgetReached = "budget_reached", Warning,
-        "A daily budget is spent, or nearly. Once it is, requests are refused until the next UTC day.",
-        "Raise it in `[budgets]`, or see on the page who spent it.";
+        "A daily budget is spent, or nearly.",
+        "Raise the budget in `[budgets]`; the page shows under Usage who spent it.";
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there. A damaged file is set aside when respool is restarted.";
@@ -178,8 +178,6 @@ pub(super) struct Signals {
     pub(super) budgets: Vec<DayBudget>,
     /// The reason why usage records cannot be written.
     pub(super) usage_fault: Option<String>,
-    /// Earlier records cannot be read.
-    pub(super) counts_from_start: bool,
     /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
     /// The work that failed of late, or waits for a person.
@@ -218,11 +216,11 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
             let what = format!("The upstream `{name}` cannot be used: {problem}.");
             all.push(new_finding(*rule, name, what));
         } else if upstream.is_open {
-            all.push(new_finding(
-                Rule::CircuitOpen,
-                name,
-                format!("Replies from the upstream `{name}` are failing."),
-            ));
+            let lately = signals.minutes.counts_since(now.saturating_sub(WINDOW));
+            let codes: Vec<&str> = lately.codes_at(name).collect();
+            let why = if codes.is_empty() { String::new() } else { format!(" ({})", codes.join(", ")) };
+            let what = format!("Replies from the upstream `{name}` are failing{why}.");
+            all.push(new_finding(Rule::CircuitOpen, name, what));
         }
     }
     // The reason that a probe finds is the better one.
@@ -232,17 +230,9 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     let of_requests = request_findings(&signals.minutes, now);
     let of_requests: Vec<_> = of_requests.into_iter().filter(|finding| is_new(&all, finding)).collect();
     all.extend(of_requests);
-    for warning in &signals.budgets {
-        let is_spent = warning.is_spent();
-        let end = if is_spent { " The budget is spent: requests get HTTP 429 until 00:00 UTC." } else { "" };
-        let what = format!(
-            "{} used {} of {} today.{end}",
-            capitalize(&warning.scope.describe()),
-            warning.spent,
-            warning.budget
-        );
-        let finding = new_finding(Rule::BudgetReached, warning.scope.describe(), what);
-        all.push(Finding { is_worse: is_spent, ..finding });
+    for reached in &signals.budgets {
+        let finding = new_finding(Rule::BudgetReached, reached.scope.describe(), reached.describe());
+        all.push(Finding { is_worse: reached.is_spent(), ..finding });
     }
     all.extend(work_findings(signals));
     all.extend(state_findings(signals));
@@ -297,14 +287,8 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
     }
     // A database that was removed cannot be written either.
     if let Some(why) = signals.usage_fault.as_ref().filter(|_| signals.removed_database.is_none()) {
-        let lost =
-            " Earlier ones cannot be read, so budgets and `tokens_per_day` count from respool's start.";
-        let lost = if signals.counts_from_start { lost } else { "" };
-        all.push(new_finding(
-            Rule::StateNotWritable,
-            "",
-            format!("Usage records cannot be written: {why}.{lost}"),
-        ));
+        let what = end_sentence(format!("Usage records cannot be written: {why}"));
+        all.push(new_finding(Rule::StateNotWritable, "", what));
     }
     if let Some(why) = &signals.removed_database {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
@@ -393,7 +377,7 @@ fn refused_findings(minutes: &Minutes, now: u64) -> impl Iterator<Item = Finding
     minutes.refusals_since(now.saturating_sub(WINDOW)).map(|(upstream, code)| {
         let (rule, what) = match code {
             ErrorCode::UpstreamTls => (Rule::CertificateRefused, "cannot be reached securely"),
-            _ => (Rule::KeyRefused, "rejects respool's key"),
+            _ => (Rule::KeyRefused, "does not accept the API key that it was sent"),
         };
         new_finding(rule, upstream, format!("The upstream `{upstream}` {what}."))
     })

@@ -175,7 +175,7 @@ impl Alerts {
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks every few seconds, until `stop`.
+    /// Looks every few seconds, until `stop`. The list for the command line stays as it was then.
     pub async fn watch(self: Arc<Self>, watched: Watched, stop: CancellationToken) {
         let work = async {
             loop {
@@ -184,8 +184,6 @@ impl Alerts {
             }
         };
         let _: Option<()> = stop.run_until_cancelled(work).await;
-        // From now on no alert is known to hold.
-        self.write_open_alerts(Vec::new());
     }
 
     /// Writes the list for the command line, if it has changed. A failed write is repeated the next time.
@@ -379,7 +377,6 @@ impl Alerts {
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
             usage_fault: watched.usage.fault(),
-            counts_from_start: watched.usage.counts_from_start(),
             removed_database: removed_database(watched),
             // `removed_database` says that the store cannot be read.
             attention: attention.unwrap_or_default(),

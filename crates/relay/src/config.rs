@@ -167,6 +167,12 @@ impl RelayConfig {
         self.models.iter().filter(|(_, model)| model.target.is_some()).map(|(id, _)| id.as_str())
     }
 
+    /// The names under which requests reach a model: its own, and the ids whose target it is.
+    pub fn names_of<'a>(&'a self, model: &'a str) -> impl Iterator<Item = &'a str> {
+        let others = self.aliases().filter(move |alias| *alias != model && self.target(alias) == model);
+        std::iter::once(model).chain(others)
+    }
+
     /// The parameters that are declared for each id. Ids without any are left out.
     pub fn declared_parameters(&self) -> HashMap<String, Arc<Declared>> {
         let of = |id: &String| {

@@ -228,7 +228,11 @@ impl Relay {
     /// Several upstreams are configured, and none serves the model. A single one is asked, and says so
     /// itself.
     fn unknown_model(&self, model: &str, record: &RequestRecord) -> ApiError {
-        let message = format!("The model `{model}` does not exist{}", self.describe_models(record));
+        let what = match self.target(model) {
+            target if target == model => format!("The model `{model}` does not exist"),
+            target => format!("The model `{model}` stands for `{target}`, which no upstream serves"),
+        };
+        let message = format!("{what}{}", self.describe_models(record));
         ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
     }
 

@@ -78,10 +78,12 @@ impl Relay {
         self.fleet.iter()
     }
 
-    /// Returns the models that the upstreams are known to serve, and the aliases.
+    /// Returns the models that the upstreams are known to serve, and their other names.
     pub fn known_models(&self) -> Vec<String> {
         let mut models = self.fleet.known_models();
-        models.extend(self.config.aliases().map(str::to_owned));
+        let is_served = |alias: &&str| models.iter().any(|model| model == self.config.target(alias));
+        let served: Vec<String> = self.config.aliases().filter(is_served).map(str::to_owned).collect();
+        models.extend(served);
         models
     }
 
@@ -102,6 +104,11 @@ impl Relay {
     /// Returns the names that stand for other models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
+    }
+
+    /// Returns the names under which requests reach a model.
+    pub fn names_of(&self, model: &str) -> Vec<String> {
+        self.config.names_of(model).map(str::to_owned).collect()
     }
 
     /// Returns true where pictures for the model of this id go to one that sees.

@@ -130,6 +130,10 @@ impl FromStr for Listen {
         let wrong = |why: &str| {
             InvalidValue::form(text, "an address to listen on", format!("{why}, such as \"127.0.0.1:8003\""))
         };
+        if let Ok(port) = text.trim().parse::<u16>() {
+            let advice = format!("the host is missing; write \"127.0.0.1:{port}\"");
+            return Err(InvalidValue::form(text, "an address to listen on", advice));
+        }
         if text.contains("://") || text.contains('/') {
             return Err(wrong("write HOST:PORT without scheme or path"));
         }

@@ -105,8 +105,8 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let is_left_out = !upstream.state.admits();
         // One that asks for a key is there: the client brings its own.
         let up = !is_left_out && matches!(asked, Ok(_) | Err(NoModelList::KeyMissing(..)));
-        let left_out = || is_left_out.then(|| "it fails requests and is left out for a moment".to_owned());
-        let problem = asked.err().map(|problem| problem.to_string()).or_else(left_out);
+        let failing = || upstream.state.circuit_problem().map(str::to_owned);
+        let problem = asked.err().map(|problem| problem.to_string()).or_else(failing);
         let (circuit, in_flight, queued) = upstream.load_report();
         // Of several upstreams, those by which requests are sent.
         let models = if several { upstream.state.models() } else { upstream.known_models() };

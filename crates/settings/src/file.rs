@@ -35,11 +35,15 @@ pub(super) fn read_file(file: FileText<'_>, problems: &mut Problems) -> Table {
     for error in errors {
         let span = error.span().unwrap_or_default();
         let at = place(span.clone());
-        let unquoted = text.lines().nth(line_of(text, span.start) - 1).and_then(find_unquoted);
-        if let Some((key, _)) = unquoted {
+        let line = text.lines().nth(line_of(text, span.start) - 1).unwrap_or_default();
+        let is_curly = line.contains(CURLY_QUOTES);
+        let unquoted = find_unquoted(line);
+        if is_curly || unquoted.is_some() {
             // The first error of the line says it all. The value may be a secret.
             if !broken.iter().any(|(known, _)| *known == at) {
-                problems.add(at.clone(), "", format!("text needs quotes: write `{key} = \"…\"`"));
+                let what = if is_curly { "curly quotes are not TOML's" } else { "text needs quotes" };
+                let key = unquoted.map_or("KEY", |(key, _)| key);
+                problems.add(at.clone(), "", format!("{what}: write `{key} = \"…\"`"));
             }
         } else {
             problems.add(at.clone(), "", format!("not valid TOML: {}", error.message()));
@@ -82,11 +86,19 @@ fn complete_header(line: &str) -> Option<String> {
         .then(|| format!("{}{name}{}", "[".repeat(brackets), "]".repeat(brackets)))
 }
 
-/// Returns the key of a line and its value, if that is text without quotes.
+/// The quotes that word processors and web pages write.
+const CURLY_QUOTES: [char; 6] = ['“', '”', '„', '‘', '’', '‚'];
+
+/// Returns the key of a line and its value, if that is text without quotes, or in curly ones.
 fn find_unquoted(line: &str) -> Option<(&str, &str)> {
     let (key, value) = line.split_once('=')?;
     let (key, value) = (key.trim(), value.split(" #").next()?.trim());
     let is_name = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
+    let value = if value.contains(CURLY_QUOTES) {
+        value.trim_matches(|quote| CURLY_QUOTES.contains(&quote) || "\"'".contains(quote))
+    } else {
+        value
+    };
     let is_text = value.starts_with(|c: char| c.is_ascii_alphanumeric() || "/.~".contains(c));
     (is_text && !key.is_empty() && key.chars().all(is_name) && !value.contains(['"', '\'']))
         .then_some((key, value))

@@ -229,21 +229,23 @@ fn describe_misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
 
 /// Explains that the section has no such name.
 pub(super) fn describe_unknown(section: &Section, name: &str) -> String {
+    let elsewhere: Vec<_> = KEYS
+        .iter()
+        .filter(|key| key.name() == name || key.path == name)
+        .map(|key| key.path.as_str())
+        .collect();
+    if let [path] = elsewhere.as_slice()
+        && !path.contains('.')
+    {
+        return format!("unknown key here; write `{path}` above the first [table]");
+    }
     let near = section.names().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
     if let Some((distance, known)) = near
         && distance <= known.len().max(name.len()).div_ceil(3)
     {
         return format!("unknown key; did you mean {known}?");
     }
-    let elsewhere: Vec<_> = KEYS
-        .iter()
-        .filter(|key| key.name() == name || key.path == name)
-        .map(|key| key.path.as_str())
-        .collect();
     match elsewhere.as_slice() {
-        [path] if !path.contains('.') => {
-            format!("unknown key here; write `{path}` above the first [table]")
-        }
         [] => format!("unknown key; here may be: {}", section.names().collect::<Vec<_>>().join(", ")),
         paths => format!("unknown key here; did you mean {}?", paths.join(" or ")),
     }

@@ -149,10 +149,11 @@ pub(crate) fn read_row<E>(
     Ok(row)
 }
 
-/// The columns of a row of sums, behind those that it is grouped by, as [`read_sum`] reads them.
-pub(crate) const SUMS: &str = "model, count(*) FILTER (WHERE route <> 'agent_model'),
-    count(*) FILTER (WHERE route <> 'agent_model' AND outcome = 'error'),
-    count(*) FILTER (WHERE route <> 'agent' AND upstream <> ''),
+/// The columns of a row of sums, behind those that it is grouped by, as [`read_sum`] reads them. A row of the
+/// route `attempt` is an attempt that another one followed, and counts as nothing else.
+pub(crate) const SUMS: &str = "model, count(*) FILTER (WHERE route NOT IN ('agent_model', 'attempt')),
+    count(*) FILTER (WHERE route NOT IN ('agent_model', 'attempt') AND outcome = 'error'),
+    count(*) FILTER (WHERE route NOT IN ('agent', 'attempt') AND upstream <> ''),
     CAST(coalesce(sum(attempts - 1) FILTER (WHERE attempts > 1), 0) AS bigint),
     CAST(coalesce(sum(duration) FILTER (WHERE route <> 'agent'), 0) AS bigint),
     CAST(coalesce(sum(prompt), 0) AS bigint), CAST(coalesce(sum(cached), 0) AS bigint),

@@ -107,6 +107,18 @@ impl Circuit {
         }
     }
 
+    /// Says why an upstream is not simply used; `None` where it is.
+    pub(super) fn describe_problem(&self, now: Instant) -> Option<&'static str> {
+        match self.0 {
+            CircuitState::Closed { .. } => None,
+            CircuitState::Open { until, .. } if now < until => {
+                Some("its requests fail, so it is left out for a moment")
+            }
+            CircuitState::Open { .. } => Some("its last requests failed; the next one tries it again"),
+            CircuitState::HalfOpen { .. } => Some("its last requests failed; one tries it again now"),
+        }
+    }
+
     /// Returns its state in one word.
     pub(super) fn as_str(&self) -> &'static str {
         match self.0 {
@@ -145,6 +157,8 @@ mod tests {
         assert!(circuit.admits(now));
         let (circuit, now) = opened();
         assert!(!circuit.admits(now) && circuit.as_str() == "open");
+        assert_eq!(circuit.describe_problem(now), Some("its requests fail, so it is left out for a moment"));
+        assert_eq!(Circuit::default().describe_problem(now), None);
     }
 
     #[test]
@@ -155,8 +169,10 @@ mod tests {
             assert!(!circuit.admits(now + pause.mul_f32(0.99)), "too early for {pause:?}");
             assert_eq!(circuit.next_trial(now), pause);
             now += pause;
+            assert!(circuit.describe_problem(now).is_some_and(|problem| problem.contains("the next one")));
             assert!(circuit.admits(now) && circuit.begin_request(now), "the trial");
             assert!(!circuit.admits(now) && !circuit.begin_request(now), "only one");
+            assert!(circuit.describe_problem(now).is_some_and(|problem| problem.contains("one tries it")));
             assert_eq!(
                 circuit.record_failure(now, false),
                 None,

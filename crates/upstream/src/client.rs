@@ -36,7 +36,7 @@ use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
 use super::unanswered::Unanswered;
 use wire::ServerTraits;
-use wire::units::Secret;
+use wire::units::{Secret, format_duration};
 use wire::{ErrorCode, Object};
 
 /// The longest time that a probe may delay a request.
@@ -307,7 +307,8 @@ impl Upstream {
     }
 
     fn timeout_error(&self, what: &str) -> UpstreamError {
-        let what = format!("did not {what} within its `timeout`");
+        let limit = self.timeout.map(|limit| format!(" ({})", format_duration(limit))).unwrap_or_default();
+        let what = format!("did not {what} within its `timeout`{limit}");
         UpstreamError::new_broken(&self.name, 504, ErrorCode::UpstreamTimeout, &what, "")
     }
 }

@@ -361,7 +361,7 @@ fn refused_credentials(name: &str) -> ApiError {
         422,
         ErrorCode::UpstreamCredentialsRefused,
         format!(
-            "the model server `{name}` does not accept the API key that respool sends. Set api_key for this upstream in \
+            "the model server `{name}` does not accept the API key that it was sent. Set api_key for this upstream in \
              respool.toml (when none is set there, respool passes the client's own on, unless `client_keys` is set)."
         ),
     )

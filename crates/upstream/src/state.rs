@@ -125,6 +125,11 @@ impl UpstreamState {
         Load { admits: self.admits(), asked, wait: self.gate.expected_wait() }
     }
 
+    /// Says why requests are not simply sent there: its circuit is not closed. `None`: it is.
+    pub fn circuit_problem(&self) -> Option<&'static str> {
+        self.lock_circuit().describe_problem(runtime_time())
+    }
+
     /// Returns true when its circuit lets a request through.
     pub fn admits(&self) -> bool {
         self.lock_circuit().admits(runtime_time())

@@ -71,7 +71,8 @@ impl Unanswered {
                 return UpstreamError { tier: Tier::Transient, ..closed };
             }
         };
-        UpstreamError::new_broken(name, status, code, &what, details.clone())
+        let details = if what.ends_with(&details) { "" } else { &*details };
+        UpstreamError::new_broken(name, status, code, &what, details)
     }
 }
 
@@ -176,6 +177,7 @@ mod tests {
             let error = io::Error::other(io::Error::other(rustls::Error::InvalidCertificate(problem)));
             let error = Unanswered::from_connect_error(error.into()).as_upstream_error("box", "https://box");
             assert!(error.error.message.contains(words), "{}", error.error.message);
+            assert!(error.log_text().matches(words).count() == 1, "{}", error.log_text());
         }
     }
 

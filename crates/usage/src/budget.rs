@@ -117,6 +117,17 @@ impl DayBudget {
     pub fn is_spent(&self) -> bool {
         self.spent >= self.budget
     }
+
+    /// Says how much is spent, and what follows, for people. Alerts, the page and the log have these words.
+    pub fn describe(&self) -> String {
+        let Self { scope, budget, spent } = self;
+        let (whose, when) =
+            (scope.describe(), if self.is_spent() { "It is spent:" } else { "Once it is spent," });
+        format!(
+            "Of the budget for {whose}, {spent} of {budget} is used today. {when} requests get HTTP 429 until \
+             00:00 UTC, unless their model or a fallback of it has no price."
+        )
+    }
 }
 
 /// The spending of today.
@@ -315,6 +326,20 @@ mod tests {
         assert_eq!(spending.reached_budgets(&config, now).len(), 2);
         spending.check_budgets(&config, alice, &[], now + 90_000).expect("another day");
         assert_eq!(spending.reached_budgets(&config, now), [], "what was said yesterday is over");
+    }
+
+    /// Regression: the alert said that all requests were refused, and a free fallback answered them.
+    #[test]
+    fn a_spent_budget_says_what_follows() {
+        let scope = Scope::Key("alice".into());
+        let reached = DayBudget { scope, budget: money(1.0), spent: money(0.9) };
+        let text = reached.describe();
+        assert!(
+            text.starts_with("Of the budget for the key `alice`, 0.900 of 1.00 is used today. Once it"),
+            "{text}"
+        );
+        let text = DayBudget { spent: money(1.5), ..reached }.describe();
+        assert!(text.contains("It is spent: requests get HTTP 429") && text.contains("fallback"), "{text}");
     }
 
     #[test]

@@ -404,12 +404,6 @@ impl Ledger {
         }
     }
 
-    /// Returns true if the records of before this process started cannot be read: budgets and limits of
-    /// tokens count from its start.
-    pub fn counts_from_start(&self) -> bool {
-        self.store.is_none() && self.fault().is_some()
-    }
-
     /// Returns the reason why rows cannot be written now.
     pub fn fault(&self) -> Option<String> {
         self.lock_state().fault.clone()
@@ -500,9 +494,7 @@ impl Ledger {
     /// Returns the codes of the errors with which requests failed at an upstream in the last 5 minutes.
     pub fn recent_errors(&self, upstream: &str) -> Vec<String> {
         let counts = self.minutes().counts_since(clock::time_ago(RECENT));
-        let of_upstream =
-            counts.errors.into_iter().filter(|(name, code)| name == upstream && !code.is_empty());
-        of_upstream.map(|(_, code)| code).collect()
+        counts.codes_at(upstream).map(str::to_owned).collect()
     }
 
     /// Returns the currency of the prices; empty if it is not set.
@@ -570,12 +562,7 @@ fn count_lost(lost: u64) {
 
 fn warn_about_budget(warning: &DayBudget) {
     let DayBudget { scope, budget, spent } = warning;
-    let (scope, spent, budget): (_, Money, Money) = (scope.describe(), *spent, *budget);
-    if warning.is_spent() {
-        tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is used up: requests are refused until the next UTC day");
-    } else {
-        tracing::warn!(target: "respool::usage", scope, %spent, %budget, "a daily budget is nearly used up; when it is, requests are refused until the next UTC day");
-    }
+    tracing::warn!(target: "respool::usage", scope = scope.describe(), %spent, %budget, "{}", warning.describe());
 }
 
 #[cfg(test)]
@@ -583,6 +570,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::report::ReportLine;
     use store::{DatabaseConfig, StoreConfig};
     use testing::stores::refuse_usage;
     use testing::waiting::wait_until;
@@ -830,12 +818,20 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         record(&first, used("alice", "m\0", 10, 1));
-        record(&first, UsageRow { run: "run-1".into(), ..used("alice", "m", 10, 1) });
+        let mut moved = UsageRow { run: "run-1".into(), attempts: 2, ..used("alice", "m", 10, 1) };
+        let failed = wire::EarlierAttempt { upstream: "down".into(), ..wire::EarlierAttempt::default() };
+        moved.details.earlier_attempts = vec![failed];
+        record(&first, moved);
         record(&second, used("bob", "m", 5, 1));
         names(&first).await;
         let all = [("alice".to_owned(), 2), ("bob".to_owned(), 1)];
         assert_eq!(names(&second).await, all);
         assert_eq!(second.records().requests_of_run("run-1", 9).await.unwrap().len(), 1);
+        let by_upstream = UsageQuery { by: vec![Dimension::Upstream], ..everything() };
+        let report = second.records().report(by_upstream).await.unwrap();
+        let counts = |line: &ReportLine| (line.names[0].clone(), line.totals.requests, line.totals.repeats);
+        let counts: Vec<_> = report.lines.iter().map(counts).collect();
+        assert_eq!(counts, [("down".into(), 0, 1), ("gpu".into(), 3, 0)], "each attempt where it was made");
         // The database has the rows, but the answer is lost.
         rusqlite::Connection::open(dirs[0].path().join("usage.db"))
             .unwrap()

@@ -109,6 +109,12 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Returns the codes of the errors that requests met at an upstream.
+    pub fn codes_at<'a>(&'a self, upstream: &'a str) -> impl Iterator<Item = &'a str> {
+        let there = self.errors.iter().filter(move |(name, code)| name == upstream && !code.is_empty());
+        there.map(|(_, code)| code.as_str())
+    }
+
     fn add(&mut self, ended: RequestOutcome) {
         self.all += 1;
         self.failed += u64::from(ended.failed);

@@ -117,7 +117,10 @@ fn explain_costs(prices: &Prices) -> Vec<String> {
         "Elsewhere: the same tokens at your configured prices, or at public prices where you set none ({}). Another model may need more or fewer tokens.",
         prices.public_source()
     );
-    vec![cost.to_owned(), elsewhere]
+    let currency = "Currency: amounts are in that of `[prices]`, which `[usage] currency = \"EUR\"` names; public prices \
+                    are in US dollars.";
+    let repeats = "Repeated: attempts that another one followed; by upstream, each where it was made.";
+    vec![cost.to_owned(), elsewhere, currency.to_owned(), repeats.to_owned()]
 }
 
 impl Report {
@@ -169,7 +172,7 @@ impl PriceSource {
     pub fn describe(&self) -> String {
         match self {
             Self::Configured => "configured".to_owned(),
-            Self::Public(date) => format!("public, {date}"),
+            Self::Public(date) => format!("public, in USD, {date}"),
         }
     }
 }

@@ -19,7 +19,7 @@ use self::client::send_conversation;
 use self::scenes::{SCENES, Scene};
 use super::assembly::app;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
-use super::say::{say, say_piece_on_stderr};
+use super::say::{say, say_in_colours, say_piece_on_stderr};
 use super::upstreams::start_replay;
 use crate::cli::failure::Failure;
 use crate::config::{Environment, FileText, Flags, Settings, resolve};
@@ -109,7 +109,7 @@ async fn show_all(stage: &Stage) -> Result<(), Failure> {
         if index > 0 && !goes_on().await {
             return Ok(());
         }
-        say(&show_one(stage, index + 1, scene).await?);
+        say_in_colours(&show_one(stage, index + 1, scene).await?, show::colour_of);
     }
     Ok(())
 }

@@ -132,6 +132,8 @@ model = "note-taker"
 tools = ["read"]
 [tools.local]
 workspace = {workspace}
+# No command runs, so no caches are made for them in the home directory.
+sandbox = "off"
 [[tools.policy.rule]]
 tool = "read"
 then = "allow"

@@ -63,6 +63,17 @@ pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played, width:
     fit_width(&lines.join("\n"), width)
 }
 
+/// Returns the colour of a line of a scene: bold for its heading, red for what goes wrong, green for what
+/// works.
+pub(super) fn colour_of(line: &str) -> &'static str {
+    match line.trim_start() {
+        line if line.starts_with('━') => "1",
+        line if line.starts_with('✗') => "31",
+        line if line.starts_with('✓') => "32",
+        _ => "",
+    }
+}
+
 /// Wraps the lines of a text between words; what follows stands two columns to the right.
 pub(super) fn fit_width(text: &str, width: usize) -> String {
     let fit_line = |line: &str| {
@@ -154,6 +165,12 @@ fn cut_text(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn outcomes_have_colours() {
+        let found = ["━━ 1 of 7 ━━", "    ✗ no tool runs", "    ✓ It works", "      text   ✗"].map(colour_of);
+        assert_eq!(found, ["1", "31", "32", ""]);
+    }
 
     #[test]
     fn lines_fit_a_terminal_of_80_columns() {

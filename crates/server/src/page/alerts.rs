@@ -100,7 +100,8 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
             Some(("/ui/approvals".to_owned(), "Show it"))
         }
         Rule::UpstreamDown | Rule::CircuitOpen | Rule::KeyRefused | Rule::CertificateRefused => {
-            requests(&format!("outcome=error&upstream={}", encode(subject)))
+            // Another upstream may have answered them in the end.
+            requests(&format!("upstream={}&period=1h", encode(subject)))
         }
         Rule::ErrorRate => requests("outcome=error&period=1h"),
         Rule::LoopsStopped => requests("outcome=loop_guard&period=1h"),

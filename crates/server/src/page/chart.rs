@@ -53,8 +53,10 @@ pub(super) fn bar_chart(title: &str, bars: &[Bar], say: &dyn Fn(f64) -> String) 
                         rect class="room" x=(place(x(index))) y=(place(TOP)) width=(place(step)) height=(place(BOTTOM - TOP)) {}
                         rect class="bar" x=(place(x(index) + step * 0.1)) y=(place(y(bar.value))) width=(place(step * 0.8)) height=(place(BOTTOM - y(bar.value))) rx="2" {}
                     }
-                    @if index % every == 0 {
-                        text class=[(index % (3 * every) != 0).then_some("wide")] x=(place(x(index))) y="187" { (bar.label) }
+                    // The last bar, which is now, has a label.
+                    @let from_end = bars.len() - 1 - index;
+                    @if from_end.is_multiple_of(every) {
+                        text class=[(!from_end.is_multiple_of(3 * every)).then_some("wide")] x=(place(x(index) + step / 2.0)) y="187" text-anchor="middle" { (bar.label) }
                     }
                 }
                 @for value in lines.iter().skip(1) { text x="0" y=(place(y(*value) - 4.0)) { (say(*value)) } }
@@ -115,6 +117,7 @@ mod tests {
             let svg = bar_chart("Cost", &days, &|value| value.to_string()).into_string();
             assert_eq!(svg.matches("class=\"bar\"").count(), count, "{svg}");
             assert!(!svg.contains("NaN"), "{svg}");
+            assert!(svg.contains(&format!(">{}</text>", count - 1)), "the last one is now: {svg}");
         }
         for bars in [&[][..], &[bar("today", 0.0)]] {
             assert!(bar_chart("Cost", bars, &|value| value.to_string()).into_string().contains("Cost: none"));

@@ -42,7 +42,7 @@ pub(super) async fn stream_live_parts(State(app): State<App>, headers: HeaderMap
             if reported.elapsed() >= REPORT_EVERY {
                 (today, reported) = (overview::report_today(&app).await, Instant::now());
             }
-            let parts = overview::live_parts(&app, &viewer, &today, clock::now());
+            let parts = overview::live_parts(&app, &viewer, today.as_ref(), clock::now());
             let changed = changed_events(&mut sent, parts);
             yield Ok(if changed.is_empty() { Bytes::from_static(b": nothing new\n\n") } else { Bytes::from(changed) });
             tokio::select! { () = sleep(EVERY) => {}, () = app.abort.cancelled() => break }

@@ -15,7 +15,7 @@ use super::session::Viewer;
 use super::{alerts, format, layout, remedy, requests, words};
 use crate::app::App;
 use ::alerts::Rule;
-use ::usage::{Problem, Report};
+use ::usage::{Problem, Report, ReportLine};
 use store::UsageQuery;
 
 /// How many problems are shown.
@@ -33,7 +33,7 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
         None => Vec::new(),
     };
     let [tiles, running, upstreams, open_alerts, problems] =
-        live_parts(&app, &viewer, &report_today(&app).await, now).map(|part| part.element());
+        live_parts(&app, &viewer, report_today(&app).await.as_ref(), now).map(|part| part.element());
     let main = html! {
         h1 class="unseen" { "Now" }
         (notice_list(&app, waiting))
@@ -47,16 +47,16 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     page_response(StatusCode::OK, overview_markup(&viewer, &main))
 }
 
-/// Reports the usage of this UTC day.
-pub(super) async fn report_today(app: &App) -> Report {
+/// Reports the usage of this UTC day; `None` where none is recorded.
+pub(super) async fn report_today(app: &App) -> Option<Report> {
     let now = clock::now();
     let query =
         UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), only: Vec::new() };
-    app.usage.records().report(query).await.unwrap_or_default()
+    app.usage.records().report(query).await.ok()
 }
 
 /// Writes the parts that are kept live.
-pub(super) fn live_parts(app: &App, viewer: &Viewer, today: &Report, now: u64) -> [LivePart; 5] {
+pub(super) fn live_parts(app: &App, viewer: &Viewer, today: Option<&Report>, now: u64) -> [LivePart; 5] {
     [
         LivePart { name: "tiles", markup: usage_tiles(app, today) },
         LivePart { name: "now", markup: running_requests(app) },
@@ -85,11 +85,7 @@ fn notice_list(app: &App, waiting: usize) -> Markup {
             p class="notice" role="status" { "The configuration was changed. These changes take effect after a restart: " (reloaded.waiting.join(", ")) "." }
         }
         @for reached in budgets.iter().filter(|_| !is_alert(Rule::BudgetReached)) {
-            p class="notice" role="status" {
-                "Budget: " (format::with_code(&reached.scope.describe())) " used " (reached.spent) " of " (reached.budget) " today. "
-                @if reached.spent >= reached.budget { "It is used up: requests are refused until the next UTC day." }
-                @else { "When it is used up, requests are refused until the next UTC day." }
-            }
+            p class="notice" role="status" { (format::with_code(&reached.describe())) }
         }
         @if let Some(why) = app.usage.fault().filter(|_| !is_alert(Rule::StateNotWritable) && !is_alert(Rule::StateRemoved)) {
             p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered: " (why) "." }
@@ -100,8 +96,10 @@ fn notice_list(app: &App, waiting: usize) -> Markup {
     }
 }
 
-fn usage_tiles(app: &App, today: &Report) -> Markup {
-    let total = today.total.totals;
+fn usage_tiles(app: &App, today: Option<&Report>) -> Markup {
+    let of_today = |say: &dyn Fn(&ReportLine) -> String| {
+        today.map_or_else(|| "–".to_owned(), |report| say(&report.total))
+    };
     let tile = |value: String, name: &str, link: &str| {
         html! { div class="tile" { dd { (value) } dt { @if link.is_empty() { (name) } @else { a href=(link) { (name) } } } } }
     };
@@ -109,11 +107,11 @@ fn usage_tiles(app: &App, today: &Report) -> Markup {
         dl class="tiles" aria-label="Today" {
             (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now", ""))
             (tile(format::format_count(app.alerts.open().len() as u64), "open alerts", "#alerts"))
-            (tile(format::format_count(total.requests), "requests today", "/ui/requests"))
-            (tile(format::format_count(total.failed), "failed today", "/ui/requests?outcome=error&period=24h"))
-            (tile(format::format_count(total.repeats), "repeated attempts today", ""))
-            (tile(format::format_short_count(total.usage.total_tokens()), "tokens today", "/ui/usage?period=24h"))
-            (tile(today.total.cost.with_currency(&app.usage.currency()), "cost today", "/ui/usage?period=24h"))
+            (tile(of_today(&|it| format::format_count(it.totals.requests)), "requests today", "/ui/requests"))
+            (tile(of_today(&|it| format::format_count(it.totals.failed)), "failed today", "/ui/requests?outcome=error&period=24h"))
+            (tile(of_today(&|it| format::format_count(it.totals.repeats)), "repeated attempts today", ""))
+            (tile(of_today(&|it| format::format_short_count(it.totals.usage.total_tokens())), "tokens today", "/ui/usage?period=24h"))
+            (tile(of_today(&|it| it.cost.with_currency(&app.usage.currency())), "cost today", "/ui/usage?period=24h"))
         }
     }
 }
@@ -125,13 +123,12 @@ fn upstream_table(app: &App) -> Markup {
             @let probed = app.alerts.probed_upstream(&upstream.name).unwrap_or_default();
             tr {
                 th scope="row" { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &upstream.name)])) { (upstream.name) } }
-                td {
+                td class="words" {
                     @match circuit {
                         _ if let Some((_, problem)) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
                         "closed" if probed.asks_for_key => { (layout::colour_badge("middling", "asks for a key")) " Set " code { "api_key" } ", unless clients send theirs." }
-                        "closed" => (layout::colour_badge("good", "works")),
-                        "half_open" => (layout::colour_badge("middling", "being tried again")),
-                        _ => (layout::colour_badge("bad", "failing")),
+                        _ if let Some(problem) = upstream.state.circuit_problem() => { (layout::colour_badge("bad", "failing")) " " (problem) }
+                        _ => (layout::colour_badge("good", "works")),
                     }
                 }
                 td class="number" { (at_work) }

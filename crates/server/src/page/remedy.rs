@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use wire::ErrorCode;
 
 use crate::app::App;
+use alerts::Rule;
 
 /// Says what to do about the failure of a request of this key for this model.
 pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'static, str> {
@@ -48,9 +49,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(Code::KeyLimitReached) => {
             "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."
         }
-        Some(Code::BudgetSpent) => {
-            "Today's budget is spent. Raise it in `[budgets]`, or wait for the next UTC day."
-        }
+        Some(Code::BudgetSpent) => Rule::BudgetReached.todo(),
         Some(Code::QueueFull) => {
             "The queue is full. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
         }
@@ -67,15 +66,10 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "No upstream serves this model; it may have been renamed. The upstreams on the page Now have the available names: correct the \
              client's model, or set an alias in `[models]`."
         }
-        Some(Code::UpstreamCredentialsRefused) => {
-            "The model server rejects the key that it was sent. Correct `api_key` of this upstream, or the key that the client sends."
-        }
+        Some(Code::UpstreamCredentialsRefused) => Rule::KeyRefused.todo(),
         Some(
             Code::UpstreamUnreachable | Code::UpstreamDns | Code::UpstreamUnavailable | Code::UpstreamClosed,
-        ) => {
-            "The model server does not answer. Check whether it is running and whether the `url` of this upstream is right; its log says why it \
-             stopped."
-        }
+        ) => Rule::UpstreamDown.todo(),
         Some(Code::ApprovalRejected) => {
             "A person rejected a call that the run needs. `respool audit list` shows the call, who decided and the comment; ask again with what \
              the comment asks for."
@@ -84,9 +78,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
             "A call was not approved in time. Ask again, and approve or reject it under Approvals; `policy.approval.timeout` of an expert and \
              `approval_timeout` of an agent say how long it waits."
         }
-        Some(Code::UpstreamTls) => {
-            "No secure connection to the model server can be made. Renew its certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE."
-        }
+        Some(Code::UpstreamTls) => Rule::CertificateRefused.todo(),
         Some(Code::UpstreamNotJson) => {
             "Something else than a model server may answer at this address: check the `url` of this upstream."
         }

@@ -48,7 +48,7 @@ pub(super) async fn show_request(
 
 fn request_markup(app: &App, row: &StoredUsage, exchange: &Markup) -> Markup {
     html! {
-        h1 { "Request to " (asked_model(row)) @if !row.details.fallback.is_empty() { ", answered by " (row.model) } }
+        h1 { "Request to " (words::asked_model(row)) @if !row.details.fallback.is_empty() { ", answered by " (row.model) } }
         p { (requests::outcome_badge(row)) " " (format::format_time(row.at)) ", " (format::format_duration(row.duration)) }
         (failure_note(app, row))
         (fact_list(app, row))
@@ -56,13 +56,6 @@ fn request_markup(app: &App, row: &StoredUsage, exchange: &Markup) -> Markup {
         (repair_section(row))
         (exchange)
     }
-}
-
-/// Returns the model that the client asked for.
-fn asked_model(row: &StoredUsage) -> &str {
-    let first = row.details.fallback.split(',').next().unwrap_or_default();
-    let asked = first.rsplit_once(':').map_or("", |(asked, _)| asked);
-    [asked, &row.model, "no model"].into_iter().find(|model| !model.is_empty()).unwrap_or_default()
 }
 
 fn failure_note(app: &App, row: &StoredUsage) -> Markup {
@@ -83,7 +76,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
             @if !row.details.refused.is_empty() { dt { "Refused" } dd { code { (row.details.refused) } @if !row.details.client.is_empty() { " from " (row.details.client) } } }
             @if !row.details.passed.is_empty() { dt { "Passed on" } dd { code { (row.details.passed) } } }
             @if !row.upstream.is_empty() { dt { "Upstream" } dd { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &row.upstream)])) { (row.upstream) } } }
-            @if !row.details.fallback.is_empty() { dt { "In place of" } dd { (row.details.fallback.replace(':', ", which ").replace(',', "; ")) } }
+            @if !row.details.fallback.is_empty() { dt { "In place of" } dd { (words::describe_fallback(row)) } }
             @if !row.key.is_empty() { dt { "Key" } dd { (row.key) } }
             @if !row.agent.is_empty() { dt { "Agent" } dd { (row.agent) } }
             @if !row.run.is_empty() { dt { "Run" } dd { a href={ "/ui/runs/" (row.run) } { "Show the run" } } }

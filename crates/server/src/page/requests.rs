@@ -40,7 +40,11 @@ pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: Hea
 }
 
 async fn requests_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError> {
-    let mut rows = app.usage.records().find_requests(request_query(query, clock::now())).await?;
+    let mut rows = app
+        .usage
+        .records()
+        .find_requests(request_query(query, |model| app.relay.names_of(model), clock::now()))
+        .await?;
     let has_more = rows.len() > PAGE;
     rows.truncate(PAGE);
     let values = app.usage.records().recent_values(FILTERS.map(|(dimension, _)| dimension)).await?;
@@ -62,12 +66,19 @@ async fn requests_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreEr
     })
 }
 
-fn request_query(query: &PageQuery, now: u64) -> RequestQuery {
-    let chosen = FILTERS.iter().map(|(dimension, _)| (*dimension, query.get(dimension.as_str()).to_owned()));
+/// `names_of`: returns the names under which requests reach a model.
+fn request_query(query: &PageQuery, names_of: impl Fn(&str) -> Vec<String>, now: u64) -> RequestQuery {
+    let chosen = FILTERS.iter().map(|(dimension, _)| (*dimension, query.get(dimension.as_str())));
+    let names = |(dimension, value): (Dimension, &str)| match dimension {
+        Dimension::Model if !value.is_empty() => {
+            names_of(value).into_iter().map(|name| (dimension, name)).collect()
+        }
+        _ => vec![(dimension, value.to_owned())],
+    };
     let order = RequestOrder::ALL.into_iter().find(|order| order.as_str() == query.get("order"));
     RequestQuery {
         since: query.period_start("all", now),
-        only: chosen.filter(|(_, value)| !value.is_empty()).collect(),
+        only: chosen.filter(|(_, value)| !value.is_empty()).flat_map(names).collect(),
         text: query.get("text").to_owned(),
         order: order.unwrap_or_default(),
         skip: (query.page() - 1) * PAGE,
@@ -152,6 +163,7 @@ fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
             td class="cut" { (outcome_badge(row)) }
             td class="cut" {
                 @if row.model.is_empty() { (row.details.request_line()) } @else { (row.model) }
+                @if words::asked_model(row) != row.model && !row.model.is_empty() { span class="dim" { " in place of " (words::asked_model(row)) } }
                 @if row.model.is_empty() && row.details.request_line().is_empty() { span class="dim" { (row.route.replace('_', " ")) } }
                 @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) }
                 (layout::phone_line(&[&row.key, &row.upstream]))
@@ -198,7 +210,7 @@ fn describe_repairs(row: &StoredUsage) -> String {
     if !row.recovery.is_empty() {
         done.push(format!("asked again: {}", listed(&row.recovery)));
     } else if row.attempts > 1 {
-        done.push(format!("sent {} times", row.attempts));
+        done.push(format!("tried {} times", row.attempts));
     }
     if !row.loop_stopped.is_empty() {
         done.push(format!("loop stopped ({})", row.loop_stopped));
@@ -228,15 +240,20 @@ mod tests {
         );
         check(
             StoredUsage { attempts: 3, loop_stopped: "calls".into(), ..StoredUsage::default() },
-            "sent 3 times; loop stopped (calls)",
+            "tried 3 times; loop stopped (calls)",
         );
     }
 
     #[test]
     fn the_address_selects_requests() {
         let uri = "/ui/requests?model=m&outcome=error&text=refused&order=longest&page=3&period=1h";
-        let found = request_query(&PageQuery::parse(&uri.parse().unwrap()), 7_200_000);
-        let only = vec![(Dimension::Outcome, "error".to_owned()), (Dimension::Model, "m".to_owned())];
+        let found = request_query(
+            &PageQuery::parse(&uri.parse().unwrap()),
+            |model| vec![model.to_owned(), "fast".into()],
+            7_200_000,
+        );
+        let model = |name: &str| (Dimension::Model, name.to_owned());
+        let only = vec![(Dimension::Outcome, "error".to_owned()), model("m"), model("fast")];
         assert_eq!((found.only, found.since, found.skip), (only, 3_600_000, 200));
         assert_eq!((found.order, &*found.text), (RequestOrder::Longest, "refused"));
     }

@@ -242,6 +242,7 @@ fn usage_table(
         (names[0], ""),
         ("Requests", "number"),
         ("Failed", "number wide"),
+        ("Repeated", "number wide"),
         ("Tokens in", "number"),
         ("Cached", "number wide"),
         ("Tokens out", "number wide"),
@@ -261,6 +262,7 @@ fn usage_table(
                 }
                 td class="number" { (format::format_count(line.totals.requests)) }
                 td class="number wide" { (format::format_count(line.totals.failed)) }
+                td class="number wide" { (format::format_count(line.totals.repeats)) }
                 td class="number" { (format::format_count(line.totals.usage.prompt)) }
                 td class="number wide" { (format::format_count(line.totals.usage.cached.unwrap_or_default())) }
                 td class="number wide" { (format::format_count(line.totals.usage.completion)) }

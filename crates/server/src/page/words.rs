@@ -37,6 +37,22 @@ pub fn reason(name: &str) -> Cow<'_, str> {
     }
 }
 
+/// Returns the model that the client asked for.
+pub(super) fn asked_model(row: &StoredUsage) -> &str {
+    let first = row.details.fallback.split(',').next().unwrap_or_default();
+    let asked = first.rsplit_once(':').map_or("", |(asked, _)| asked);
+    [asked, &row.model, "no model"].into_iter().find(|model| !model.is_empty()).unwrap_or_default()
+}
+
+/// Names the models in whose place another one answered, each with the reason.
+pub fn describe_fallback(row: &StoredUsage) -> String {
+    let one = |entry: &str| match entry.rsplit_once(':') {
+        Some((model, why)) => format!("{model} ({why})"),
+        None => entry.to_owned(),
+    };
+    row.details.fallback.split(',').map(one).collect::<Vec<_>>().join(", ")
+}
+
 /// Says what a request waited for.
 pub fn describe_wait(row: &StoredUsage) -> String {
     let (place, upstream) = ("for a free place", "for the upstream to return");

@@ -39,6 +39,11 @@ fn unknown_keys_are_named_with_what_was_meant() {
 fn text_without_quotes_is_named() {
     check(&[
         ("listen = 127.0.0.1:8003", "respool.toml:1: text needs quotes: write `listen = \"…\"`"),
+        // As a page or a word processor has them.
+        (
+            "[[upstream]]\nurl = “http://gpu:8000”\n",
+            "respool.toml:2: curly quotes are not TOML's: write `url = \"…\"`",
+        ),
         (
             "[[upstream]]\nurl = http://gpu:8000 # the box\n",
             "respool.toml:2: text needs quotes: write `url = \"…\"`",
@@ -46,6 +51,11 @@ fn text_without_quotes_is_named() {
         (
             "[[upstream]]\nurl = \"http://a\"\nlisten = \"127.0.0.1:1\"",
             "respool.toml:3: upstream[0].listen: unknown key here; write `listen` above the first [table]",
+        ),
+        // Its name is like that of a key of this table, too.
+        (
+            "[store]\nstate_dir = \"x\"",
+            "respool.toml:2: store.state_dir: unknown key here; write `state_dir` above the first [table]",
         ),
     ]);
 }
@@ -174,7 +184,7 @@ fn addresses_and_urls_say_what_is_wrong() {
     check(&[
         (
             "listen = \"8003\"",
-            "respool.toml:1: listen: \"8003\" is not an address to listen on: the port is missing; write HOST:PORT, such as \"127.0.0.1:8003\"",
+            "respool.toml:1: listen: \"8003\" is not an address to listen on: the host is missing; write \"127.0.0.1:8003\"",
         ),
         (
             "[[upstream]]\nurl = \"localhost:8000\"",

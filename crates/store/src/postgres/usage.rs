@@ -29,6 +29,18 @@ fn column(dimension: Dimension) -> &'static str {
     }
 }
 
+/// The requests, and a row for each of their earlier attempts, at the upstream where it was made.
+const WITH_ATTEMPTS: &str = "(SELECT at, route, key, model, upstream, agent, outcome, error_code,
+        CASE WHEN strpos(details, 'earlier_attempts') > 0 THEN 1 ELSE attempts END AS attempts,
+        duration, prompt, cached, reasoning, completion
+    FROM respool.usage WHERE at >= $1
+    UNION ALL
+    SELECT at, 'attempt', key, model, earlier ->> 'upstream', agent, 'error',
+        coalesce(earlier ->> 'code', ''), 2, 0, NULL, NULL, NULL, NULL
+    FROM respool.usage, jsonb_array_elements(
+        (CASE details WHEN '' THEN '{}' ELSE details END)::jsonb -> 'earlier_attempts') AS earlier
+    WHERE at >= $1) AS attempts";
+
 #[async_trait]
 impl UsageRows for PostgresStore {
     async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageSum>, StoreError> {
@@ -37,8 +49,9 @@ impl UsageRows for PostgresStore {
         for (index, (by, _)) in query.only.iter().enumerate() {
             let _ = write!(only, " AND {} = ${}", column(*by), index + 3);
         }
+        let from = if query.by.contains(&Dimension::Upstream) { WITH_ATTEMPTS } else { "respool.usage" };
         let sql = format!(
-            "SELECT {columns}{SUMS} FROM respool.usage WHERE at >= $1 AND at < $2{only}
+            "SELECT {columns}{SUMS} FROM {from} WHERE at >= $1 AND at < $2{only}
              GROUP BY {columns}model ORDER BY {columns}model"
         );
         let read = move |change: &mut Change<'_>| {

@@ -325,7 +325,7 @@ pub(super) fn unusable(dir: &Path, why: &str) -> StoreError {
 /// A database error, with what to do about it.
 pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreError {
     let todo = match error.sqlite_error_code() {
-        Some(ErrorCode::DiskFull) => "the disk is full: make room",
+        Some(ErrorCode::DiskFull) => "make room on its disk",
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {
             "give this user the right to write the file and its directory, or set another `state_dir`"
         }

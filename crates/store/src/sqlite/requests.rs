@@ -57,7 +57,8 @@ impl RequestOrder {
 pub struct RequestQuery {
     /// From this time on, in milliseconds since 1970.
     pub since: u64,
-    /// Only those with these values.
+    /// Only those with these values; of several values of one dimension, any. A model is that which answered,
+    /// or one that was asked before it; upstreams and errors are those of all attempts.
     pub only: Vec<(Dimension, String)>,
     /// Only those that contain this text, in any case, in their id, error, repairs or names; empty: all.
     pub text: String,
@@ -71,6 +72,9 @@ pub struct RequestQuery {
 
 /// The text that is searched.
 const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error, details))";
+
+/// The details of a request, as JSON.
+const DETAILS: &str = "(CASE details WHEN '' THEN '{}' ELSE details END)";
 
 /// The expression of a column by which rows are grouped.
 pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
@@ -94,11 +98,40 @@ pub(super) fn equal_values(only: &[(Dimension, String)], first: usize) -> String
     only.iter().enumerate().map(condition).collect()
 }
 
+/// Writes the conditions of [`RequestQuery::only`]; their parameters begin with number `first`.
+fn selected_values(only: &[(Dimension, String)], first: usize) -> String {
+    let mut dimensions: Vec<Dimension> = only.iter().map(|(dimension, _)| *dimension).collect();
+    dimensions.dedup();
+    let any_value = |wanted: Dimension| {
+        let numbered = only.iter().enumerate().filter(|(_, (dimension, _))| *dimension == wanted);
+        let either: Vec<String> =
+            numbered.map(|(index, _)| had_value(wanted, &format!("?{}", first + index))).collect();
+        format!(" AND ({})", either.join(" OR "))
+    };
+    dimensions.into_iter().map(any_value).collect()
+}
+
+/// Writes the condition that a request, or one of its attempts, had a value.
+fn had_value(dimension: Dimension, value: &str) -> String {
+    let earlier = |field: &str| {
+        format!(
+            "EXISTS (SELECT 1 FROM json_each({DETAILS}, '$.earlier_attempts') AS earlier WHERE earlier.value ->> '{field}' = {value})"
+        )
+    };
+    let before = match dimension {
+        Dimension::Model => format!("instr(',' || ({DETAILS} ->> 'fallback'), ',' || {value} || ':') > 0"),
+        Dimension::Upstream => earlier("upstream"),
+        Dimension::Error => earlier("code"),
+        _ => "false".to_owned(),
+    };
+    format!("{} = {value} OR {before}", dimension_column(dimension))
+}
+
 pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<StoredUsage>> {
     let statement = format!(
         "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
         column_list(),
-        equal_values(&query.only, 5),
+        selected_values(&query.only, 5),
         query.order.columns()
     );
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX).into();

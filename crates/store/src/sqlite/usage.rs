@@ -300,12 +300,24 @@ fn clear_some(connection: &mut Connection, before: u64, most: u64) -> rusqlite::
     Ok(deleted)
 }
 
+/// The requests, and a row for each of their earlier attempts, at the upstream where it was made.
+const WITH_ATTEMPTS: &str = "(SELECT at, route, key, model, upstream, agent, outcome, error_code,
+        CASE WHEN instr(details, 'earlier_attempts') THEN 1 ELSE attempts END AS attempts,
+        duration, prompt, cached, reasoning, completion
+    FROM requests WHERE at >= ?1
+    UNION ALL
+    SELECT at, 'attempt', requests.key, model, earlier.value ->> 'upstream', agent, 'error',
+        coalesce(earlier.value ->> 'code', ''), 2, 0, NULL, NULL, NULL, NULL
+    FROM requests, json_each(CASE details WHEN '' THEN '{}' ELSE details END, '$.earlier_attempts') AS earlier
+    WHERE at >= ?1)";
+
 fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageSum>> {
     let by: Vec<&str> = query.by.iter().map(|dimension| dimension_column(*dimension)).collect();
     let columns: String = by.iter().flat_map(|column| [*column, ", "]).collect();
     let only = requests::equal_values(&query.only, 3);
+    let from = if query.by.contains(&Dimension::Upstream) { WITH_ATTEMPTS } else { "requests" };
     let statement = format!(
-        "SELECT {columns}{SUMS} FROM requests WHERE at >= ?1 AND at < ?2{only} GROUP BY {columns}model"
+        "SELECT {columns}{SUMS} FROM {from} WHERE at >= ?1 AND at < ?2{only} GROUP BY {columns}model"
     );
     let mut statement = connection.prepare_cached(&statement)?;
     let width = by.len();
@@ -374,7 +386,9 @@ mod tests {
             error: "HTTP 500".into(),
             code: "upstream_error".into(),
         };
-        let details = RequestDetails { earlier_attempts: vec![attempt], ..RequestDetails::default() };
+        let fallback = "other:busy,big:7b:failed".into();
+        let details =
+            RequestDetails { earlier_attempts: vec![attempt], fallback, ..RequestDetails::default() };
         let failed = UsageRow {
             outcome: "error".into(),
             error: "Connection refused".into(),
@@ -399,6 +413,18 @@ mod tests {
         assert!(codes.iter().any(|sum| sum.names == [""]), "{codes:?}");
         let only = vec![(Dimension::Outcome, "error".into())];
         assert_eq!(found(RequestQuery { only, ..all() }).await, [3]);
+        let of = async |dimension, value: &str| {
+            found(RequestQuery { only: vec![(dimension, value.to_owned())], ..all() }).await
+        };
+        assert_eq!(of(Dimension::Model, "big:7b").await, [3], "it was asked for this one");
+        assert_eq!(of(Dimension::Upstream, "old").await, [3], "it failed there first");
+        assert_eq!(of(Dimension::Error, "upstream_error").await, [3]);
+        let only = vec![(Dimension::Model, "n".into()), (Dimension::Model, "big:7b".into())];
+        assert_eq!(found(RequestQuery { only, ..all() }).await, [3, 2], "either");
+        let by_upstream = store.sums(query(&[Dimension::Upstream])).await.unwrap();
+        let counts = |sum: &UsageSum| (sum.names[0].clone(), sum.totals.requests, sum.totals.repeats);
+        let counts: Vec<_> = by_upstream.iter().map(counts).collect();
+        assert_eq!(counts, [("box".into(), 2, 1), ("box".into(), 1, 1), ("old".into(), 0, 1)]);
         let one = store.find_one("r3", None).await.unwrap().unwrap();
         assert_eq!((one.at, one.details), (3, details));
         assert!(store.find_one("r3", Some(4)).await.unwrap().is_none());

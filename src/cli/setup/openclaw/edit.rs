@@ -134,6 +134,29 @@ pub(in crate::cli::setup) fn primary_url(text: &str) -> Option<String> {
     Some(config["models"]["providers"][provider]["baseUrl"].as_str()?.to_owned())
 }
 
+/// How many ports OpenClaw's gateway uses, from its own one on.
+const GATEWAY_PORTS: u16 = 13;
+
+/// Warns if respool's URL has one of the ports that OpenClaw's gateway uses on this machine.
+pub(in crate::cli::setup) fn port_note(text: &str, url: &str) -> Option<String> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let config: Option<Value> =
+        CstRootNode::parse(text, &json5()).ok().and_then(|root| root.to_serde_value());
+    let configured = config.and_then(|config| config["gateway"]["port"].as_u64()?.try_into().ok());
+    let first: u16 = configured.unwrap_or(18_789);
+    let last = first.saturating_add(GATEWAY_PORTS - 1);
+    let host_and_port = url.split_once("://").map_or(url, |(_, rest)| rest).split('/').next()?;
+    let (host, port) = host_and_port.rsplit_once(':')?;
+    let is_local = ["localhost", "[::1]"].contains(&host) || host.starts_with("127.");
+    let is_taken = is_local && (first..=last).contains(&port.parse().ok()?);
+    is_taken.then(|| {
+        format!(
+            "Warning: OpenClaw's gateway uses the ports {first} to {last} of this machine, and respool's is {port}: \
+             start respool with another one (`respool serve --listen 127.0.0.1:8003`), and name it with --url."
+        )
+    })
+}
+
 /// Returns the model that was named, else the one in use, else the only one.
 fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, Failure> {
     let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
@@ -361,6 +384,15 @@ mod tests {
             key_env: None,
             is_current: true,
         }
+    }
+
+    #[test]
+    fn the_gateways_ports_are_not_respools() {
+        let is_warned = |text, url| port_note(text, url).is_some();
+        assert!(is_warned("", "http://127.0.0.1:18790"), "the gateway's usual port is 18789");
+        assert!(!is_warned("", "http://127.0.0.1:18802") && !is_warned("", "http://gpu:18790"));
+        assert!(is_warned("{ gateway: { port: 8000 } }", "http://localhost:8003"));
+        assert!(!is_warned("{ gateway: { port: 8000 } }", "http://127.0.0.1:18790"));
     }
 
     const GROWN: &str = r#"// my assistant

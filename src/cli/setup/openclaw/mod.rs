@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
-use self::edit::{Edited, Model, RespoolProvider, edit_config, is_same_server, primary_url};
+use self::edit::{Edited, Model, RespoolProvider, edit_config, is_same_server, port_note, primary_url};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings, written_text};
@@ -97,6 +97,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
         read => read.map_err(|error| failed("read", error))?,
     };
+    port_note(&present, &respool.url).iter().for_each(|note| say_sentences(note));
     let edited =
         edit_config(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
     if edited.text == present {
