@@ -419,11 +419,11 @@ async fn upstreams_are_listed_with_their_models() {
         let lines: Vec<&str> = said.lines().collect();
         assert!(code == 1 && lines.len() == 3, "{said}");
         assert!(
-            lines[0].starts_with("box       ok    gpt-oss-20b") && lines[1].trim().starts_with("qwen3"),
+            lines[0].starts_with("box       answers  gpt-oss-20b") && lines[1].trim().starts_with("qwen3"),
             "{said}"
         );
         assert!(
-            lines[2].starts_with("dead-box  FAIL  ") && lines[2].contains("Connection refused"),
+            lines[2].starts_with("dead-box  FAIL     ") && lines[2].contains("Connection refused"),
             "{said}"
         );
         let (code, said, _) = run(&["upstreams", "--json"], Some(&file), &[]);

@@ -570,7 +570,7 @@ async fn other_commands_find_the_running_server() {
         (said, code, checked)
     };
     let (said, code, checked) = tokio::task::spawn_blocking(look).await.unwrap();
-    assert!(said.contains("the running respool says: works"), "{said}");
+    assert!(said.contains("the running respool says: it works"), "{said}");
     assert!(code == 1 && checked.contains("this is a respool, not a model server"), "{checked}");
 }
 

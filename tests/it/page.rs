@@ -298,8 +298,7 @@ async fn failed_runs_show_the_reason() {
     let list = get(&respool, "/ui/runs", "").await.text();
     let page = get(&respool, &link_to(&list, "/ui/runs/"), "").await.text();
     assert!(page.contains("No model call succeeded.") && page.contains("The requests of this run"), "{page}");
-    let failed =
-        "<dt>Failed</dt><dd><code>upstream_credentials_refused</code> The model server rejects the key";
+    let failed = "<dt>Failed</dt><dd><code>upstream_credentials_refused</code> Set or correct ";
     assert!(page.contains(failed) && page.contains("upstream </span>credentials refused"), "{page}");
 }
 
@@ -317,8 +316,7 @@ async fn what_runs_is_told_live() {
     fake.then(Script::json(200, &replies::text("late")).delay(std::time::Duration::from_mins(1)).unchecked());
     let _client = Client::sending(respool.address, &chat("gpt-oss-20b")).await;
     // The numbers above the table and the table of upstreams say the same as the table.
-    let in_progress =
-        "box</a></th><td><span class=\"badge good\">works</span></td><td class=\"number\">1</td>";
+    let in_progress = "box</a></th><td class=\"words\"><span class=\"badge good\">works</span></td><td class=\"number\">1</td>";
     for part in ["waiting for the model", "<dd>1</dd><dt>running now</dt>", in_progress] {
         while !told.contains(part) {
             told += &String::from_utf8_lossy(&live.chunk().await.unwrap().bytes);
