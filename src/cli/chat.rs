@@ -155,6 +155,20 @@ impl ChatArgs {
     }
 }
 
+/// Returns the options of the chat. `model`: that of the preset, if there is one.
+fn chat_options(arguments: &ChatArgs, prompt: Option<String>, model: Option<String>) -> ChatOptions {
+    ChatOptions {
+        model: arguments.model.clone().or(model),
+        yes: arguments.yes,
+        resume: arguments.wanted_resume(),
+        operator_key: std::env::var(OPERATOR_KEY).ok(),
+        prompt,
+        prompt_line: arguments.prompt.clone().filter(|text| text != "-"),
+        message: (!arguments.message.is_empty()).then(|| arguments.message.join(" ")),
+        json: arguments.json,
+    }
+}
+
 fn begin_chat(
     arguments: &ChatArgs,
     prompt: Option<String>,
@@ -165,7 +179,7 @@ fn begin_chat(
         // Requested by name, so no other one replaces it.
         loaded.settings.upstreams.truncate(1);
     }
-    let model = arguments.model.clone().or_else(|| preset.as_ref().map(|preset| preset.model.to_owned()));
+    let model = preset.as_ref().map(|preset| preset.model.to_owned());
     let key_of_preset = preset.as_ref().map(|preset| preset.key);
     if let Some(preset) = preset {
         with_key(&mut loaded.settings, &preset, std::env::var(preset.key).ok())?;
@@ -195,6 +209,7 @@ fn begin_chat(
         runtime.block_on(open_relay(&loaded.settings, &abort)).map_err(|found| loaded.problems(found))?;
     let models = Arc::new(RelayedModels(relay));
     let store = open_store(&loaded.settings);
+    let options = chat_options(arguments, prompt, model);
     let setting = Setting {
         system,
         sources,
@@ -211,16 +226,7 @@ fn begin_chat(
         state_dir: loaded.settings.store.state_dir.clone(),
         workspace: std::env::current_dir()
             .map_err(|error| format!("this directory cannot be used: {error}"))?,
-        options: ChatOptions {
-            model,
-            yes: arguments.yes,
-            resume: arguments.wanted_resume(),
-            operator_key: std::env::var(OPERATOR_KEY).ok(),
-            prompt,
-            prompt_line: arguments.prompt.clone().filter(|text| text != "-"),
-            message: (!arguments.message.is_empty()).then(|| arguments.message.join(" ")),
-            json: arguments.json,
-        },
+        options,
     };
     let done = chat::run_chat(setting, &runtime).map_err(|why| with_first_step(why, loaded));
     abort.cancel();

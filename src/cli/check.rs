@@ -31,7 +31,7 @@ use crate::config::{Loaded, Place, Settings, VLLM_KEY};
 use crate::observe::{Recording, RequestRecord, RequestStart};
 use crate::relay::{Opened, Origin, Relay, StreamPart};
 use crate::server::{Access, App, is_for_everybody};
-use crate::tools::{exposed_files, reached_services, sandbox_level};
+use crate::tools::{reached_services, sandbox_level};
 use crate::translate::Reply;
 use crate::turn::Note;
 use crate::upstream::{ListedModel, NoModelList, Upstream};
@@ -225,9 +225,6 @@ fn check_sandbox(settings: &Settings, findings: &mut Findings) {
     let is_on = local.network == Some(true);
     let network = if is_on { "with" } else { "without" };
     let text = format!("sandbox of commands: {level}");
-    if let Some(why) = exposed_files(local) {
-        findings.fail(&why, "`serve` does not start before that");
-    }
     if let Some(services) = reached_services(local) {
         let whose = if is_on { "network of commands" } else { "network of commands in the chat" };
         let remedy = "with `tools.local.network = false` commands have none; with `tools.local.sandbox = \"require\"` none runs so";

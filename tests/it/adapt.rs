@@ -563,7 +563,8 @@ fit its window, and when it is busy or starting for longer than `fallback_after`
 first fallback without a price is asked. A request that is at fault itself goes to no other model, and neither
 does one whose reply has begun to leave. Each request begins with the model that the client named. A request
 with pictures goes to the model that `vision` names. The log line says why (`fallback`), and names the model
-that answered, as the page, the reports and the prices do. A key that may use a model may use its fallbacks.
+that answered, as the page, the reports and the prices do; the chunks of a stream that began while the request
+waited keep the name that the client sent. A key that may use a model may use its fallbacks.
 
 ## Who waits for whom
 

@@ -961,6 +961,7 @@ async fn listed_experts_are_as_the_server_sees_them() {
     let lost = "the work of experts will fail: no upstream lists the model \"gpt-oss-20b\"";
     let is_about_it = |line: &Value| line["message"].as_str().is_some_and(|text| text.starts_with(lost));
     served.line(is_about_it, Duration::from_secs(20));
+    fake.serve_models(&["gpt-oss-120b", "gpt-oss-20b"]);
     let shows = async |text: &str| {
         let list = || String::from_utf8_lossy(&respool(&desk, &["list"]).stdout).into_owned();
         wait_until(text, async || list().contains(text)).await;

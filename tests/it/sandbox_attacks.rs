@@ -543,6 +543,20 @@ fn git_leaves_its_own_files_alone_behind() {
     site.assert_status_is_safe(&outputs);
 }
 
+/// A link to the link that was renamed.
+#[test]
+fn links_to_links_are_renamed() {
+    let site = Site::with_repository();
+    let make = format!(
+        "{FSMONITOR}mkdir -p ~/.cache/pip/l && cd ~/.cache/pip/l && git init -q && printf \"$fsm\" >> .git/config; cd - >/dev/null; \
+        ln -s ~/.cache/pip/l src"
+    );
+    let again = "ln -s src.made-by-a-command src; mkdir -p d && ln -s ../src.made-by-a-command d/e";
+    let outputs = site.run(&[], &[&make, again, "true"]);
+    assert!(site.work("src").symlink_metadata().is_err(), "{outputs:#?}");
+    assert!(site.work("d/e").symlink_metadata().is_err(), "{outputs:#?}");
+}
+
 /// `git stash list` takes the options of `git log`: it wrote an index with a hook among its names.
 #[test]
 fn options_of_git_write_no_files_of_its_directory() {

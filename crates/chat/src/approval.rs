@@ -11,7 +11,8 @@ use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
 use super::harmless::{Entry, filter_operands, stays_inside};
-use super::screen::{Shown, keep_end};
+use super::outputs::keep_end;
+use super::screen::Shown;
 use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
 
 /// The most output that waits to be shown.

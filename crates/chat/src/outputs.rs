@@ -85,6 +85,13 @@ impl Outputs {
     }
 }
 
+/// Appends to a text and keeps its last `most` bytes.
+pub(super) fn keep_end(text: &mut String, more: &str, most: usize) {
+    text.push_str(more);
+    let surplus = text.ceil_char_boundary(text.len().saturating_sub(most));
+    text.drain(..surplus);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

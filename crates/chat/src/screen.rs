@@ -15,7 +15,7 @@ use super::answers::Answers;
 use super::editor::PROMPT;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::markdown::Markdown;
-use super::outputs::{CallOutput, Outputs};
+use super::outputs::{CallOutput, Outputs, keep_end};
 use super::paint::Paint;
 use super::preview::{self, Kind, Row};
 use super::reasoning::Reasoning;
@@ -668,13 +668,6 @@ fn refusal_text(text: &str) -> String {
 /// Returns true for a line that the shell tool adds itself.
 fn is_note(line: &str) -> bool {
     line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
-}
-
-/// Appends to a text and keeps its last `most` bytes.
-pub(super) fn keep_end(text: &mut String, more: &str, most: usize) {
-    text.push_str(more);
-    let surplus = text.ceil_char_boundary(text.len().saturating_sub(most));
-    text.drain(..surplus);
 }
 
 /// Returns the last lines of `text` that fit into `rows` rows of a terminal.

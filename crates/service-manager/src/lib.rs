@@ -3,6 +3,7 @@
 
 mod files;
 mod other_units;
+pub mod ready;
 
 use std::fmt;
 use std::io;

@@ -40,8 +40,7 @@ pub use plain::plain_text;
 pub use policy::reach::{never_allowed, rule_for};
 pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{
-    Level, exposed_files, held_from_programs, launch, level as sandbox_level, reached_services,
-    remove_temporary_directories,
+    Level, held_from_programs, launch, level as sandbox_level, reached_services, remove_temporary_directories,
 };
 pub use server_problem::{Availability, ServerProblem};
 pub use set::ToolSet;

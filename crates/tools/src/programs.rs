@@ -142,9 +142,17 @@ fn code_of(program: &Path, arguments: &[String], current: &Path) -> Vec<PathBuf>
     let projects = (1..all.len()).filter(|place| is_project(&all, *place));
     let projects = projects.map(|place| Path::new(value_of(all[place]).1));
     let projects = projects.filter(|path| path.is_absolute() || current.join(path).exists());
-    let projects = projects.map(|path| current.join(path));
+    let projects = projects
+        .map(|path| current.join(path))
+        .chain(words.iter().filter_map(|word| path_behind_letter(word)));
     let named = named_in_code(program, arguments);
     files.filter(|path| is_code(path)).chain(projects).chain(named).chain([program.to_owned()]).collect()
+}
+
+/// Returns the path in `-I/path`, by which programs find code.
+fn path_behind_letter(word: &str) -> Option<PathBuf> {
+    let (letter, path) = word.strip_prefix('-')?.split_at_checked(1)?;
+    (letter != "-" && path.starts_with('/')).then(|| path.into())
 }
 
 /// Returns the paths in code that an interpreter gets as an argument. Such code could do anything with them.
@@ -469,6 +477,8 @@ mod tests {
         for line in [
             &["sh", &at("top.py")][..],
             &["env", "node", &at("srv/server.js")],
+            &["sh", &format!("-I{}", at("srv")), "-MServer"],
+            &["env", &format!("-C{}", work.display()), "sh"],
             &["sh", "--directory", &at("srv"), "run", "server.js"],
             &["env", &format!("--prefix={}", at("project")), "start"],
             &["env", "--directory", &at("notes"), "-m", "x"],

@@ -73,10 +73,8 @@ pub fn launch(_: &str, _: &str, _: &[std::ffi::OsString]) -> u8 {
 /// The sandbox of one workspace.
 #[derive(Debug)]
 pub(super) struct Sandbox {
-    launcher: Option<PathBuf>,
+    programs: Programs,
     level: Level,
-    bubblewrap: Option<PathBuf>,
-    git: Option<PathBuf>,
     network: CommandNetwork,
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
@@ -92,6 +90,14 @@ pub(super) struct Sandbox {
     protected: OnceLock<Arc<Protected>>,
     /// Read by commands, written by git's own: none runs beside those.
     turn: Arc<RwLock<()>>,
+}
+
+/// The programs that the sandbox starts, found once.
+#[derive(Debug)]
+struct Programs {
+    launcher: Option<PathBuf>,
+    bubblewrap: Option<PathBuf>,
+    git: Option<PathBuf>,
 }
 
 /// How much a command may reach.
@@ -153,7 +159,7 @@ impl Sandbox {
         }
         let places = Places::find(config, workspace, has_network);
         let writable: Vec<PathBuf> = places.writable.iter().cloned().chain([workspace.to_owned()]).collect();
-        if let Some(why) = places.find_exposed(workspace).filter(|_| level.holds_files()) {
+        if let Some(why) = places.find_exposed(config, workspace).filter(|_| level.holds_files()) {
             // In the home directory, a chat is of use without commands that write.
             if !is_persons {
                 return Err(why);
@@ -168,9 +174,7 @@ impl Sandbox {
         // A state directory around the workspace does not make the workspace respool's own.
         let is_around = |own: &Path| own.canonicalize().is_ok_and(|own| workspace.starts_with(own));
         Ok(Self {
-            launcher,
-            bubblewrap,
-            git: find_program("git", &writable),
+            programs: Programs { launcher, bubblewrap, git: find_program("git", &writable) },
             level,
             network,
             accepts_unprotected: config.unprotected_repositories,
@@ -258,7 +262,8 @@ impl Sandbox {
     /// command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
         let is_protected = || self.protected().repository_of(directory).is_some();
-        let git = self.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
+        let git =
+            self.programs.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
         is_protected().then(|| git::own_words(git, words))
     }
 
@@ -287,7 +292,7 @@ impl Sandbox {
         also: &[(&str, &str)],
         reach: &Reach,
     ) -> io::Result<Launch> {
-        let Some(launcher) = &self.launcher else {
+        let Some(launcher) = &self.programs.launcher else {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
             command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
@@ -331,7 +336,7 @@ impl Sandbox {
         let git = self.protected().git_directories();
         let mut spec = Spec {
             directory: directory.to_owned(),
-            bubblewrap: self.bubblewrap.clone(),
+            bubblewrap: self.programs.bubblewrap.clone(),
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
             spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],
@@ -503,16 +508,6 @@ pub fn held_from_programs(config: &LocalConfig) -> Vec<PathBuf> {
         held.extend(Places::find(config, &workspace, true).writable);
     }
     held
-}
-
-/// Returns which of respool's own files commands would reach, in a sentence for the owner; `None` where they
-/// reach none.
-pub fn exposed_files(config: &LocalConfig) -> Option<String> {
-    let workspace = config.workspace.as_ref()?.canonicalize().ok()?;
-    level(config)
-        .holds_files()
-        .then(|| Places::find(config, &workspace, true).find_exposed(&workspace))
-        .flatten()
 }
 
 /// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;

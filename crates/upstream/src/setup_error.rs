@@ -52,7 +52,7 @@ impl fmt::Display for SetupError {
             }
             SetupProblem::SessionHeader(name) => write!(
                 out,
-                "upstream `{upstream}`: `session_header` is {name:?}, which is no name of a header, or one that means something else: write one such as `x-session-id`"
+                "upstream `{upstream}`: `session_header` is {name:?}, which cannot be used: it is not the name of a header, or means something else. Write one such as `x-session-id`"
             ),
             SetupProblem::Objective(word, name) => write!(
                 out,

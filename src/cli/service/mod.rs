@@ -4,15 +4,13 @@
 //! The unit is the one in `deploy/`, with the path of this program. Settings stay where they are; options
 //! given here go into an environment file that only its owner can read.
 
-mod ready;
-
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use service_manager::{Manager, OtherUnit, ServiceError, State};
+use service_manager::{Manager, OtherUnit, ServiceError, State, ready};
 
 use super::failure::Failure;
 use super::options::Configured;
@@ -138,13 +136,10 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
             program.display()
         ));
     }
-    if let Err(why) = manager.start(&paths.unit) {
-        // If the program ends at once, the start itself fails. Its exit code and its log then say more than
-        // the manager.
-        if !matches!(manager.state(), State::Failed(_)) {
-            return Err(why.into());
-        }
-    }
+    // If the program ends at once, the start itself fails. Its exit code and its log then say more than the
+    // manager.
+    let has_ended = || matches!(manager.state(), State::Failed(_));
+    manager.start(&paths.unit).or_else(|why| if has_ended() { Ok(()) } else { Err(why) })?;
     wait_until_ready(manager, paths)?;
     if !manager.outlives_sessions() {
         say(

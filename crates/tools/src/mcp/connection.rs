@@ -207,7 +207,7 @@ async fn serve_until_ended(
             Ok(Err(ServiceError::TransportClosed)) => return Ok(CLOSED.to_owned()),
             Ok(Err(ServiceError::UnexpectedResponse)) => {
                 return Err(Problem::new(
-                    "its answer to `tools/list` is no list of tools: each needs a `name`, and an `inputSchema` that is an object",
+                    "its answer to `tools/list` is not a list of tools: each needs a `name`, and an `inputSchema` that is an object",
                 ));
             }
             Ok(Err(error)) => {

@@ -14,6 +14,7 @@ use cap_std::fs::Dir;
 use tokio::sync::OwnedRwLockWriteGuard;
 
 use super::handles::{Entry, open_directory, set_aside};
+use super::harmless::{is_in, is_written};
 use super::protected::Repository;
 use super::spec::Spec;
 
@@ -29,25 +30,11 @@ const SETTINGS: &str =
 const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd --output --output-directory";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
-/// In git's directory, the names by which git starts nothing and finds no other configuration.
-const WRITTEN: &str = "\
-    AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD HEAD MERGE_AUTOSTASH MERGE_HEAD MERGE_MODE MERGE_MSG \
-    ORIG_HEAD REBASE_HEAD REVERT_HEAD SQUASH_MSG index logs objects packed-refs refs reftable shallow";
-/// More of them: the steps that `--continue` goes on with, and the stores of git-lfs and rerere.
+/// More names that git's commands write: the steps that `--continue` goes on with, and the stores of git-lfs
+/// and rerere.
 const CONTINUED: &str = "MERGE_RR lfs rebase-apply rebase-merge rr-cache sequencer";
 /// A name that the person's git may add meanwhile, and that is of no use to a command.
 const ADDED: &str = "worktrees";
-
-pub(super) fn is_in(names: &str, name: &str) -> bool {
-    names.split_ascii_whitespace().any(|known| known == name)
-}
-
-/// Returns true for a name in git's directory that git's commands may write. Locks are among them, also
-/// those of a person's git.
-pub(super) fn is_written(name: &OsStr) -> bool {
-    let is_lock = Path::new(name).extension().is_some_and(|extension| extension == "lock");
-    is_lock || name.to_str().is_some_and(|name| is_in(WRITTEN, name))
-}
 
 /// Returns true for the words of a git command that writes into its repository, and names no program and no
 /// unusual reference.

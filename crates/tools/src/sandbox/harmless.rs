@@ -2,13 +2,17 @@
 //! their like make it. Called by `watched`.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::git::{is_in, is_written};
 use super::handles::{RENAMED, read_bytes, read_small};
 
+/// In git's directory, the names by which git starts nothing and finds no other configuration.
+const WRITTEN: &str = "\
+    AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD HEAD MERGE_AUTOSTASH MERGE_HEAD MERGE_MODE MERGE_MSG \
+    ORIG_HEAD REBASE_HEAD REVERT_HEAD SQUASH_MSG index logs objects packed-refs refs reftable shallow";
 /// The names at the first level of git's directory, besides those that git's commands write.
 const NAMES: &str = "branches config description hooks info";
 /// Sections of its configuration, also with a name in quotes, and the keys in them. By none git starts a
@@ -16,11 +20,24 @@ const NAMES: &str = "branches config description hooks info";
 const SECTIONS: &str = "core user init extensions remote branch advice";
 const KEYS: &str = "\
     repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks name email \
-    defaultbranch objectformat refstorage url fetch tagopt remote merge rebase detachedhead";
+    defaultbranch refstorage url fetch tagopt remote merge rebase detachedhead";
 /// The flag of an entry of an index that has two more bytes of flags.
 const EXTENDED: u32 = 0x4000;
+/// The bytes of a digest in an index. Where git uses longer ones, no index is in this form.
+const DIGEST: usize = 20;
 /// Larger indexes are not read.
 const LARGEST_INDEX: usize = 64 << 20;
+
+pub(super) fn is_in(names: &str, name: &str) -> bool {
+    names.split_ascii_whitespace().any(|known| known == name)
+}
+
+/// Returns true for a name in git's directory that git's commands may write. Locks are among them, also
+/// those of a person's git.
+pub(super) fn is_written(name: &OsStr) -> bool {
+    let is_lock = Path::new(name).extension().is_some_and(|extension| extension == "lock");
+    is_lock || name.to_str().is_some_and(|name| is_in(WRITTEN, name))
+}
 
 /// True for a directory of git's in this form, with none of the `links` in it. No file has a second name, by
 /// which a later command could change it.
@@ -38,7 +55,6 @@ pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> boo
         fs::read_dir(git.join(name)).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_right)))
     };
     let config = read_small(&git.join("config"));
-    let digest = if config.as_ref().is_some_and(|text| text.contains("sha256")) { 32 } else { 20 };
     let index = || read_bytes(&git.join("index"), LARGEST_INDEX);
     git.symlink_metadata().is_ok_and(|data| data.is_dir())
         && !links.range(git.to_owned()..).next().is_some_and(|(link, _)| link.starts_with(git))
@@ -47,23 +63,23 @@ pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> boo
         && has_none("objects/info/alternates")
         && git.join("HEAD").is_file()
         && (has_none("config") || config.is_some_and(|text| is_plain(&text)))
-        && (has_none("index") || index().is_some_and(|bytes| is_plain_index(&bytes, digest)))
+        && (has_none("index") || index().is_some_and(|bytes| is_plain_index(&bytes)))
 }
 
 /// True for an index whose names are all in the work tree: git writes files at any others when the person
 /// restores them. The format is that of gitformat-index(5), of the versions and without the table of offsets
 /// that git writes only where its configuration says so.
-fn is_plain_index(bytes: &[u8], digest: usize) -> bool {
+fn is_plain_index(bytes: &[u8]) -> bool {
     let number = |at: usize| Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
-    let offsets = bytes.len().checked_sub(digest + 12 + digest).and_then(|at| bytes.get(at..at + 4));
+    let offsets = bytes.len().checked_sub(DIGEST + 12 + DIGEST).and_then(|at| bytes.get(at..at + 4));
     let is_known = bytes.starts_with(b"DIRC") && matches!(number(4), Some(2 | 3));
     let mut at = 12;
     is_known
         && offsets != Some(b"EOIE")
         && (0..number(8).unwrap_or(u32::MAX)).all(|_| {
             // Two bytes of flags, of which twelve bits are the length of the name.
-            let Some(flags) = number(at + 38 + digest) else { return false };
-            let start = at + 42 + digest + if flags & EXTENDED == 0 { 0 } else { 2 };
+            let Some(flags) = number(at + 38 + DIGEST) else { return false };
+            let start = at + 42 + DIGEST + if flags & EXTENDED == 0 { 0 } else { 2 };
             let rest = bytes.get(start..).unwrap_or_default();
             let length = rest.iter().position(|byte| *byte == 0).unwrap_or_default();
             at += (start + length + 1 - at).next_multiple_of(8);
@@ -106,45 +122,50 @@ mod tests {
         assert!(done.status.success(), "{arguments:?}: {done:?}");
     }
 
-    /// git itself writes the indexes, with both kinds of digests.
+    /// git itself writes the indexes.
     #[test]
     fn only_indexes_of_the_work_tree_are_plain() {
-        for (format, digest) in [("sha1", 20), ("sha256", 32)] {
-            let directory = tempfile::tempdir().unwrap();
-            let top = directory.path().to_owned();
-            git(&top, &["init", "-q", &format!("--object-format={format}")]);
-            let long = "long/".repeat(900) + "name";
-            for name in ["a", "directory/with a name", "directory/with another"] {
-                fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
-                fs::write(top.join(name), name).unwrap();
-            }
-            git(&top, &["add", "-A"]);
-            let info = format!("100644,{},{long}", "1".repeat(2 * digest));
-            git(&top, &["update-index", "--add", "--cacheinfo", &info]);
-            git(&top, &["update-index", "--skip-worktree", "a"]);
-            let index = top.join(".git/index");
-            let bytes = fs::read(&index).unwrap();
-            assert!(is_plain_index(&bytes, digest) && is_harmless(&top.join(".git"), &BTreeMap::new()));
-            let at = |name: &[u8]| bytes.windows(name.len()).position(|found| found == name).unwrap();
-            for (old, new) in [("directory/with a", "../rectory/with a"), ("directory", ".git/ctory")] {
-                let (mut forged, place) = (bytes.clone(), at(old.as_bytes()));
-                forged[place..place + old.len()].copy_from_slice(&new.as_bytes()[..old.len()]);
-                assert!(!is_plain_index(&forged, digest), "{new}");
-            }
-            // git takes the length from the flags.
-            let mut forged = bytes.clone();
-            forged[at(b"directory/with a") - 1] -= 1;
-            assert!(!is_plain_index(&forged, digest));
-            git(&top, &["-c", "index.threads=4", "update-index", "--no-skip-worktree", "a"]);
-            assert!(!is_plain_index(&fs::read(&index).unwrap(), digest));
-            git(&top, &["update-index", "--index-version=4"]);
-            assert!(!is_plain_index(&fs::read(&index).unwrap(), digest));
+        let directory = tempfile::tempdir().unwrap();
+        let top = directory.path().to_owned();
+        git(&top, &["init", "-q"]);
+        let long = "long/".repeat(900) + "name";
+        for name in ["a", "directory/with a name", "directory/with another"] {
+            fs::create_dir_all(top.join(name).parent().unwrap()).unwrap();
+            fs::write(top.join(name), name).unwrap();
         }
+        git(&top, &["add", "-A"]);
+        let info = format!("100644,{},{long}", "1".repeat(2 * DIGEST));
+        git(&top, &["update-index", "--add", "--cacheinfo", &info]);
+        git(&top, &["update-index", "--skip-worktree", "a"]);
+        let index = top.join(".git/index");
+        let bytes = fs::read(&index).unwrap();
+        assert!(is_plain_index(&bytes) && is_harmless(&top.join(".git"), &BTreeMap::new()));
+        let at = |name: &[u8]| bytes.windows(name.len()).position(|found| found == name).unwrap();
+        for (old, new) in [("directory/with a", "../rectory/with a"), ("directory", ".git/ctory")] {
+            let (mut forged, place) = (bytes.clone(), at(old.as_bytes()));
+            forged[place..place + old.len()].copy_from_slice(&new.as_bytes()[..old.len()]);
+            assert!(!is_plain_index(&forged), "{new}");
+        }
+        // git takes the length from the flags.
+        let mut forged = bytes.clone();
+        forged[at(b"directory/with a") - 1] -= 1;
+        assert!(!is_plain_index(&forged));
+        git(&top, &["-c", "index.threads=4", "update-index", "--no-skip-worktree", "a"]);
+        assert!(!is_plain_index(&fs::read(&index).unwrap()));
+        git(&top, &["update-index", "--index-version=4"]);
+        assert!(!is_plain_index(&fs::read(&index).unwrap()));
         for bytes in
             [&b""[..], b"DIRC", &[b'x'; 200], &[&b"DIRC\0\0\0\x02\xff\xff\xff\xff"[..], &[0; 90]].concat()]
         {
-            assert!(!is_plain_index(bytes, 20));
+            assert!(!is_plain_index(bytes));
         }
+    }
+
+    /// An index whose names are harmless with the longer digests, and others with git's.
+    #[test]
+    fn no_configuration_changes_how_an_index_is_read() {
+        assert!(is_plain("[remote \"sha256\"]\n\turl = https://x.org/sha256\n"));
+        assert!(!is_plain("[extensions]\n\tobjectformat = sha256\n"));
     }
 
     #[test]

@@ -124,11 +124,12 @@ impl Places {
         }
     }
 
-    /// Finds a file of respool's own where commands write, and says so.
-    pub(super) fn find_exposed(&self, workspace: &Path) -> Option<String> {
+    /// Finds a file of respool's own, or a link to one, where commands write, and says so.
+    pub(super) fn find_exposed(&self, config: &LocalConfig, workspace: &Path) -> Option<String> {
         let places = || self.writable.iter().map(PathBuf::as_path).chain([workspace]);
-        let found = |own: &PathBuf| Some((own.clone(), places().find(|place| own.starts_with(place))?));
-        let (own, place) = self.private.iter().find_map(found)?;
+        let found = |own: PathBuf| places().find(|place| own.starts_with(place)).map(|place| (own, place));
+        let links = config.hidden.iter().filter_map(|own| resolve_symlinks(own)).flat_map(|own| own.links);
+        let (own, place) = self.private.iter().cloned().chain(links).find_map(found)?;
         let (own, place) = (own.display(), place.display());
         Some(format!(
             "{own} belongs to respool, and is in {place}, which commands write: move one of them elsewhere"
@@ -320,6 +321,23 @@ mod tests {
         assert_eq!(fs::read_dir(&cargo).unwrap().count(), 0);
         named.made.make_missing();
         assert!(cargo.join("registry").is_dir() && cargo.join(".package-cache").is_file());
+    }
+
+    /// A command replaced a link to the clients' keys.
+    #[test]
+    fn links_to_own_files_are_exposed() {
+        let folder = tempfile::tempdir().unwrap();
+        let top = folder.path().canonicalize().unwrap();
+        let (keys, work) = (top.join("keys.toml"), top.join("work"));
+        fs::create_dir(&work).unwrap();
+        fs::write(&keys, "").unwrap();
+        std::os::unix::fs::symlink(&keys, work.join("keys.toml")).unwrap();
+        let found = |hidden| {
+            let config = LocalConfig { hidden: vec![hidden], ..LocalConfig::default() };
+            Places::default().find_exposed(&config, &work)
+        };
+        assert!(found(work.join("keys.toml")).is_some_and(|why| why.contains("work/keys.toml")));
+        assert_eq!(found(keys), None);
     }
 
     #[test]

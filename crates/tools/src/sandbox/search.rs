@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
 use rustix::fs::OFlags;
@@ -27,7 +27,7 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// The links, with their targets, that lead out of the places by their own words, or are in a `.git`.
+    /// The links, with their targets.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
@@ -40,13 +40,6 @@ pub(super) struct Before<'a> {
     pub(super) closed: &'a BTreeSet<PathBuf>,
     /// The entries that no command made. Their repositories were read-only, and are not searched.
     pub(super) known: &'a HashMap<PathBuf, Entry>,
-}
-
-/// False for the target of a link that stays below a directory, which is this deep above the link's.
-fn leads_out(target: &Path, depth: usize) -> bool {
-    let is_up = |part: &Component<'_>| *part == Component::ParentDir;
-    let ups = target.components().take_while(is_up).count();
-    target.is_absolute() || ups > depth || target.components().skip(ups).any(|part| is_up(&part))
 }
 
 /// True for an entry that makes its directory a repository.
@@ -117,8 +110,7 @@ impl Search {
             if is_deep || !budget.take(1) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let depth = path.components().count() - place.components().count();
-            let mut names = self.look_into(&directory, &path, depth, places.contains(&path), budget)?;
+            let mut names = self.look_into(&directory, &path, places.contains(&path), budget)?;
             names.retain(|name| name != ".git" || before.is_some_and(|before| !self.is_known(&path, before)));
             waiting.push((directory, path, names));
         }
@@ -155,7 +147,6 @@ impl Search {
         &mut self,
         directory: &Dir,
         path: &Path,
-        depth: usize,
         is_place: bool,
         budget: &mut Budget,
     ) -> io::Result<Vec<OsString>> {
@@ -167,9 +158,7 @@ impl Search {
             if kind.is_some_and(|kind| kind.is_dir()) {
                 directories.push(name.clone());
             } else if kind.is_some_and(|kind| kind.is_symlink()) {
-                let is_in_git = path.iter().any(|part| part == ".git");
                 let target = directory.read_link_contents(&name).ok();
-                let target = target.filter(|target| is_in_git || leads_out(target, depth));
                 self.links.extend(target.map(|target| (path.join(&name), target)));
             }
             names.push(name);

@@ -9,7 +9,7 @@ const ONE_ANSWER: Duration = Duration::from_secs(10);
 
 /// The answer of `/ready`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Readiness {
+pub enum Readiness {
     /// The relay and a model server answer.
     Ready,
     /// The relay answers that no model server does.
@@ -20,7 +20,7 @@ pub(super) enum Readiness {
 
 impl Readiness {
     /// Returns its meaning, and what to do.
-    pub(super) fn explain(&self, address: &str) -> String {
+    pub fn explain(&self, address: &str) -> String {
         match self {
             Self::Ready => format!("it is ready at {address}"),
             Self::NoUpstream(said) => format!(
@@ -35,7 +35,7 @@ impl Readiness {
 }
 
 /// Polls until it is ready, has failed, or time is up.
-pub(super) async fn wait_until_ready(address: &str, has_failed: impl Fn() -> bool) -> Readiness {
+pub async fn wait_until_ready(address: &str, has_failed: impl Fn() -> bool) -> Readiness {
     let mut last = Readiness::Silent;
     let waiting = async {
         loop {
@@ -52,7 +52,7 @@ pub(super) async fn wait_until_ready(address: &str, has_failed: impl Fn() -> boo
 }
 
 /// Queries once.
-pub(super) async fn query_readiness(address: &str) -> Readiness {
+pub async fn query_readiness(address: &str) -> Readiness {
     // It speaks plain HTTP, also where there are no certificates.
     let client = reqwest::Client::builder().no_proxy().tls_certs_only([]).timeout(ONE_ANSWER).build();
     let Ok(client) = client else {
