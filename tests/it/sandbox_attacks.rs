@@ -557,6 +557,21 @@ fn links_to_links_are_renamed() {
     assert!(site.work("d/e").symlink_metadata().is_err(), "{outputs:#?}");
 }
 
+/// Package managers make tens of thousands of links, each of which stays inside.
+#[test]
+fn many_inner_links_are_no_trouble() {
+    let site = Site::with_repository();
+    site.person("mkdir -p node_modules/p && cd node_modules && for i in $(seq 200); do mkdir -p d$i; done");
+    for directory in 1..=200 {
+        for link in 0..150 {
+            let path = site.work(&format!("node_modules/d{directory}/l{link}"));
+            std::os::unix::fs::symlink("../p", path).unwrap();
+        }
+    }
+    let outputs = site.run(&[], &["touch new", "touch newer"]);
+    assert!(site.work("new").exists() && site.work("newer").exists(), "{outputs:#?}");
+}
+
 /// `git stash list` takes the options of `git log`: it wrote an index with a hook among its names.
 #[test]
 fn options_of_git_write_no_files_of_its_directory() {

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use cap_std::fs::Dir;
 use rustix::fs::OFlags;
@@ -27,8 +27,11 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// The links, with their targets.
+    /// The links, with their targets, that lead out of the places by their own words or through another link,
+    /// or are in a `.git`.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
+    /// All others, with the paths to which they lead by their words.
+    inner_links: HashMap<PathBuf, (PathBuf, PathBuf)>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
 }
@@ -40,6 +43,17 @@ pub(super) struct Before<'a> {
     pub(super) closed: &'a BTreeSet<PathBuf>,
     /// The entries that no command made. Their repositories were read-only, and are not searched.
     pub(super) known: &'a HashMap<PathBuf, Entry>,
+}
+
+/// Returns the path to which a link leads by its words; `None` if that is not below a directory which is this
+/// deep above the link's.
+fn stays_inside(directory: &Path, target: &Path, depth: usize) -> Option<PathBuf> {
+    let is_up = |part: &Component<'_>| *part == Component::ParentDir;
+    let ups = target.components().take_while(is_up).count();
+    let is_inside =
+        target.is_relative() && ups <= depth && !target.components().skip(ups).any(|part| is_up(&part));
+    let above = directory.ancestors().nth(ups).filter(|_| is_inside)?;
+    Some(target.components().skip(ups).fold(above.to_owned(), |path, part| path.join(part)))
 }
 
 /// True for an entry that makes its directory a repository.
@@ -65,7 +79,17 @@ impl Search {
                 _ => {}
             }
         }
+        search.find_links_of_links();
         search
+    }
+
+    /// Adds the links that lead through others: their words do not say where they end.
+    fn find_links_of_links(&mut self) {
+        let inner = std::mem::take(&mut self.inner_links);
+        let is_link = |path: &Path| inner.contains_key(path) || self.links.contains_key(path);
+        let through = inner.iter().filter(|(_, (_, end))| end.ancestors().any(is_link));
+        let through: Vec<_> = through.map(|(link, (target, _))| (link.clone(), target.clone())).collect();
+        self.links.extend(through);
     }
 
     /// Returns the directories with a `.git`.
@@ -110,7 +134,8 @@ impl Search {
             if is_deep || !budget.take(1) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let mut names = self.look_into(&directory, &path, places.contains(&path), budget)?;
+            let depth = path.components().count() - place.components().count();
+            let mut names = self.look_into(&directory, &path, depth, places.contains(&path), budget)?;
             names.retain(|name| name != ".git" || before.is_some_and(|before| !self.is_known(&path, before)));
             waiting.push((directory, path, names));
         }
@@ -147,6 +172,7 @@ impl Search {
         &mut self,
         directory: &Dir,
         path: &Path,
+        depth: usize,
         is_place: bool,
         budget: &mut Budget,
     ) -> io::Result<Vec<OsString>> {
@@ -158,8 +184,12 @@ impl Search {
             if kind.is_some_and(|kind| kind.is_dir()) {
                 directories.push(name.clone());
             } else if kind.is_some_and(|kind| kind.is_symlink()) {
-                let target = directory.read_link_contents(&name).ok();
-                self.links.extend(target.map(|target| (path.join(&name), target)));
+                let target = directory.read_link_contents(&name).unwrap_or_default();
+                let is_in_git = path.iter().any(|part| part == ".git");
+                match stays_inside(path, &target, depth).filter(|_| !is_in_git) {
+                    Some(end) => drop(self.inner_links.insert(path.join(&name), (target, end))),
+                    None => drop(self.links.insert(path.join(&name), target)),
+                }
             }
             names.push(name);
             if !budget.take(0) {

@@ -118,7 +118,7 @@ impl Watched {
             }
         }
         let new_links = after.links.iter().filter(|(link, target)| self.links.get(*link) != Some(*target));
-        let away = new_links.filter(|(link, _)| budget.take(4) && self.protected.leads_away(link));
+        let away = new_links.filter(|(link, _)| budget.take(16) && self.protected.leads_away(link));
         made.extend(
             away.map(|(link, _)| (link.clone(), "by which programs come to what commands write elsewhere")),
         );
