@@ -25,7 +25,7 @@ pub(super) struct RequestsArgs {
     /// List only requests that ended in this way
     #[arg(long, value_parser = ["ok", "error", "client_gone", "loop_guard", "shutdown"])]
     outcome: Option<String>,
-    /// List only requests of which an attempt failed with this code
+    /// List only requests in which an attempt failed with this code
     #[arg(long, value_name = "CODE")]
     error: Option<String>,
     /// List only requests that were for this model, or that it answered

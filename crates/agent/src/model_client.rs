@@ -170,8 +170,8 @@ fn model_failure(error: &ApiError, broke_off_reasoning: bool) -> ModelFailure {
         (Some(Code::ContextLengthExceeded), _) => FailureKind::Overflow,
         (Some(Code::UpstreamTimeout), _) | (_, 408) => FailureKind::TimedOut,
         (Some(Code::NoUpstream | Code::UpstreamNotJson | Code::UpstreamInvalidJson), _) => FailureKind::Final,
-        // The relay has tried again, and waited. It repeats no reply of which a piece has left; the run does,
-        // if the piece is only reasoning.
+        // The relay has tried again, and waited. But once a piece of a reply has left, the relay does not
+        // repeat it. The run does, if only reasoning has left.
         _ if error.is_final && !broke_off_reasoning => FailureKind::Final,
         (_, 429 | 500..) => FailureKind::Transient,
         _ => FailureKind::Final,

@@ -155,8 +155,8 @@ impl OwnOutput {
     }
 }
 
-/// Leaves out the codes of a terminal, and what was drawn on the whole screen: on the one that programs such
-/// as editors switch to, and what was there before they began to draw at its first place.
+/// Removes terminal codes and full-screen drawings: the alternate screen that editors switch to, and whatever
+/// was on the screen before a program moved to its top left corner.
 fn without_screens(text: &str) -> String {
     let (mut out, mut is_other, mut rest) = (String::new(), false, text);
     while let Some((before, after)) = rest.split_once("\u{1b}[") {

@@ -65,7 +65,7 @@ async fn asked_by_person(store: &Store, run: &str) -> Result<Option<Value>, Stor
     Ok(text.map(|text| json!({"asked": text})))
 }
 
-/// Returns the run that has no parent, of which a run is a part.
+/// Returns the run at the top of a run's parents.
 async fn first_run(store: &Store, run: &str) -> Result<Option<StoredRun>, StoreError> {
     let mut id = run.to_owned();
     while let Some(stored) = store.run(&id).await? {

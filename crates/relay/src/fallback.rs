@@ -123,8 +123,8 @@ impl Relay {
         with_model(body, sighted)
     }
 
-    /// Returns the body for a model that costs nothing, for a request whose budget is spent: the one that was
-    /// asked, or the first free one among its fallbacks.
+    /// Returns the body for a free model when the budget of a request is spent: the model that was asked for,
+    /// or the first of its fallbacks that is free.
     pub fn free_model(
         &self,
         body: &Bytes,

@@ -31,7 +31,7 @@ use connection::{REASON_WITHIN, State, Up, is_url, ping_server, supervise_server
 
 /// The time that a call waits for a server that is down.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The text about a server of which only that its connection has ended is known.
+/// Describes a server whose connection has ended for an unknown reason.
 const ENDED: &str = "its connection has ended";
 /// The longest description and the longest schema of a tool. No model could read more, and they are part of
 /// each turn.

@@ -29,7 +29,7 @@ pub enum SetupProblem {
     Tls(rustls::Error),
     /// The system's certificates cannot be read.
     Certificates(io::Error),
-    /// `session_header` is no name of a header, or one that means something else.
+    /// `session_header` is not the name of a header, or the header has another meaning.
     SessionHeader(String),
     /// A key of `objectives` is no priority, or its value fits into no header.
     Objective(String, String),

@@ -77,7 +77,7 @@ fn is_plain_index(bytes: &[u8]) -> bool {
     is_known
         && offsets != Some(b"EOIE")
         && (0..number(8).unwrap_or(u32::MAX)).all(|_| {
-            // Two bytes of flags, of which twelve bits are the length of the name.
+            // Two bytes of flags; their lower twelve bits are the length of the name.
             let Some(flags) = number(at + 38 + DIGEST) else { return false };
             let start = at + 42 + DIGEST + if flags & EXTENDED == 0 { 0 } else { 2 };
             let rest = bytes.get(start..).unwrap_or_default();

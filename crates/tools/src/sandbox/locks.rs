@@ -22,7 +22,8 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Takes them alone, or else with others, of which it sees none without a directory that can be written.
+    /// Takes the locks alone if no other command holds one, else together with the others. Without a
+    /// directory that can be written, it sees no others.
     pub(super) fn take(directory: Option<&Path>, places: &[PathBuf]) -> Self {
         let locks = directory.and_then(|directory| Self::open(directory, places).ok());
         let mut locks = locks.unwrap_or_default();
