@@ -149,23 +149,6 @@ impl ErrorBody {
     }
 }
 
-impl Failure {
-    /// Describes the failure in words that OpenClaw shows unchanged (`translate::openclaw_words`).
-    pub fn plain_words(self) -> &'static str {
-        match self {
-            Self::Unreachable => "refused the connection",
-            Self::Unavailable => "answered that it is unavailable",
-            Self::GatewayTimeout => "gave no answer to the gateway before it",
-            Self::Limited => "is busy",
-            Self::Closed => "closed the connection without an answer",
-            Self::Failed => "answered with 5xx",
-            Self::Broken => "broke its reply off",
-            Self::Slow => "gave no answer in time",
-            Self::Unusable => "sent something that is not a chat completion",
-        }
-    }
-}
-
 impl UpstreamError {
     /// Returns an answer with an error status. `name`: the upstream's name in the configuration.
     pub fn from_answer(name: &str, status: u16, body: &str) -> Self {

@@ -12,6 +12,7 @@ pub mod config;
 mod connector;
 pub mod conversation;
 mod failure;
+mod failure_words;
 mod fleet;
 mod gate;
 mod headers;

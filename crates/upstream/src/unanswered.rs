@@ -10,6 +10,7 @@ use wire::ErrorCode;
 
 use super::connector::ResolveError;
 use super::failure::{Tier, UpstreamError};
+use super::failure_words::unanswered_words;
 
 /// Why no answer came.
 #[derive(Debug)]
@@ -46,38 +47,29 @@ impl Unanswered {
         let last = details.rsplit(": ").next().unwrap_or_default();
         // The number of the error is in the log.
         let last = last.split(" (os error ").next().unwrap_or_default();
-        let (status, code, what) = match self {
-            Self::Resolve(_) => {
-                (503, ErrorCode::UpstreamDns, format!("has a host name that cannot be resolved: {address}"))
-            }
-            Self::Connect(_) => {
-                (503, ErrorCode::UpstreamUnreachable, format!("cannot be reached at {address}: {last}"))
-            }
-            Self::Handshake(_) => tls_error(address, last),
-            // A server that wants a certificate of the client says so after the handshake.
-            Self::Exchange(error) if find_tls(error).is_some() => tls_error(address, last),
-            Self::Exchange(error) if error.is_user() => {
-                (400, ErrorCode::IncompleteBody, format!("was not sent the whole request body: {last}"))
-            }
-            Self::Exchange(error) if error.is_parse() => (
-                502,
-                ErrorCode::UpstreamNotHttp,
-                format!("answers with something that is not HTTP/1.1: {last}"),
-            ),
-            Self::Exchange(_) => {
-                let what = "closed the connection without answering";
-                let closed = UpstreamError::new_broken(name, 502, ErrorCode::UpstreamClosed, what, details);
-                // Not a byte came back: as when a server restarts behind its load balancer.
-                return UpstreamError { tier: Tier::Transient, ..closed };
-            }
-        };
+        let (status, code) = self.status_and_code();
+        let what = unanswered_words(code, address, last);
         let details = if what.ends_with(&details) { "" } else { &*details };
-        UpstreamError::new_broken(name, status, code, &what, details)
+        let error = UpstreamError::new_broken(name, status, code, &what, details);
+        match code {
+            // Not a byte came back: as when a server restarts behind its load balancer.
+            ErrorCode::UpstreamClosed => UpstreamError { tier: Tier::Transient, ..error },
+            _ => error,
+        }
     }
-}
 
-fn tls_error(address: &str, why: &str) -> (u16, ErrorCode, String) {
-    (502, ErrorCode::UpstreamTls, format!("cannot be reached over TLS at {address}: {why}"))
+    fn status_and_code(&self) -> (u16, ErrorCode) {
+        match self {
+            Self::Resolve(_) => (503, ErrorCode::UpstreamDns),
+            Self::Connect(_) => (503, ErrorCode::UpstreamUnreachable),
+            Self::Handshake(_) => (502, ErrorCode::UpstreamTls),
+            // A server that wants a certificate of the client says so after the handshake.
+            Self::Exchange(error) if find_tls(error).is_some() => (502, ErrorCode::UpstreamTls),
+            Self::Exchange(error) if error.is_user() => (400, ErrorCode::IncompleteBody),
+            Self::Exchange(error) if error.is_parse() => (502, ErrorCode::UpstreamNotHttp),
+            Self::Exchange(_) => (502, ErrorCode::UpstreamClosed),
+        }
+    }
 }
 
 /// Returns the error and its causes, outermost first.
