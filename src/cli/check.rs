@@ -27,16 +27,16 @@ use super::runtime::new_runtime;
 use super::say::{say, say_on_stderr};
 use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
-use crate::config::{Loaded, Place, Settings, VLLM_KEY};
-use crate::observe::{Recording, RequestRecord, RequestStart};
-use crate::relay::{Opened, Origin, Relay, StreamPart};
-use crate::server::{Access, App, is_for_everybody};
-use crate::tools::{reached_services, sandbox_level};
-use crate::translate::Reply;
-use crate::turn::Note;
-use crate::upstream::{ListedModel, NoModelList, Upstream};
-use crate::wire::{ApiError, ErrorCode, Object};
+use relay::{Opened, Origin, Relay, StreamPart};
+use server::{Access, App, is_for_everybody};
+use settings::{Loaded, Place, Settings, VLLM_KEY};
+use telemetry::{Recording, RequestRecord, RequestStart};
 use tool_call_parser::PreferredDialects;
+use tools::{reached_services, sandbox_level};
+use translate::Reply;
+use upstream::{ListedModel, NoModelList, Upstream};
+use wire::turn::Note;
+use wire::{ApiError, ErrorCode, Object};
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -310,7 +310,7 @@ fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Fi
     let aliases =
         relay.aliases().filter_map(|alias| Some((alias, relay.models.get(alias)?.target.as_ref()?)));
     let aliases = aliases.map(|(alias, target)| (format!("{alias:?} stands for"), target));
-    let stand_ins = relay.models.iter().flat_map(|(id, model)| {
+    let fallbacks = relay.models.iter().flat_map(|(id, model)| {
         let names = model.fallback.iter().chain(&model.vision);
         names.map(move |name| (format!("in the place of {id:?} may answer"), name))
     });
@@ -321,7 +321,7 @@ fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Fi
     };
     let is_listed = |name: &str| listed.iter().any(|it| it == relay.target(name));
     let is_known = |name: &str| is_listed(name) || of_upstream(name).is_some_and(|model| is_listed(&model));
-    let lost = agents.chain(experts).chain(aliases).chain(stand_ins).filter(|(_, model)| !is_known(model));
+    let lost = agents.chain(experts).chain(aliases).chain(fallbacks).filter(|(_, model)| !is_known(model));
     for (index, (who, model)) in lost.enumerate() {
         if index == 0 {
             say("\nmodels");

@@ -220,7 +220,7 @@ fn give_up(history: &History) -> Decision {
         history
             .attempts
             .iter()
-            .position(|past| matches!(past.finding, Finding::Mistake(_, shows) if shows == wanted))
+            .position(|past| matches!(past.finding, Finding::Mistake(_, salvage) if salvage == wanted))
     };
     let blank = || first(Salvage::Blank).filter(|_| asked_once);
     let shown = first(Salvage::Answer).or_else(|| first(Salvage::CorrectableCall)).or_else(blank);

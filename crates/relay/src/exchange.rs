@@ -79,8 +79,8 @@ impl Exchange {
         self.expects_stream = true;
         // Of earlier streams nothing was kept.
         for past in &mut self.history.attempts {
-            if let Finding::Mistake(_, shows) = &mut past.finding {
-                *shows = Salvage::Nothing;
+            if let Finding::Mistake(_, salvage) = &mut past.finding {
+                *salvage = Salvage::Nothing;
             }
         }
         if let Some(last) = self.history.attempts.last_mut() {

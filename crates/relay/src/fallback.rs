@@ -98,8 +98,8 @@ impl Fallbacks {
 
 impl Relay {
     /// Returns the body for the model that answers, and the models that may answer in its place.
-    pub(super) fn stand_ins(&self, body: Bytes, origin: &Origin) -> (Bytes, Option<Box<Fallbacks>>) {
-        if !self.has_stand_ins {
+    pub(super) fn fallbacks(&self, body: Bytes, origin: &Origin) -> (Bytes, Option<Box<Fallbacks>>) {
+        if !self.has_fallbacks {
             return (body, None);
         }
         let Some(model) = model_of(&body) else { return (body, None) };

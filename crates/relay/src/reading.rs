@@ -60,7 +60,7 @@ impl Relay {
     /// # Errors
     /// 400 when the body is not such a request, 404 when no upstream serves its model.
     pub async fn read(self: &Arc<Self>, body: Bytes, origin: Origin) -> Result<ReadRequest, ApiError> {
-        let (body, fallbacks) = self.stand_ins(body, &origin);
+        let (body, fallbacks) = self.fallbacks(body, &origin);
         let request = self.read_request(body, origin, Receiver::default()).await?;
         Ok(ReadRequest::new(Arc::clone(self), request, fallbacks))
     }

@@ -29,7 +29,7 @@ pub struct Relay {
     declared: HashMap<String, Arc<Declared>>,
     nothing_declared: Arc<Declared>,
     /// Some model has another one that may answer in its place.
-    pub(super) has_stand_ins: bool,
+    pub(super) has_fallbacks: bool,
     pub(super) fleet: Arc<Fleet>,
     pub(super) max_body: usize,
     pub(super) guard: GuardLimits,
@@ -53,10 +53,10 @@ impl Relay {
         let recent = Recent::new(RecentLimits::default());
         let (max_body, guard) = (limits.max_body, limits.guard);
         let (declared, nothing_declared) = (config.declared_parameters(), Arc::default());
-        let has_stand_ins =
+        let has_fallbacks =
             config.models.values().any(|model| !model.fallback.is_empty() || model.vision.is_some());
         let config = Arc::new(config);
-        Self { config, declared, nothing_declared, has_stand_ins, fleet, max_body, guard, memory, recent }
+        Self { config, declared, nothing_declared, has_fallbacks, fleet, max_body, guard, memory, recent }
     }
 
     /// Returns the relay that follows this one when the configuration changes. It remembers the same

@@ -232,9 +232,9 @@ impl ReplyStream {
     fn take_result(&mut self, exchange: Box<Exchange>, got: Result<ExchangeReply, ApiError>) {
         match got {
             Ok(ExchangeReply::Stream(answer)) => self.begin_again(answer, exchange),
-            Ok(ExchangeReply::Current(shows)) => {
+            Ok(ExchangeReply::Current(salvage)) => {
                 self.exchange = Some(exchange);
-                self.deliver_current(shows);
+                self.deliver_current(salvage);
             }
             // A stream is only ever followed by a stream.
             Ok(ExchangeReply::Whole(_)) => self.exchange = Some(exchange),
@@ -399,11 +399,11 @@ impl ReplyStream {
         let is_full =
             |fault: &_| exchange.is_some_and(|exchange| exchange.filled_window(fault, usage).is_some());
         let fault = self.reader.settle(is_full, &mut self.out);
-        if let Some((fault, shows)) = fault {
+        if let Some((fault, salvage)) = fault {
             self.progress.is_useless = true;
             let (finding, error) = match &self.exchange {
-                Some(exchange) => exchange.finding_of_fault(fault, shows, usage),
-                None => (Finding::Mistake(fault, shows), None),
+                Some(exchange) => exchange.finding_of_fault(fault, salvage, usage),
+                None => (Finding::Mistake(fault, salvage), None),
             };
             self.reconsider(finding, error);
             return;
@@ -415,10 +415,10 @@ impl ReplyStream {
     }
 
     /// Delivers the end of the current reply.
-    fn deliver_current(&mut self, shows: Salvage) {
+    fn deliver_current(&mut self, salvage: Salvage) {
         let usage = self.usage();
         let fills_window = self.exchange.as_ref().is_some_and(|exchange| exchange.fills_window(usage));
-        self.reader.close(shows, fills_window, &mut self.out);
+        self.reader.close(salvage, fills_window, &mut self.out);
         self.reader.turns().iter().for_each(|turn| self.record_turn(turn));
         if let Some(exchange) = self.exchange.as_ref().filter(|_| self.reader.has_reasoned()) {
             exchange.report_reasoning();

@@ -147,7 +147,7 @@ fn play(finding: &Finding, world: World) -> (Vec<String>, usize) {
 
 fn findings() -> Vec<(String, Finding)> {
     let mistake =
-        |fault: Fault, shows| (format!("{} ({shows:?})", fault.name()), Finding::Mistake(fault, shows));
+        |fault: Fault, salvage| (format!("{} ({salvage:?})", fault.name()), Finding::Mistake(fault, salvage));
     let mut findings = vec![
         mistake(Fault::Glitch, Salvage::Nothing),
         mistake(Fault::Empty, Salvage::Blank),

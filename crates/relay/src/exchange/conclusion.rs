@@ -16,15 +16,15 @@ impl Exchange {
     pub(super) fn deliver_reply(&mut self, place: usize) -> ExchangeReply {
         let is_useful = self.history.attempts.get(place).is_some_and(|past| past.finding == Finding::Useful);
         self.count_rescue(is_useful);
-        let shows = match self.history.attempts.get(place).map(|past| &past.finding) {
-            Some(Finding::Mistake(_, shows)) => *shows,
+        let salvage = match self.history.attempts.get(place).map(|past| &past.finding) {
+            Some(Finding::Mistake(_, salvage)) => *salvage,
             _ => Salvage::Answer,
         };
         let usage = self.total_usage(self.history.last().and_then(|last| last.usage));
         match self.history.attempts.get_mut(place).and_then(|past| past.reply.take()) {
-            None => ExchangeReply::Current(shows),
+            None => ExchangeReply::Current(salvage),
             Some(Whole::Reply(mut reply)) => {
-                if shows == Salvage::CorrectableCall {
+                if salvage == Salvage::CorrectableCall {
                     completion::add_correctable_calls(&mut reply, &self.request);
                 }
                 self.request.record.set_usage(reply.usage);

@@ -85,7 +85,7 @@ impl Exchange {
                 self.keep_rules();
                 let (finding, error) = match fault {
                     None => (Finding::Useful, None),
-                    Some((fault, shows)) => self.finding_of_fault(fault, shows, usage),
+                    Some((fault, salvage)) => self.finding_of_fault(fault, salvage, usage),
                 };
                 if finding == Finding::Useful {
                     upstream.state.count_useful_reply();
@@ -302,8 +302,8 @@ fn interpret_completion(
     let usage = reply.usage;
     let invalid_call = || checks_calls.then(|| Fault::find_invalid_call(&reply)).flatten();
     let fault = Fault::find_in_reply(&reply).or_else(invalid_call).map(|fault| {
-        let shows = fault.usable_part(&reply_turns(&reply), &request.rules.tools);
-        (fault, shows)
+        let salvage = fault.usable_part(&reply_turns(&reply), &request.rules.tools);
+        (fault, salvage)
     });
     Read::Whole(Whole::Reply(Box::new(reply)), usage, fault)
 }

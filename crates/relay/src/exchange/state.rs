@@ -81,12 +81,12 @@ impl Exchange {
     pub(crate) fn finding_of_fault(
         &self,
         fault: Fault,
-        shows: Salvage,
+        salvage: Salvage,
         usage: Option<Usage>,
     ) -> (Finding, Option<Box<UpstreamError>>) {
         match self.filled_window(&fault, usage) {
             Some(error) => (Finding::Refused(Refusal::TooLarge), Some(Box::new(error))),
-            None => (Finding::Mistake(fault, shows), None),
+            None => (Finding::Mistake(fault, salvage), None),
         }
     }
 
