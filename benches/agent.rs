@@ -15,18 +15,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use agent::{AgentRequest, Agents, WatchEvent, WorkEnd};
 use futures::future::{BoxFuture, join_all};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper_util::rt::TokioIo;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use respool::agent::{AgentRequest, Agents, WatchEvent, WorkEnd};
-use respool::config::{FileText, Flags, resolve};
-use respool::tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 use serde_json::{Value, json};
+use settings::{FileText, Flags, resolve};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -12,10 +12,10 @@ use divan::{AllocProfiler, Bencher};
 use futures::executor::block_on;
 use http::HeaderMap;
 use mimalloc::MiMalloc;
-use respool::observe::{Recording, RequestRecord, RequestStart};
-use respool::relay::{Origin, Relay, RelayConfig, RelayLimits};
-use respool::translate::GuardLimits;
-use respool::upstream::{Fleet, Upstream, UpstreamConfig};
+use relay::{Origin, Relay, RelayConfig, RelayLimits};
+use telemetry::{Recording, RequestRecord, RequestStart};
+use translate::GuardLimits;
+use upstream::{Fleet, Upstream, UpstreamConfig};
 
 #[global_allocator]
 static ALLOCATOR: AllocProfiler<MiMalloc> = AllocProfiler::new(MiMalloc);

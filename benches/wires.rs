@@ -15,13 +15,13 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use respool::config::{FileText, Flags, resolve};
-use respool::server::{Stop, build_routes, run_server};
-use respool::translate::Sealer;
-use respool::translate::messages::read_message;
 use serde_json::{Value, json};
+use server::{Stop, build_routes, run_server};
+use settings::{FileText, Flags, resolve};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use translate::Sealer;
+use translate::messages::read_message;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

@@ -7,10 +7,10 @@ use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use http::{HeaderMap, StatusCode};
 
-use crate::chat::{ListedModel, ModelDirectory, NoModels};
-use crate::config::VLLM_KEY;
 use crate::relay_ports::RelayedModels;
-use crate::upstream::{NoModelList, Upstream};
+use chat::{ListedModel, ModelDirectory, NoModels};
+use settings::VLLM_KEY;
+use upstream::{NoModelList, Upstream};
 
 /// How long an endpoint may take to list its models.
 const LIST_WITHIN: Duration = Duration::from_secs(15);

@@ -11,12 +11,12 @@ use http::{HeaderMap, HeaderValue, header};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use crate::agent::{Activity, ChatModel, ModelAnswer, ModelFacts, ModelRequest, Observer};
-use crate::alerts::{Rule, UpstreamProbes, UpstreamSignal};
-use crate::relay::{Awaited, Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart, WaitEnd};
-use crate::translate::Reply;
-use crate::upstream::{Health, NoModelList, Upstream};
+use agent::{Activity, ChatModel, ModelAnswer, ModelFacts, ModelRequest, Observer};
+use alerts::{Rule, UpstreamProbes, UpstreamSignal};
+use relay::{Awaited, Opened, Origin, Relay, ReplyStream, RequestProgress, StreamPart, WaitEnd};
 use tool_call_parser::PreferredDialects;
+use translate::Reply;
+use upstream::{Health, NoModelList, Upstream};
 use wire::turn::{Turn, TurnEvent};
 use wire::{ApiError, ErrorCode};
 

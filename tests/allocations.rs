@@ -19,10 +19,10 @@ use allocation_counter::measure;
 use bytes::Bytes;
 use futures::executor::block_on;
 use http::HeaderMap;
-use respool::observe::{Recording, RequestRecord, RequestStart};
-use respool::relay::{Origin, Relay, RelayConfig, RelayLimits};
-use respool::translate::GuardLimits;
-use respool::upstream::{Fleet, Upstream, UpstreamConfig};
+use relay::{Origin, Relay, RelayConfig, RelayLimits};
+use telemetry::{Recording, RequestRecord, RequestStart};
+use translate::GuardLimits;
+use upstream::{Fleet, Upstream, UpstreamConfig};
 
 fn relay() -> Arc<Relay> {
     let upstream = Arc::new(Upstream::new(&UpstreamConfig::default()).unwrap());
@@ -92,8 +92,8 @@ const SHORT_REPLY: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","crea
 mod whole {
     use std::net::SocketAddr;
 
-    use respool::config::{FileText, Flags, resolve};
-    use respool::server::{Stop, build_routes, run_server};
+    use server::{Stop, build_routes, run_server};
+    use settings::{FileText, Flags, resolve};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::{TcpListener, TcpStream};
 

@@ -3,14 +3,14 @@
 
 use url::Url;
 
-use crate::agent::OPERATOR_KEY;
-use crate::config::Settings;
-use crate::expert::ExpertConfig;
-use crate::openexperts::{Package, suggest_nearest};
-use crate::server::{Listen, ServerConfig};
-use crate::tools::{idle_rules, never_allowed, rule_for};
-use crate::units::{Secret, UnusableSetting};
-use crate::upstream::Address;
+use agent::OPERATOR_KEY;
+use experts::ExpertConfig;
+use openexperts::{Package, suggest_nearest};
+use server::{Listen, ServerConfig};
+use settings::Settings;
+use tools::{idle_rules, never_allowed, rule_for};
+use upstream::Address;
+use wire::units::{Secret, UnusableSetting};
 
 /// One such finding.
 #[derive(Debug, PartialEq, Eq)]
@@ -270,7 +270,7 @@ fn find_denied_tools(settings: &Settings, agent: &str, tools: &[String]) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Environment, FileText, Flags, resolve};
+    use settings::{Environment, FileText, Flags, resolve};
 
     fn check(file: &str) -> Vec<Advice> {
         let file = FileText { path: "f".as_ref(), text: file };

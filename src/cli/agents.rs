@@ -7,16 +7,16 @@ use futures::future::BoxFuture;
 use tokio_util::sync::CancellationToken;
 
 use super::failure::Failure;
-use crate::agent::{Agent, AgentConfig, Agents, Supervision};
-use crate::config::Settings;
-use crate::expert::{ExpertConfig, ModelAccess, ModelAccesses};
-use crate::observe::ErrorReport;
-use crate::relay::{ReasoningField, Relay, RelayLimits};
 use crate::relay_ports::RelayedModels;
-use crate::store::Store;
-use crate::tools::{Tools, UnavailableTool};
-use crate::units::{UnusableSetting, zip_results};
-use crate::upstream::{Fleet, LISTS_EVERY};
+use agent::{Agent, AgentConfig, Agents, Supervision};
+use experts::{ExpertConfig, ModelAccess, ModelAccesses};
+use relay::{ReasoningField, Relay, RelayLimits};
+use settings::Settings;
+use store::Store;
+use telemetry::ErrorReport;
+use tools::{Tools, UnavailableTool};
+use upstream::{Fleet, LISTS_EVERY};
+use wire::units::{UnusableSetting, zip_results};
 
 /// Opens the tools that an agent's settings name.
 pub type OpenTools<'a> =

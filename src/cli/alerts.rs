@@ -11,8 +11,8 @@ use super::listing::{ListArgs, Noun, parse_span};
 use super::running::{find_listener, is_answering, warn_of_unkept_records};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
-use crate::alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
-use crate::config::{Loaded, Settings};
+use alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
+use settings::{Loaded, Settings};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AlertsCommand {

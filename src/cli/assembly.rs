@@ -9,18 +9,18 @@ use tokio_util::sync::CancellationToken;
 use super::agents::{OpenTools, ResolvedAgent, build_agents, model_accesses, read_prompt, resolve_agents};
 use super::upstreams::ServedUpstreams;
 use super::{advice, experts, sealing, shared_folder, usage};
-use crate::agent::AgentConfig;
-use crate::alerts::Alerts;
-use crate::config::Settings;
-use crate::expert::Experts;
-use crate::observe::{Captures, Recording};
-use crate::otlp::Traces;
-use crate::relay::{Relay, RelayLimits};
-use crate::server::{Access, AgentApiState, App, AppParts, BodyBudget, KeptResponses, LimitsConfig};
-use crate::tools::{Sources, Tools, UnavailableTool};
-use crate::translate::GuardLimits;
-use crate::units::{UnusableSetting, zip_results};
-use crate::usage::Ledger;
+use ::experts::Experts;
+use ::usage::Ledger;
+use agent::AgentConfig;
+use alerts::Alerts;
+use relay::{Relay, RelayLimits};
+use server::{Access, AgentApiState, App, AppParts, BodyBudget, KeptResponses, LimitsConfig};
+use settings::Settings;
+use telemetry::otlp::Traces;
+use telemetry::{Captures, Recording};
+use tools::{Sources, Tools, UnavailableTool};
+use translate::GuardLimits;
+use wire::units::{UnusableSetting, zip_results};
 
 /// Builds the app of these settings. Replays among the upstreams are started, and end with `abort`.
 ///

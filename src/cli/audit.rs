@@ -10,8 +10,8 @@ use clap::Subcommand;
 use super::failure::Failure;
 use super::listing::ListArgs;
 use super::say::{flat_text, say};
-use crate::config::Loaded;
-use crate::tools::audit::{self, AuditLine, Step};
+use settings::Loaded;
+use tools::audit::{self, AuditLine, Step};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AuditCommand {

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use super::reachability::{Reachability, ask_all};
 use super::say::{flat_text, say_sentences_on_stderr};
-use crate::config::{Flags, Loaded, Settings};
-use crate::observe::LogFormat;
-use crate::upstream::Fleet;
+use settings::{Flags, Loaded, Settings};
+use telemetry::LogFormat;
+use upstream::Fleet;
 
 /// The banner does not wait longer for the models of a server.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
@@ -97,7 +97,7 @@ fn local_url(address: SocketAddr) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Environment, resolve};
+    use settings::{Environment, resolve};
 
     #[test]
     fn the_check_is_of_the_same_configuration() {

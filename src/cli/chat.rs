@@ -19,16 +19,16 @@ use super::runtime::new_runtime;
 use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
 use super::usage::load_prices;
-use crate::agent::{OPERATOR_KEY, Tokens};
-use crate::chat::{self, ChatOptions, EventOfRun, Ports, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
-use crate::config::{Flags, Loaded, Problems, Settings};
-use crate::observe::{self, ErrorReport};
-use crate::relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
 use crate::relay_ports::RelayedModels;
-use crate::store::Store;
-use crate::units::{Secret, UnusableSetting};
-use crate::upstream::UpstreamConfig;
+use agent::{OPERATOR_KEY, Tokens};
+use chat::{ChatOptions, EventOfRun, Ports, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
+use relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
+use settings::{Flags, Loaded, Problems, Settings};
+use store::Store;
+use telemetry::ErrorReport;
+use upstream::UpstreamConfig;
 use wire::turn::Usage;
+use wire::units::{Secret, UnusableSetting};
 
 /// The time after which it is said that standard input has not ended.
 const QUIET_INPUT: Duration = Duration::from_secs(2);
@@ -186,7 +186,7 @@ fn begin_chat(
     }
     let directory = loaded.directory();
     anchor_paths(&mut loaded.settings, directory);
-    let flush = observe::init_file(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
+    let flush = telemetry::init_file(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     let (system, system_file) = read_system_prompt(arguments.system.as_deref(), loaded.directory())?;
     let unread = unread_notes(loaded);
     if prompt.is_some() {
@@ -309,7 +309,7 @@ async fn open_relay(
 fn event_of_run(store: Option<Arc<Store>>) -> EventOfRun {
     Arc::new(move |run| {
         let store = store.clone();
-        Box::pin(async move { crate::expert::event_of_run(&*store?, &run).await.ok().flatten() })
+        Box::pin(async move { experts::event_of_run(&*store?, &run).await.ok().flatten() })
     })
 }
 
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn deepinfra_needs_its_key_and_has_its_own_base() {
-        let url: crate::upstream::Address = DEEPINFRA.url.parse().unwrap();
+        let url: upstream::Address = DEEPINFRA.url.parse().unwrap();
         assert_eq!(
             url.endpoint_url("/v1/chat/completions").as_deref(),
             Some("https://api.deepinfra.com/v1/openai/chat/completions")

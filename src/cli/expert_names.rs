@@ -2,9 +2,9 @@
 //! them.
 
 use super::advice::Advice;
-use crate::config::Settings;
-use crate::expert::{ExpertConfig, Installed, Library};
-use crate::openexperts::{Package, TriggerKind, suggest_nearest, visible};
+use experts::{ExpertConfig, Installed, Library};
+use openexperts::{Package, TriggerKind, suggest_nearest, visible};
+use settings::Settings;
 
 /// Lists sections of experts that are not installed, and secrets of hooks that their packages do not have.
 pub(super) fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
@@ -60,7 +60,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::config::{Environment, FileText, Flags, resolve};
+    use settings::{Environment, FileText, Flags, resolve};
 
     #[test]
     fn unknown_experts_and_hooks_are_named() {

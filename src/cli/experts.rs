@@ -5,11 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Settings;
-use crate::expert::{
-    Catalog, Experts, ExpertsConfig, HookSecrets, Hooks, RegistryEntry, Snapshot, write_registry,
-};
-use crate::store::Store;
+use experts::{Catalog, Experts, ExpertsConfig, HookSecrets, Hooks, RegistryEntry, Snapshot, write_registry};
+use settings::Settings;
+use store::Store;
 
 /// Opens the catalog of installed experts; `None` without a directory of experts and a model for them.
 pub(super) async fn open_catalog(settings: &Settings) -> Option<Arc<Catalog>> {

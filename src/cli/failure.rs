@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::agent::OperatorError;
-use crate::config::{Loaded, Problems};
-use crate::expert::ExpertError;
-use crate::http_client::TlsError;
-use crate::store::StoreError;
-use crate::units::{InvalidValue, UnusableSetting};
+use agent::OperatorError;
+use experts::ExpertError;
+use http_client::TlsError;
 use service_manager::ServiceError;
+use settings::{Loaded, Problems};
+use store::StoreError;
+use wire::units::{InvalidValue, UnusableSetting};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]

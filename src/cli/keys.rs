@@ -14,10 +14,10 @@ use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::usage::ledger_settings;
-use crate::config::{Loaded, Settings};
-use crate::server::{Access, KeyQuota};
-use crate::store::{Store, StoreError, UsageStore};
-use crate::usage::{DayBudget, Ledger, Scope};
+use server::{Access, KeyQuota};
+use settings::{Loaded, Settings};
+use store::{Store, StoreError, UsageStore};
+use usage::{DayBudget, Ledger, Scope};
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -185,7 +185,7 @@ impl Use {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::usage::Money;
+    use usage::Money;
 
     fn sample() -> Use {
         let quota = |name: &str, tokens_per_day| KeyQuota {

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::failure::Failure;
 use super::say::{flat_text, say, say_on_stderr};
-use crate::units::parse_duration;
+use wire::units::parse_duration;
 
 /// How many rows are listed unless `--limit` says otherwise.
 const LIMIT: usize = 50;

@@ -58,7 +58,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::failure::Failure;
 use self::options::{Configured, WithUpstream, unread_notes};
-use crate::config::Loaded;
+use settings::Loaded;
 
 /// `EX_CONFIG`.
 const BAD_CONFIG: u8 = 78;
@@ -263,10 +263,10 @@ pub fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|name| name == SANDBOX_EXEC) {
         let InternalCli::SandboxExec { stage, spec, words } = InternalCli::parse();
         // The exit code is that of the command that it starts.
-        std::process::exit(crate::tools::launch(&stage, &spec, &words).into());
+        std::process::exit(tools::launch(&stage, &spec, &words).into());
     }
     let ended = run(Cli::parse().command);
-    crate::tools::remove_temporary_directories();
+    tools::remove_temporary_directories();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Reported) => ExitCode::FAILURE,

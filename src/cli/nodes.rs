@@ -9,8 +9,8 @@ use super::failure::Failure;
 use super::listing::Noun;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
-use crate::config::Loaded;
-use crate::store::{NodeRow, Store};
+use settings::Loaded;
+use store::{NodeRow, Store};
 
 #[derive(Args, Debug)]
 pub(super) struct NodesArgs {

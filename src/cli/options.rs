@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::say::say_on_stderr;
-use crate::config::{Flags, Loaded, Misspelt, Problems};
+use settings::{Flags, Loaded, Misspelt, Problems};
 
 /// The configuration of a command that asks no model server, or that names one seldom.
 #[derive(Args, Debug, Default)]

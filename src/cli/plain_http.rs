@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::redirect::Policy;
 use reqwest::{Client, StatusCode};
 
-use crate::http_client::client_for;
+use http_client::client_for;
 
 /// A server on the right scheme answers at once.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);

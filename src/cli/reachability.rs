@@ -6,7 +6,7 @@ use futures::future::join_all;
 use http::HeaderMap;
 use serde_json::{Value, json};
 
-use crate::upstream::{Fleet, ListedModel, NoModelList, Upstream};
+use upstream::{Fleet, ListedModel, NoModelList, Upstream};
 
 /// The problem of an upstream that is another respool.
 pub(super) const IS_RESPOOL: &str = "this is a respool, not a model server";

@@ -15,14 +15,14 @@ use super::agents::{ResolvedAgent, agents_with_models, model_accesses, resolve_a
 use super::assembly::{body_budget, relay_limits, tools_of};
 use super::upstreams::ServedUpstreams;
 use super::{advice, usage};
-use crate::agent::AgentConfig;
-use crate::alerts::Reloaded;
-use crate::config::{Change, Flags, Loaded, Problems, Settings};
-use crate::relay::Relay;
-use crate::server::{App, AppParts, CurrentApp};
-use crate::tools::{Sources, StricterPolicy};
-use crate::units::{UnusableSetting, zip_results};
-use crate::usage::LedgerSettings;
+use ::usage::LedgerSettings;
+use agent::AgentConfig;
+use alerts::Reloaded;
+use relay::Relay;
+use server::{App, AppParts, CurrentApp};
+use settings::{Change, Flags, Loaded, Problems, Settings};
+use tools::{Sources, StricterPolicy};
+use wire::units::{UnusableSetting, zip_results};
 
 /// How often the file is checked.
 const EVERY: Duration = Duration::from_secs(1);

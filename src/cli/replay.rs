@@ -17,16 +17,16 @@ use super::listing::{ListArgs, Noun};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::start_replay;
-use crate::config::{Loaded, Settings};
-use crate::expert::ExpertsConfig;
-use crate::observe::capture::Reply;
-use crate::observe::{self, CaptureConfig, Captures, Exchange, LogConfig, read_exchange};
-use crate::server::{ServerConfig, Stop, build_routes, run_server};
-use crate::store::StoreConfig;
-use crate::upstream::replay::{Recording, Replay};
-use crate::upstream::{Address, UpstreamConfig};
-use crate::usage::UsageConfig;
-use crate::wire::Object;
+use experts::ExpertsConfig;
+use server::{ServerConfig, Stop, build_routes, run_server};
+use settings::{Loaded, Settings};
+use store::StoreConfig;
+use telemetry::capture::Reply;
+use telemetry::{CaptureConfig, Captures, Exchange, LogConfig, read_exchange};
+use upstream::replay::{Recording, Replay};
+use upstream::{Address, UpstreamConfig};
+use usage::UsageConfig;
+use wire::Object;
 
 #[derive(Args, Debug)]
 pub(super) struct ReplayArgs {
@@ -140,7 +140,7 @@ fn check_exchange(exchange: &Exchange) -> Result<(), Failure> {
 
 /// Sends the client's request to a relay of this version whose model server gives the kept replies.
 async fn replay_exchange(settings: &Settings, exchange: &Exchange) -> Result<Reply, Failure> {
-    observe::metrics::install_recorder();
+    telemetry::metrics::install_recorder();
     let stop = Stop::default();
     let home = tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // How often a server is asked before respool gives up depends on its state at the time.

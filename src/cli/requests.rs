@@ -10,10 +10,11 @@ use super::listing::{ListArgs, Noun, align_rows};
 use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
-use crate::config::Loaded;
-use crate::relay::RelayConfig;
-use crate::server::{describe_fallback, describe_reason, describe_wait};
-use crate::store::{Dimension, RequestQuery, StoredUsage, UsageStore};
+use relay::RelayConfig;
+use server::{describe_fallback, describe_reason, describe_wait};
+use settings::Loaded;
+use store::{Dimension, RequestQuery, UsageStore};
+use wire::UsageRow;
 
 #[derive(Args, Debug)]
 pub(super) struct RequestsArgs {
@@ -91,7 +92,7 @@ fn request_query(arguments: &RequestsArgs, relay: &RelayConfig) -> RequestQuery 
     }
 }
 
-fn row_json(row: &StoredUsage) -> Value {
+fn row_json(row: &UsageRow) -> Value {
     json!({
         "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused, "passed": row.details.passed, "client": row.details.client,
         "outcome": row.outcome,
@@ -109,7 +110,7 @@ const HEADS: [&str; 9] = ["time", "outcome", "status", "model", "key", "upstream
 /// The columns of texts.
 const TEXTS: [usize; 6] = [0, 1, 3, 4, 5, 8];
 
-fn cells(row: &StoredUsage) -> Vec<String> {
+fn cells(row: &UsageRow) -> Vec<String> {
     let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
     let outcome = if row.error_code.is_empty() { &row.outcome } else { row.error_code.as_str() };
     let status = match (row.status, &*row.outcome) {
@@ -135,7 +136,7 @@ fn cells(row: &StoredUsage) -> Vec<String> {
 const NOTABLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Returns the lines below a request: the error, and what went before its last attempt.
-fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
+fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
     let error = Some(&row.error).filter(|error| !error.is_empty()).cloned();
     let fallback =
         (!row.details.fallback.is_empty()).then(|| format!("in place of {}", describe_fallback(row)));
@@ -156,7 +157,7 @@ fn notes(row: &StoredUsage) -> impl Iterator<Item = String> {
 }
 
 /// Writes a heading, a line for each request, and its notes below it.
-fn table_lines(rows: &[StoredUsage]) -> Vec<String> {
+fn table_lines(rows: &[UsageRow]) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
@@ -174,20 +175,20 @@ fn table_lines(rows: &[StoredUsage]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::EarlierAttempt;
+    use wire::EarlierAttempt;
 
     #[test]
     fn a_failure_is_explained_below_its_line() {
-        let good = StoredUsage {
+        let good = UsageRow {
             id: "r1".into(),
             at: 1_795_223_698_000,
             outcome: "ok".into(),
             status: 200,
             model: "qwen".into(),
             duration: Duration::from_millis(1_250),
-            ..StoredUsage::default()
+            ..UsageRow::default()
         };
-        let bad = StoredUsage {
+        let bad = UsageRow {
             id: "r2".into(),
             outcome: "error".into(),
             status: 503,

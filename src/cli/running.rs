@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::say::say_on_stderr;
-use crate::config::Settings;
-use crate::server::Listen;
+use server::Listen;
+use settings::Settings;
 
 /// The file in the state directory that a server locks.
 pub(super) const LOCK: &str = "serve.lock";

@@ -12,10 +12,9 @@ use super::failure::{Failure, log_problem};
 use super::listing::{ListArgs, Noun};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr, say_piece_on_stderr};
-use crate::agent::{WatchEvent, WorkEnd, report};
-use crate::config::Loaded;
-use crate::observe;
-use crate::store::{RunFilter, RunRow, Status, Store};
+use agent::{WatchEvent, WorkEnd, report};
+use settings::Loaded;
+use store::{RunFilter, RunRow, Status, Store};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum RunsCommand {
@@ -60,7 +59,7 @@ impl Default for RunsCommand {
 }
 
 pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Failure> {
-    let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
+    let flush = telemetry::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     let done = new_runtime()?.block_on(async {
         match command {
             RunsCommand::List(arguments) => list_runs(&*open_store(loaded).await?, &arguments).await,
@@ -190,7 +189,7 @@ async fn resume_run(loaded: &Loaded, id: &str) -> Result<(), Failure> {
     let app = app(&loaded.settings, &stop).await.map_err(|found| loaded.problems(found))?;
     let agent = stored.ok_or_else(|| unknown_run(id))?.row.agent;
     #[cfg(feature = "chat")]
-    if agent == crate::chat::NAME {
+    if agent == chat::NAME {
         let what = "is a conversation of `respool chat`: continue it with `respool chat --continue`";
         return Err(format!("{id} {what}").into());
     }

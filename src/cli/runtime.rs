@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::failure::Failure;
-use crate::server::Stop;
+use server::Stop;
 
 /// Returns the runtime that all commands use.
 pub(super) fn new_runtime() -> Result<tokio::runtime::Runtime, Failure> {

@@ -5,7 +5,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 
-use crate::visible::{make_visible, wrap_text};
+use wire::visible::{make_visible, wrap_text};
 
 /// Sentences on a wide terminal are no longer than this.
 const WIDEST: u16 = 110;

@@ -8,8 +8,8 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::store::Store;
-use crate::translate::Sealer;
+use store::Store;
+use translate::Sealer;
 
 const FILE: &str = "reasoning.key";
 

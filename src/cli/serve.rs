@@ -23,14 +23,13 @@ use super::reachability::IS_RESPOOL;
 use super::reload::{Reloading, Stamp};
 use super::running::LOCK;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
-use crate::alerts::Watched;
-use crate::config::{Flags, Loaded, Settings};
-use crate::observe;
-use crate::relay::Relay;
 use crate::relay_ports::RelayProbes;
-use crate::server::{self, App, CurrentApp, Listen, Stop, build_routes};
-use crate::store::Store;
-use crate::upstream::Fleet;
+use alerts::Watched;
+use relay::Relay;
+use server::{App, CurrentApp, Listen, Stop, build_routes};
+use settings::{Flags, Loaded, Settings};
+use store::Store;
+use upstream::Fleet;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
@@ -40,13 +39,13 @@ const RESPOOL_WITHIN: Duration = Duration::from_secs(5);
 const END: Duration = Duration::from_secs(5);
 
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
-    let flush = observe::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
-    observe::metrics::install_recorder();
+    let flush = telemetry::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
+    telemetry::metrics::install_recorder();
     raise_descriptor_limit();
     let runtime = new_runtime()?;
     let result = runtime.block_on(run_server(loaded, flags));
     // Whoever asked for their work has gone.
-    runtime.block_on(crate::tools::end_commands());
+    runtime.block_on(tools::end_commands());
     runtime.shutdown_timeout(END);
     drop(flush);
     result

@@ -4,9 +4,9 @@ use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-use crate::config::Settings;
-use crate::store::Store;
-use crate::units::UnusableSetting;
+use settings::Settings;
+use store::Store;
+use wire::units::UnusableSetting;
 
 /// The file whose content stands for the folder.
 const MARK: &str = ".respool-shared";

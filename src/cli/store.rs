@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::runtime::new_runtime;
 use super::say::{say, say_on_stderr};
-use crate::config::Loaded;
-use crate::store::{Copied, Store, StoreCheck, copy_to_database};
-use crate::units::Secret;
+use settings::Loaded;
+use store::{Copied, Store, StoreCheck, copy_to_database};
+use wire::units::Secret;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum StoreCommand {

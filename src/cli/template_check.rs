@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::findings::Findings;
-use crate::adapt::{RuleSet, find_rule};
-use crate::upstream::{Call, Upstream, UpstreamError};
+use adapt::{RuleSet, find_rule};
+use upstream::{Call, Upstream, UpstreamError};
 
 /// How long an upstream has to answer.
 pub(super) const PROBE_WITHIN: Duration = Duration::from_secs(10);

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::findings::Findings;
 use super::say::say;
-use crate::agent::AgentConfig;
-use crate::config::Settings;
-use crate::expert::{Library, check_binding};
-use crate::tools::Sources;
+use agent::AgentConfig;
+use experts::{Library, check_binding};
+use settings::Settings;
+use tools::Sources;
 
 /// How long MCP servers may take to start.
 const START_WITHIN: Duration = Duration::from_secs(30);

@@ -15,9 +15,9 @@ use super::running::{RunningUpstream, ask_running, find_listener};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
-use crate::adapt::describe_rule;
-use crate::config::{Flags, Loaded, Problems};
-use crate::upstream::{KeptModelRules, KeptRules, ListedModel, RuleFile};
+use adapt::describe_rule;
+use settings::{Flags, Loaded, Problems};
+use upstream::{KeptModelRules, KeptRules, ListedModel, RuleFile};
 
 /// How long a server has to list its models, which needs no computation.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);

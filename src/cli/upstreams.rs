@@ -6,10 +6,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::failure::Failure;
-use crate::config::Settings;
-use crate::units::UnusableSetting;
-use crate::upstream::replay::{self, Replay};
-use crate::upstream::{Address, Fleet, LISTS_EVERY, RuleFile, Upstream, UpstreamConfig};
+use settings::Settings;
+use upstream::replay::{self, Replay};
+use upstream::{Address, Fleet, LISTS_EVERY, RuleFile, Upstream, UpstreamConfig};
+use wire::units::UnusableSetting;
 
 /// The upstreams in use, with the settings they were created from.
 pub(super) struct ServedUpstreams {

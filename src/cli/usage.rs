@@ -12,13 +12,13 @@ use super::listing::{align_rows, parse_span};
 use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
-use crate::config::{Loaded, Settings};
-use crate::store::{Dimension, Store, UsageQuery, UsageStore, UsageTotals};
-use crate::units::UnusableSetting;
-use crate::usage::{
+use settings::{Loaded, Settings};
+use store::{Dimension, Store, UsageQuery, UsageStore, UsageTotals};
+use usage::{
     Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, UnknownDimension,
     parse_dimensions, report_from_store,
 };
+use wire::units::UnusableSetting;
 
 #[derive(Args, Debug)]
 pub(super) struct UsageArgs {
@@ -308,7 +308,7 @@ fn describe_comparison(report: &Report, currency: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::turn::Usage;
+    use wire::turn::Usage;
 
     fn sample() -> Report {
         let line = |name: &str, requests| {

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use respool::store::NewRun;
 use serde_json::json;
+use store::NewRun;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Request, exchange};

@@ -13,8 +13,8 @@ use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::support::served::Served;
-use respool::adapt::{FAMILIES, Loss, Row, Rule, Switch, row_of, rows};
-use respool::upstream::RuleFile;
+use adapt::{FAMILIES, Loss, Row, Rule, Switch, row_of, rows};
+use upstream::RuleFile;
 
 fn refusal(status: u16, words: &str) -> Script {
     Script::json(status, &replies::error(status, words, "BadRequestError"))
@@ -458,14 +458,11 @@ async fn disobedient_models_are_reported_once() {
 fn fields_that_make_the_request_cannot_be_declared() {
     for declared in ["set = { messages = [] }", "default = { model = \"x\" }", "strip = [\"stream\"]"] {
         let text = format!("[models.m]\n{declared}\n");
-        let file = respool::config::FileText { path: "test.toml".as_ref(), text: &text };
-        let problems = respool::config::resolve(
-            Some(file),
-            &std::collections::BTreeMap::new(),
-            &respool::config::Flags::default(),
-        )
-        .err()
-        .unwrap_or_else(|| panic!("{declared} is taken"));
+        let file = settings::FileText { path: "test.toml".as_ref(), text: &text };
+        let problems =
+            settings::resolve(Some(file), &std::collections::BTreeMap::new(), &settings::Flags::default())
+                .err()
+                .unwrap_or_else(|| panic!("{declared} is taken"));
         assert!(problems.to_string().contains("makes the request what it is"), "{problems}");
     }
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use respool::store::{Store, StoreConfig};
-use respool::tools::ToolError;
 use serde_json::{Value, json};
+use store::{Store, StoreConfig};
 use tokio::time::Instant;
+use tools::ToolError;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use respool::agent::{
+use agent::{
     Agent, AgentRequest, ApprovalRequest, ApprovalRules, ChildRuns, DecideError, Decision, EndsRun, Executor,
     OfferedTool, OnRejection, OnTimeout, Outcome, RequestedCall, Requester, RunOptions, Setup, Supervision,
     Tier, WatchEvent, WorkEnd,
 };
-use respool::store::{ApprovalState, ClaimRequest, ClaimScope, NewEntry, Queue as _, Status};
 use serde_json::{Value, json};
+use store::{ApprovalState, ClaimRequest, ClaimScope, NewEntry, Queue as _, Status};
 
 use crate::agents::{READ, ask, echoing, scripts};
 use crate::support::client::{Request, exchange};
@@ -61,7 +61,7 @@ pub async fn serve(respool: &Respool, agent: &Arc<Agent>) -> (String, WorkEnd) {
     end(watch).await
 }
 
-async fn end(mut watch: respool::agent::Watch) -> (String, WorkEnd) {
+async fn end(mut watch: agent::Watch) -> (String, WorkEnd) {
     loop {
         if let WatchEvent::End(report) = watch.next().await {
             return (watch.run, report.end.clone());
@@ -147,7 +147,7 @@ async fn decisions_cross_processes() {
         ..Decision::approve_all(&awaited(waits), "b")
     };
     let store = respool.agents.store().unwrap();
-    respool::agent::record_decision(store, &rejection).await.unwrap();
+    agent::record_decision(store, &rejection).await.unwrap();
     ends_as(&respool, &run, Status::Done).await;
     let told = fake.requests()[1].json()["messages"].to_string();
     assert!(told.contains("the person who was asked rejected the call: too early"), "{told}");
@@ -294,7 +294,7 @@ async fn waiting_child_runs_survive_restarts() {
 
     let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
     let store = respool.agents.store().unwrap();
-    respool::agent::record_decision(store, &Decision::approve_all(&request, "anna")).await.unwrap();
+    agent::record_decision(store, &Decision::approve_all(&request, "anna")).await.unwrap();
     let options = RunOptions { is_detached: true, is_durable: true, lease: None };
     let resumed = respool.agents.resume_as(&parent(&respool), &run, options).await.unwrap();
     assert_eq!(finished(end(resumed).await.1).text(), "All done.");
@@ -358,11 +358,9 @@ async fn queued_runs_stop_without_their_lease() {
     eventually(|| (fake.requests().len() == 1).then_some(())).await;
     let taken_over = claim(Duration::from_mins(1)).await;
     assert_eq!(taken_over.run.as_deref(), Some(first.run.as_str()));
-    let other = respool::store::Store::open(&respool::store::StoreConfig {
-        state_dir: state.path().to_owned(),
-        ..Default::default()
-    })
-    .unwrap();
+    let other =
+        store::Store::open(&store::StoreConfig { state_dir: state.path().to_owned(), ..Default::default() })
+            .unwrap();
     other.claim_leased(&first.run, &taken_over.lease).await.unwrap().unwrap();
     let refused = respool.agents.start_run(&agent, request(), options(asleep)).await;
     assert!(refused.is_err_and(|error| error.0.contains("another process is working on this queue entry")));

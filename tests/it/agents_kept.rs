@@ -5,11 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent::AgentRequest;
 use futures::future::join_all;
-use respool::agent::AgentRequest;
-use respool::store::{Append, NewRun, RunFilter, Status, Store, StoreConfig};
-use respool::tools::ToolError;
 use serde_json::Value;
+use store::{Append, NewRun, RunFilter, Status, Store, StoreConfig};
+use tools::ToolError;
 
 use crate::agents::{QUESTION, READ, ask, client_tools, echoing, next_turn, scripts};
 use crate::support::accumulate::Rules;
@@ -215,11 +215,11 @@ async fn disconnects_during_resumption_lose_nothing() {
     let first = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
     let mut watch = respool.agents.serve_request(&agent, first, None).await;
     let suspension = loop {
-        if let respool::agent::WatchEvent::End(ended) = watch.next().await {
+        if let agent::WatchEvent::End(ended) = watch.next().await {
             break ended;
         }
     };
-    let respool::agent::WorkEnd::Suspended(suspension) = &suspension.end else { panic!("{suspension:?}") };
+    let agent::WorkEnd::Suspended(suspension) = &suspension.end else { panic!("{suspension:?}") };
     let back = next_turn(&body, &suspension.calls[0].id, "the second");
     let waits = Some(Status::Suspended);
     assert_eq!(gone_before_the_commit(&respool, state.path(), &back, waits).await, Status::Cancelled);
@@ -227,11 +227,11 @@ async fn disconnects_during_resumption_lose_nothing() {
     let mut again = respool.agents.serve_request(&agent, again, None).await;
     assert_eq!(again.run, watch.run);
     let ended = loop {
-        if let respool::agent::WatchEvent::End(ended) = again.next().await {
+        if let agent::WatchEvent::End(ended) = again.next().await {
             break ended;
         }
     };
-    let respool::agent::WorkEnd::Finished(outcome) = &ended.end else { panic!("{ended:?}") };
+    let agent::WorkEnd::Finished(outcome) = &ended.end else { panic!("{ended:?}") };
     assert_eq!(outcome.content, "The second one.");
 }
 

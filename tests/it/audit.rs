@@ -5,9 +5,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use respool::tools::{AuditConfig, Caller, Sources, ToolSet, Tools as _};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tools::{AuditConfig, Caller, Sources, ToolSet, Tools as _};
 
 use crate::support::tools::{Person, config, invocation, launcher};
 use crate::support::wait_until;

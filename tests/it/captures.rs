@@ -5,10 +5,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use respool::upstream::replay::{Replay, serve_replay};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
+use upstream::replay::{Replay, serve_replay};
 
 use crate::live::direct;
 use crate::support::accumulate::{Choice, Rules};

@@ -133,7 +133,7 @@ async fn models_get_four_tools_and_the_prompt() {
         asked["tools"].as_array().unwrap().iter().filter_map(|it| it["function"]["name"].as_str()).collect();
     assert_eq!(names, ["shell_command", "read_file", "edit_file", "write_file"]);
     assert_eq!((&asked["model"], &asked["stream"]), (&json!("gpt-oss-20b"), &json!(true)));
-    assert_eq!(asked["messages"][0]["content"], respool::chat::SYSTEM_PROMPT.trim());
+    assert_eq!(asked["messages"][0]["content"], chat::SYSTEM_PROMPT.trim());
     let own = place.0.path().join("systematic_exploration_prompt.md");
     std::fs::write(own, "Be brief.").unwrap();
     fake.then(text(&["ok"]));

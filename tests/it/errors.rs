@@ -389,7 +389,7 @@ async fn request_ids_make_the_round_trip() {
 #[test]
 fn every_code_is_explained() {
     let page = include_str!("../../docs/errors.md");
-    let codes = respool::wire::ErrorCode::ALL.iter().map(|code| code.as_str());
+    let codes = wire::ErrorCode::ALL.iter().map(|code| code.as_str());
     let missing: Vec<&str> = codes.filter(|code| !page.contains(&format!("`{code}`"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }

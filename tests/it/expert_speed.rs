@@ -7,8 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use respool::expert::Catalog;
-use respool::openexperts::load;
+use experts::Catalog;
+use openexperts::load;
 use serde_json::{Value, json};
 
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, until};

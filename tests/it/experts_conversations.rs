@@ -5,10 +5,10 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use respool::agent::{ApprovalRequest, Decision, record_decision, report};
-use respool::expert::{event_of_run, message_json, open_tasks};
-use respool::store::{ApprovalRow, EntryState, MessageFilter, Status, Store};
+use agent::{ApprovalRequest, Decision, record_decision, report};
+use experts::{event_of_run, message_json, open_tasks};
 use serde_json::{Value, json};
+use store::{ApprovalRow, EntryState, MessageFilter, Status, Store};
 use tokio::process::Command;
 
 use crate::experts_killed::{desk as desk_of_a_process, start};
@@ -323,7 +323,7 @@ async fn held_processes_keep_their_package() {
         let respool = desk.started(&fake).await;
         let store = respool.agents.store().unwrap();
         enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
-        until(store, "i1", |row| row.state == respool::store::EntryState::Held).await;
+        until(store, "i1", |row| row.state == store::EntryState::Held).await;
         let tools = desk.path("experts/sales-desk/tools/crm.yaml");
         let text = std::fs::read_to_string(&tools).unwrap();
         std::fs::write(&tools, text.split("  - name: update_deal_stage").next().unwrap()).unwrap();
@@ -344,7 +344,7 @@ async fn held_processes_keep_their_package() {
                 (vec!["approval", "result"], vec!["update_deal_stage".into()])
             );
         } else {
-            assert_eq!(row.state, respool::store::EntryState::DeadLetter, "{row:?}");
+            assert_eq!(row.state, store::EntryState::DeadLetter, "{row:?}");
             assert_eq!((kinds(&told), effects), (vec!["approval", "escalation"], Vec::<String>::new()));
             let letters = async |arguments: &[&str]| {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));

@@ -3,9 +3,9 @@
 
 use std::fs;
 
-use respool::agent::{Decision, report};
-use respool::store::{EntryState, RunFilter, Store};
+use agent::{Decision, report};
 use serde_json::{Value, json};
+use store::{EntryState, RunFilter, Store};
 
 use crate::experts_killed::{desk as desk_of_a_process, start};
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, until};

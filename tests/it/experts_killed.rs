@@ -10,9 +10,9 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::Stdio;
 use std::time::Duration;
 
-use respool::expert::InvocationLane;
-use respool::store::{EntryState, Store, StoreConfig};
+use experts::InvocationLane;
 use serde_json::{Value, json};
+use store::{EntryState, Store, StoreConfig};
 use tokio::process::{Child, Command};
 
 use crate::experts_run::{

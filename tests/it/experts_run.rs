@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use respool::agent::CallOutcome;
-use respool::agent::{Decision, report};
-use respool::expert::{
+use agent::CallOutcome;
+use agent::{Decision, report};
+use experts::{
     DryRun, Invocation, InvocationLane, Origin, RetryError, message_json, open_tasks, retry_task,
     settled_operations,
 };
-use respool::store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Store, StoreConfig};
 use serde_json::{Value, json};
+use store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Store, StoreConfig};
 
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
@@ -343,7 +343,7 @@ async fn an_unknown_outcome_reaches_the_person() {
     assert_eq!(unknown[0]["operation"], "crm.update_deal_stage", "{told:?}");
     assert_eq!(unknown[0]["inputs"], json!({"deal_id": "d-1", "stage": "4"}));
     let row = store.approval(&waiting.0.id).await.unwrap().unwrap();
-    let shown = respool::agent::approval_details(store, &row).await.unwrap();
+    let shown = agent::approval_details(store, &row).await.unwrap();
     assert_eq!(shown["calls"][0]["outcome"], "transient", "{shown}");
     assert!(shown["calls"][0]["note"].as_str().unwrap().contains("not known whether"), "{shown}");
     respool.killed().await;

@@ -1,9 +1,9 @@
 //! The separation of one expert's runs: private knowledge from lists, scratchpads from each other, and
 //! operations that have one name. Bound to real MCP servers, with a scripted model.
 
-use respool::agent::{Decision, report};
-use respool::store::{EntryState, RunFilter};
+use agent::{Decision, report};
 use serde_json::{Value, json};
+use store::{EntryState, RunFilter};
 
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, messages, results, task, triage, until};
 use crate::support::client::{Request, exchange};
@@ -90,7 +90,7 @@ async fn invocations_have_their_own_scratchpads() {
     let store = respool.agents.store().unwrap();
     let begin = async |id: &str| {
         let payload = json!({"deal_id": "d-1", "stage": id});
-        let invocation = respool::expert::Invocation { lane: None, ..invocation(id, "move-deal", payload) };
+        let invocation = experts::Invocation { lane: None, ..invocation(id, "move-deal", payload) };
         enqueue(store, invocation).await;
     };
     for id in ["first", "second"] {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use respool::expert::{Invocation, InvocationLane};
-use respool::store::{EntryState, Store, StoreConfig};
+use experts::{Invocation, InvocationLane};
 use ring::hmac;
 use serde_json::{Value, json};
+use store::{EntryState, Store, StoreConfig};
 
 use crate::experts_run::{Desk, is_over, messages, triage, until};
 use crate::support::client::{Client, Reply, Request, exchange};

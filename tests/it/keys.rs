@@ -4,8 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use respool::store::KeyUsage;
 use serde_json::{Value, json};
+use store::KeyUsage;
 
 use crate::agents::{self, QUESTION, READ, client_tools, echoing, next_turn, scripts};
 use crate::lifecycle::Served;

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use respool::store::{DatabaseConfig, EntryState, Store, StoreConfig};
-use respool::units::Secret;
 use serde_json::{Value, json};
+use store::{DatabaseConfig, EntryState, Store, StoreConfig};
 use testing::postgres_server;
 use tokio::process::Child;
+use wire::units::Secret;
 
 use crate::alerts::webhook;
 use crate::experts_killed::{
@@ -327,8 +327,8 @@ async fn another_shared_folder_is_refused() {
 }
 
 fn package_digest(desk: &Desk) -> String {
-    let package = respool::openexperts::load(&desk.path("experts/sales-desk")).unwrap().package.unwrap();
-    respool::expert::digest(&package.files)
+    let package = openexperts::load(&desk.path("experts/sales-desk")).unwrap().package.unwrap();
+    experts::digest(&package.files)
 }
 
 /// Each node has a package of its own on its disk: an event is worked on with the version that accepted it,

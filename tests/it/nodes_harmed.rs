@@ -15,15 +15,15 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
-use respool::store::{DatabaseConfig, EntryState, Store, StoreConfig};
-use respool::units::Secret;
 use serde_json::{Value, json};
+use store::{DatabaseConfig, EntryState, Store, StoreConfig};
 use testing::postgres_server::{self, RemoteDatabase, RestartableServer};
 use testing::seed::seed;
 use testing::waiting::delay;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 use tokio::task::AbortHandle;
+use wire::units::Secret;
 
 use crate::experts_killed::{desk, noted_ids, noting, program_of, wanted};
 use crate::experts_run::{Desk, enqueue, invocation, is_over, results};
@@ -200,10 +200,10 @@ fn id(number: usize) -> String {
     format!("{number:05}")
 }
 
-fn event(number: usize) -> respool::expert::Invocation {
+fn event(number: usize) -> experts::Invocation {
     let mut event = invocation(&id(number), "inbound-email-triage", json!({"message_id": id(number)}));
     let value = format!("lane-{}", number % LANES);
-    event.lane = Some(respool::expert::InvocationLane::Key { path: "contact_id".into(), value });
+    event.lane = Some(experts::InvocationLane::Key { path: "contact_id".into(), value });
     event
 }
 

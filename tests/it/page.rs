@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use respool::agent::{ApprovalRules, Decision};
-use respool::store::{ClaimRequest, EntryEnd, Queue as _};
+use agent::{ApprovalRules, Decision};
 use serde_json::{Value, json};
+use store::{ClaimRequest, EntryEnd, Queue as _};
 
 use crate::agents::{READ, echoing};
 use crate::agents_approvals::{awaited, confirms, serve, supervised};

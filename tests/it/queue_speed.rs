@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use respool::store::{
+use store::{
     Append, ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Queue as _, Status, Store,
     StoreConfig,
 };

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use respool::observe::{CaptureConfig, Captures, Exchange};
 use serde_json::{Value, json};
+use telemetry::{CaptureConfig, Captures, Exchange};
 
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use respool::tools::{
-    Approver, Consent, Level, Question, QuestionKind, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
-};
 use serde_json::json;
 use tempfile::TempDir;
+use tools::{
+    Approver, Consent, Level, Question, QuestionKind, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
+};
 
 use testing::waiting::{look_blocking, wait_until};
 

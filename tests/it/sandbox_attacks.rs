@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
 
-use respool::tools::{Level, Sources, remove_temporary_directories};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tempfile::TempDir;
+use tools::{Level, Sources, remove_temporary_directories};
 
 use crate::sandbox::skipped;
 use crate::support::tools::{call, config, launcher};

@@ -1,8 +1,8 @@
 //! Whatever a turn holds, an independent client rebuilds it from the chunks, and from the JSON.
 
 use proptest::prelude::*;
-use respool::translate::{ChatSink, Head, Reply, ReplyChoice, completion_json};
-use respool::turn::{FinishReason, ToolCall, Turn, Usage};
+use translate::{ChatSink, Head, Reply, ReplyChoice, completion_json};
+use wire::turn::{FinishReason, ToolCall, Turn, Usage};
 
 use crate::support::accumulate::{self, Accumulated, Rules};
 

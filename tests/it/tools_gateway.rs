@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use respool::tools::{Invocation, ToolError, ToolSet, Tools as _};
 use serde_json::{Value, json};
+use tools::{Invocation, ToolError, ToolSet, Tools as _};
 
 use crate::support::fake_gateway::{Answer, FakeGateway};
 use crate::support::tools::{Person, call, invocation, problems_of, set, text};

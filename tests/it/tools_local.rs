@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
-use respool::tools::{Approver, Consent, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tools::{Approver, Consent, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
 
 use crate::support::tools::{Person, call, config, failure, invocation, problems_of, set, text};
 use crate::support::wait_until;
@@ -726,7 +726,7 @@ async fn arguments_are_not_evaluated() {
     assert!(!file(&outer, "pwned").exists());
 }
 
-async fn text_of(tools: &ToolSet, command: &str) -> Result<respool::tools::ToolOutput, ToolError> {
+async fn text_of(tools: &ToolSet, command: &str) -> Result<tools::ToolOutput, ToolError> {
     call(tools, "exec", json!({"command": command})).await
 }
 

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-use respool::tools::{Invocation, Sources, ToolError, ToolSet, Tools as _};
 use serde_json::json;
 use tempfile::TempDir;
+use tools::{Invocation, Sources, ToolError, ToolSet, Tools as _};
 
 use crate::support::tools::{Person, call, config, failure, invocation, problems_of, set, text};
 use crate::support::wait_until;

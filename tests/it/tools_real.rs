@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use respool::tools::{Invocation, ToolError, Tools as _};
 use serde_json::json;
+use tools::{Invocation, ToolError, Tools as _};
 
 use crate::support::tools::{call, failure, invocation, set, text};
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use respool::store::{RequestQuery, StoredUsage};
 use serde_json::{Value, json};
+use store::RequestQuery;
 
 use crate::agents::{READ, echoing};
 use crate::support::client::{Request, exchange};
@@ -12,6 +12,7 @@ use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::tools_route;
+use wire::UsageRow;
 
 const ALICE: &str = "sk-alice-0123456789";
 const BOB: &str = "sk-bob-0123456789";
@@ -45,7 +46,7 @@ async fn usage(respool: &Respool, key: &str, query: &str) -> Value {
     reply.json()
 }
 
-async fn rows(respool: &Respool) -> Vec<StoredUsage> {
+async fn rows(respool: &Respool) -> Vec<UsageRow> {
     let query = RequestQuery { most: 100, ..RequestQuery::default() };
     respool.usage.records().find_requests(query).await.unwrap()
 }

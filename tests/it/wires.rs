@@ -6,16 +6,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use respool::translate::messages::{AskedMessage, MessageEvents, ShownThinking, read_message};
-use respool::translate::responses::{AskedResponse, RecalledItems, ResponseEvents, read_response};
-use respool::translate::{
+use serde_json::{Value, json};
+use tool_call_parser::{Options, Tools};
+use translate::messages::{AskedMessage, MessageEvents, ShownThinking, read_message};
+use translate::responses::{AskedResponse, RecalledItems, ResponseEvents, read_response};
+use translate::{
     ChatSink, Head, Ids, IgnoredField, PlainRules, PlainTurn, Reply, ReplyChoice, ReplyRules, Sealer,
     interpret_completion,
 };
-use respool::turn::{FinishReason, ToolCall, Turn, TurnEnd, TurnEvent, Usage};
-use respool::wire::{ApiError, Completion, ErrorCode};
-use serde_json::{Value, json};
-use tool_call_parser::{Options, Tools};
+use wire::turn::{FinishReason, ToolCall, Turn, TurnEnd, TurnEvent, Usage};
+use wire::{ApiError, Completion, ErrorCode};
 
 use crate::support::accumulate::{self, Rules};
 use crate::support::other_wires::{self, Told};

@@ -55,8 +55,7 @@ pub use sqlite::{RequestOrder, RequestQuery, UsageStore};
 pub use status::Status;
 pub use store::Store;
 pub use usage::{
-    Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
-    UsageTotals,
+    Dimension, ScopeCost, SharedUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum, UsageTotals,
 };
 
 #[cfg(test)]

@@ -122,9 +122,6 @@ impl UsageTotals {
     }
 }
 
-/// A row as it was kept, with its place.
-pub type StoredUsage = UsageRow;
-
 /// Usage rows that can be read.
 #[async_trait]
 pub trait UsageRows: Debug + Send + Sync {
@@ -144,7 +141,7 @@ pub trait UsageRows: Debug + Send + Sync {
     ///
     /// # Errors
     /// When the rows cannot be read.
-    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError>;
+    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError>;
 }
 
 /// Rows of a process's own file that a database does not have yet.

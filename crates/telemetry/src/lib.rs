@@ -33,4 +33,3 @@ pub use request_line::{AttemptError, Outcome};
 pub use request_start::{RequestStart, TRACEPARENT};
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{EndedRequest, InFlight, LiveRequest, Recording, RowFacts, UsageSink};
-pub use wire::UsageRow;

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use telemetry::{EndedRequest, Recording, RequestRecord, RequestStart, UsageRow, UsageSink};
+use telemetry::{EndedRequest, Recording, RequestRecord, RequestStart, UsageSink};
+use wire::UsageRow;
 
 #[derive(Debug, Default)]
 struct Rows(Mutex<Vec<UsageRow>>);

@@ -23,7 +23,8 @@ use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
 use store::{Dimension, RequestQuery, SharedUsage, Store, StoreError, UsageQuery, UsageRows, UsageStore};
-use telemetry::{EndedRequest, InFlight, UsageRow, UsageSink, metrics};
+use telemetry::{EndedRequest, InFlight, UsageSink, metrics};
+use wire::UsageRow;
 
 /// The most rows that wait. Further rows are lost, and counted.
 const MOST_WAITING: usize = 20_000;

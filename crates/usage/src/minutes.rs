@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
-use telemetry::UsageRow;
+use wire::UsageRow;
 use wire::{ErrorCode, is_request_fault};
 
 /// A minute, in milliseconds.

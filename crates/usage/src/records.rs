@@ -7,7 +7,8 @@ use super::ledger::Ledger;
 use super::money::Money;
 use super::prices::Prices;
 use super::report::{Report, make_report};
-use store::{Dimension, RequestQuery, StoreError, StoredUsage, UsageQuery, UsageRows};
+use store::{Dimension, RequestQuery, StoreError, UsageQuery, UsageRows};
+use wire::UsageRow;
 
 /// The tokens and the cost of the model calls of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl Records<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+    pub async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError> {
         self.0.bring_up_to_date().await;
         let Some(rows) = self.0.rows() else { return Ok(Vec::new()) };
         rows.requests_of_run(run, most).await
@@ -85,7 +86,7 @@ impl Records<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn find_requests(&self, query: RequestQuery) -> Result<Vec<StoredUsage>, StoreError> {
+    pub async fn find_requests(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError> {
         let Some(store) = self.0.store() else { return Ok(Vec::new()) };
         self.0.flush().await;
         store.find(query).await
@@ -95,7 +96,7 @@ impl Records<'_> {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub async fn find_request(&self, id: &str, at: Option<u64>) -> Result<Option<StoredUsage>, StoreError> {
+    pub async fn find_request(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError> {
         let Some(store) = self.0.store() else { return Ok(None) };
         self.0.flush().await;
         store.find_one(id, at).await
@@ -116,7 +117,7 @@ impl Records<'_> {
     }
 
     /// Returns the cost of one request at today's prices; `None` when no price is known.
-    pub fn cost_of(&self, row: &StoredUsage) -> Option<Money> {
+    pub fn cost_of(&self, row: &UsageRow) -> Option<Money> {
         // The model calls of a run have costs of their own.
         let usage = row.usage.filter(|_| row.route != "agent")?;
         self.0.current_settings().prices.cost_of(&row.model, usage)

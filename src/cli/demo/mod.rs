@@ -22,10 +22,9 @@ use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use super::say::{say, say_in_colours, say_piece_on_stderr};
 use super::upstreams::start_replay;
 use crate::cli::failure::Failure;
-use crate::config::{Environment, FileText, Flags, Settings, resolve};
-use crate::observe;
-use crate::server::{Stop, build_routes, run_server};
-use crate::upstream::replay::{Replay, SeenRequest};
+use server::{Stop, build_routes, run_server};
+use settings::{Environment, FileText, Flags, Settings, resolve};
+use upstream::replay::{Replay, SeenRequest};
 
 #[derive(Args, Debug)]
 pub(super) struct DemoArgs {
@@ -42,7 +41,7 @@ const USUAL_WIDTH: usize = 98;
 const LEAST_WIDTH: usize = 50;
 
 pub(super) fn run_demo(arguments: DemoArgs) -> Result<(), Failure> {
-    observe::metrics::install_recorder();
+    telemetry::metrics::install_recorder();
     new_runtime()?.block_on(run_tour(arguments))
 }
 

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::client::{Call, DemoReply};
 use super::scenes::{AGENT, SCENES, Scene};
-use crate::upstream::replay::SeenRequest;
-use crate::wire::visible::wrap_text;
+use upstream::replay::SeenRequest;
+use wire::visible::wrap_text;
 
 /// The columns by which the rest of a wrapped line is moved to the right.
 const MARGIN: usize = 2;

@@ -8,17 +8,15 @@
 use clap::Subcommand;
 use serde_json::Value;
 
-use crate::agent::{
-    ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision,
-};
 use crate::cli::failure::Failure;
 use crate::cli::listing::ListArgs;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr};
-use crate::config::Loaded;
-use crate::expert::{Library, Obstacle, event_of_run, find_obstacle};
-use crate::openexperts::is_agent_of;
-use crate::store::{ApprovalRow, ApprovalState, Store};
+use agent::{ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision};
+use experts::{Library, Obstacle, event_of_run, find_obstacle};
+use openexperts::is_agent_of;
+use settings::Loaded;
+use store::{ApprovalRow, ApprovalState, Store};
 
 /// The most requests that are read.
 const MOST: usize = 10_000;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr};
-use crate::config::Loaded;
-use crate::expert::Library;
-use crate::openexperts::{Binding, BindingType, Bindings, Package, suggest_nearest, visible};
+use experts::Library;
+use openexperts::{Binding, BindingType, Bindings, Package, suggest_nearest, visible};
+use settings::Loaded;
 
 /// The binding that the command line asks for.
 pub(super) struct BindingRequest {
@@ -31,9 +31,7 @@ pub(super) fn bind_tool(config: &Loaded, name: &str, wanted: &BindingRequest) ->
     let (text, path) =
         library.bindings_of(&folder).map_err(|error| format!("the bindings cannot be read: {error}"))?;
     let (mut bindings, findings) = Bindings::from_text(&text);
-    if let Some(error) =
-        findings.iter().find(|finding| finding.severity == crate::openexperts::Severity::Error)
-    {
+    if let Some(error) = findings.iter().find(|finding| finding.severity == openexperts::Severity::Error) {
         let what = format!("{} has errors; correct it first:\n{}", path.display(), error.render(Some(&text)));
         return Err(Failure::Failed(what));
     }

@@ -8,10 +8,10 @@ use serde_json::Value;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
-use crate::config::Loaded;
-use crate::expert::{Catalog, fire_trigger as queue_event};
-use crate::openexperts::{suggest_nearest, visible};
-use crate::store::Store;
+use experts::{Catalog, fire_trigger as queue_event};
+use openexperts::{suggest_nearest, visible};
+use settings::Loaded;
+use store::Store;
 
 /// Fires a trigger. `payload`: JSON, or `@FILE`; `None`: the payload of a clock.
 pub(super) fn fire_by_hand(

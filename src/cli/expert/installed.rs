@@ -15,15 +15,15 @@ use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::cli::running::{LOCK, find_listener, is_answering};
 use crate::cli::say::{say, say_on_stderr, say_piece};
-use crate::config::{Loaded, Settings};
-use crate::expert::{
+use experts::{
     Checked, CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace,
     Source, prepare_state,
 };
-use crate::openexperts::{
+use openexperts::{
     BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Schedule, Tier, Trigger, TriggerKind,
     learns_alone, resolved, visible,
 };
+use settings::{Loaded, Settings};
 
 /// Characters of a trigger's name that must be escaped in a path.
 const PATH_SEGMENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
 use crate::cli::say::{say, say_on_stderr, say_piece};
-use crate::expert::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE};
-use crate::openexperts::visible;
+use experts::{ExpertsConfig, LearningEntry, LearningFiles, Library, PACKAGE_SCOPE};
+use openexperts::visible;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct LearnArgs {

@@ -11,10 +11,10 @@ use crate::cli::failure::Failure;
 use crate::cli::reachability::{Reachability, ask_all};
 use crate::cli::runtime::new_runtime;
 use crate::cli::upstreams::ServedUpstreams;
-use crate::config::{Loaded, Settings};
-use crate::expert::ExpertConfig;
-use crate::openexperts::suggest_nearest;
-use crate::upstream::Fleet;
+use experts::ExpertConfig;
+use openexperts::suggest_nearest;
+use settings::{Loaded, Settings};
+use upstream::Fleet;
 
 /// How long a server has to list its models.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);

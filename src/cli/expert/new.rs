@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::failure::Failure;
 use crate::cli::say::say;
-use crate::openexperts::name::{self, NameKind};
+use openexperts::name::{self, NameKind};
 
 /// The files of a new package. `NAME` stands for its name.
 const FILES: [(&str, &str); 7] = [
@@ -115,7 +115,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("helper");
         write_package("front-desk", Some(folder.clone())).unwrap();
-        let loaded = crate::openexperts::load(&folder).unwrap();
+        let loaded = openexperts::load(&folder).unwrap();
         assert!(loaded.diagnostics.is_empty(), "{:?}", loaded.diagnostics);
         let package = loaded.package.unwrap();
         assert_eq!(package.manifest.name.value, "front-desk");

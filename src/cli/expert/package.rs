@@ -3,8 +3,8 @@
 use super::validate;
 use crate::cli::failure::Failure;
 use crate::cli::say::say_piece_on_stderr;
-use crate::expert::Source;
-use crate::openexperts::{Loaded, Package};
+use experts::Source;
+use openexperts::{Loaded, Package};
 
 /// Fetches and checks a package; its findings go to standard error.
 pub(super) fn fetch_package(source: &Source) -> Result<Package, Failure> {

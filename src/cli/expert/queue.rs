@@ -7,18 +7,18 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::installed::{find_problem, note_unknown_expert};
-use crate::agent::CallOutcome;
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr, say_piece};
-use crate::config::Loaded;
-use crate::expert::{
+use agent::CallOutcome;
+use experts::{
     Invocation, MARKED_DONE, Retried, drop_task, message_json, open_tasks, read_message, read_outbox,
     retry_task,
 };
-use crate::openexperts::visible;
-use crate::store::{ApprovalState, EntryRow, EntryState, MessageFilter, MessageRow, Store};
+use openexperts::visible;
+use settings::Loaded;
+use store::{ApprovalState, EntryRow, EntryState, MessageFilter, MessageRow, Store};
 
 /// The most characters of a message in the list.
 const LONGEST_GIST: usize = 600;
@@ -435,7 +435,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{
+    use store::{
         Append, ClaimRequest, EntryEnd, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status,
         StoreConfig,
     };

@@ -1,9 +1,7 @@
 //! Keeps `EXPERTS.md` current after each change of the installed experts.
 
 use crate::cli::say::{say, say_on_stderr};
-use crate::expert::{
-    CheckedBindings, ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry,
-};
+use experts::{CheckedBindings, ExpertsConfig, Installed, Library, REGISTRY, RegistryEntry, write_registry};
 
 /// Writes the page of the installed experts. The change itself stays in effect if this fails.
 pub(super) fn refresh_page(experts: &ExpertsConfig) {

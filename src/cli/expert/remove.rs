@@ -6,16 +6,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use crate::agent::RunSnapshot;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
-use crate::config::Settings;
-use crate::expert::{HookSecrets, Installed, Library, Stays};
-use crate::openexperts::is_agent_of;
-use crate::openexperts::name::{NameKind, check_name};
-use crate::store::{
+use agent::RunSnapshot;
+use experts::{HookSecrets, Installed, Library, Stays};
+use openexperts::is_agent_of;
+use openexperts::name::{NameKind, check_name};
+use settings::Settings;
+use store::{
     ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
 };
 
@@ -252,12 +252,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::store::{
+    use store::{
         Append, ApprovalChange, ClaimRequest, EntryEnd, NewEntry, NewMessage, NewRun, Status, StoreConfig,
     };
 
     /// Queues an entry and claims it.
-    async fn claimed(store: &Store, queue: &str, id: &str) -> crate::store::EntryLease {
+    async fn claimed(store: &Store, queue: &str, id: &str) -> store::EntryLease {
         let entry =
             NewEntry { id: id.into(), queue: queue.into(), payload: "{}".into(), ..NewEntry::default() };
         store.enqueue(entry).await.unwrap();

@@ -8,17 +8,16 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
 use crate::cli::assembly::{app, finish_work};
 use crate::cli::failure::{Failure, log_problem};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr, say_piece_on_stderr};
-use crate::config::Loaded;
-use crate::expert::{DryRun, Experts, Worker, WorkerScope, copy_state, message_json};
-use crate::observe;
-use crate::openexperts::visible;
-use crate::server::App;
-use crate::store::{EntryState, MessageFilter, Queue as _, Store};
+use agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
+use experts::{DryRun, Experts, Worker, WorkerScope, copy_state, message_json};
+use openexperts::visible;
+use server::App;
+use settings::Loaded;
+use store::{EntryState, MessageFilter, Queue as _, Store};
 
 /// How long to wait for an expert's servers.
 const FIRST_START: Duration = Duration::from_secs(30);
@@ -26,7 +25,7 @@ const FIRST_START: Duration = Duration::from_secs(30);
 /// Sends a message to an expert and prints its answer. Log lines go only to the configured file, so that the
 /// answer stands alone.
 pub(super) fn send_message(config: &Loaded, name: &str, message: &str) -> Result<(), Failure> {
-    let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
+    let flush = telemetry::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = new_runtime()?.block_on(async {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;
@@ -84,7 +83,7 @@ pub(super) struct ProcessRequest {
 /// Executes a process and prints its result.
 pub(super) fn run_process(config: &Loaded, wanted: ProcessRequest) -> Result<(), Failure> {
     let payload = read_payload(wanted.payload.as_deref())?;
-    let flush = observe::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
+    let flush = telemetry::init_file(&config.settings.log).map_err(|why| log_problem(config, why))?;
     let done = new_runtime()?.block_on(async {
         let shutdown = CancellationToken::new();
         let app = app(&config.settings, &shutdown).await.map_err(|found| config.problems(found))?;

@@ -6,8 +6,8 @@ use super::package::fetch_package;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr};
-use crate::expert::{ExpertsConfig, Library, Lock, Plan, Source};
-use crate::openexperts::visible;
+use experts::{ExpertsConfig, Library, Lock, Plan, Source};
+use openexperts::visible;
 
 /// The consent that the command line gives.
 #[derive(Clone, Copy)]

@@ -13,10 +13,10 @@ use crate::cli::listing::Noun;
 use crate::cli::options::Configured;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr, say_piece};
-use crate::config::Loaded as Configuration;
-use crate::expert::{self, Installed, Library, Source};
-use crate::openexperts::{self, Diagnostic, LONG_PROMPT, Loaded, Severity};
-use crate::tools::Sources;
+use experts::{Installed, Library, Source};
+use openexperts::{Diagnostic, LONG_PROMPT, Loaded, Severity};
+use settings::Loaded as Configuration;
+use tools::Sources;
 
 /// Checks an installed expert or a folder. A name without `/` means the installed expert if there is one.
 pub(super) fn validate_package(
@@ -101,7 +101,7 @@ async fn check_bindings(config: &Configuration, installed: &Installed) -> Result
     let (text, path) = library
         .bindings_of(&installed.folder())
         .map_err(|error| format!("the bindings cannot be read: {error}"))?;
-    let checked = expert::check_binding(package, &text, &sources).await;
+    let checked = experts::check_binding(package, &text, &sources).await;
     let unread = library.unread_bindings(&installed.folder()).map(|unread| {
         format!(
             "{} is not read, because respool has not installed this package; move your own bindings to {}",
@@ -111,7 +111,7 @@ async fn check_bindings(config: &Configuration, installed: &Installed) -> Result
     });
     let unanswered = approval_warning(&config.settings, package);
     let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).chain(unanswered).collect();
-    let problem = |one: &expert::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
+    let problem = |one: &experts::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({
         "ready": checked.problems.is_empty(),
         "file": path.display().to_string(),

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::observe::capture::Reply;
+use telemetry::capture::Reply;
 
 /// The parts of a reply that a client has read.
 #[derive(Debug, Default)]

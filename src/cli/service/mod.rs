@@ -16,8 +16,8 @@ use super::failure::Failure;
 use super::options::Configured;
 use super::runtime::new_runtime;
 use super::say::say;
-use crate::server::Listen;
-use crate::upstream::Address;
+use server::Listen;
+use upstream::Address;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {

@@ -89,7 +89,7 @@ pub(super) fn edit_file(
 /// Returns the change as a diff.
 pub(super) fn diff_text(present: &str, text: &str, file: &Path) -> String {
     let name = file.display().to_string();
-    crate::diff::unified_diff(&name, present, text)
+    tools::diff::unified_diff(&name, present, text)
 }
 
 /// Writes new settings, after the copies that undoing needs. An empty copy means that there was no file.

@@ -8,9 +8,9 @@ use super::arguments::SetupArgs;
 use super::openclaw::edit::Model;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
-use crate::config::{Flags, Settings};
-use crate::http_client::{client_for, root_cause};
-use crate::upstream::Address;
+use http_client::{client_for, root_cause};
+use settings::{Flags, Settings};
+use upstream::Address;
 
 /// The first answer of a large model may take a while.
 const TURN_WITHIN: Duration = Duration::from_mins(5);

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
+use agent::Agents;
+use experts::Experts;
 use futures::future::BoxFuture;
-use respool::agent::Agents;
-use respool::config::{FileText, resolve};
-use respool::expert::Experts;
-use respool::server::{Stop, build_routes, run_server};
-use respool::usage::Ledger;
+use server::{Stop, build_routes, run_server};
+use settings::{FileText, resolve};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use usage::Ledger;
 
 use super::fake_vllm::FakeVllm;
 use super::scripted_tools::ScriptedTools;
@@ -88,11 +88,11 @@ impl Respool {
         tools: Option<Arc<ScriptedTools>>,
     ) -> Self {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        respool::observe::metrics::install_recorder();
+        telemetry::metrics::install_recorder();
         let file = FileText { path: "test.toml".as_ref(), text: toml };
         let variable = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         let environment = environment.iter().map(variable).collect();
-        let loaded = resolve(Some(file), &environment, &respool::config::Flags::default());
+        let loaded = resolve(Some(file), &environment, &settings::Flags::default());
         let mut settings = loaded.unwrap_or_else(|problems| panic!("{problems}\nin\n{toml}")).settings;
         if !toml.contains("wait_for_upstream") {
             // Tests of what a broken upstream is answered with do not wait for it to come back.
@@ -108,7 +108,7 @@ impl Respool {
         let app = match &tools {
             None => respool::cli::app(&settings, &stop.abort).await.unwrap(),
             Some(tools) => {
-                let set: Arc<dyn respool::tools::Tools> = tools.clone();
+                let set: Arc<dyn tools::Tools> = tools.clone();
                 let open =
                     move |_| -> BoxFuture<'_, _> { Box::pin(std::future::ready(Ok(Arc::clone(&set)))) };
                 respool::cli::app_with(&settings, &stop.abort, &open).await.unwrap()

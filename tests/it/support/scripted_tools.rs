@@ -4,10 +4,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use respool::tools::{
+use serde_json::{Value, json};
+use tools::{
     Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
 };
-use serde_json::{Value, json};
 
 type Script = dyn Fn(&Invocation, usize) -> Result<String, ToolError> + Send + Sync;
 

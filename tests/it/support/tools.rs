@@ -4,11 +4,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use respool::tools::{
+use serde_json::Value;
+use tools::{
     Approver, Caller, Consent, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, Tools,
     ToolsConfig,
 };
-use serde_json::Value;
 
 /// The section `[tools]`, from TOML without that prefix.
 pub fn config(toml: &str) -> ToolsConfig {

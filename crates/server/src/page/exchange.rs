@@ -7,9 +7,9 @@ use maud::{Markup, html};
 
 use super::format;
 use crate::app::App;
-use store::StoredUsage;
 use telemetry::Exchange;
 use telemetry::capture::Reply;
+use wire::UsageRow;
 use wire::{Object, array_elements};
 
 /// How much of a body is shown, in bytes.
@@ -26,7 +26,7 @@ pub(super) struct KeptExchange {
 }
 
 /// Reads the kept exchange of a request.
-pub(super) async fn read_kept_exchange(app: &App, row: &StoredUsage) -> Option<KeptExchange> {
+pub(super) async fn read_kept_exchange(app: &App, row: &UsageRow) -> Option<KeptExchange> {
     let captures = Arc::clone(app.recording.captures.as_ref()?);
     let (id, at) = (row.id.clone(), row.at);
     let read = move || {

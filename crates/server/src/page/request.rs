@@ -14,7 +14,7 @@ use super::response::page_response;
 use super::waterfall::{Bar, waterfall};
 use super::{exchange, format, layout, remedy, requests, words};
 use crate::app::App;
-use store::StoredUsage;
+use wire::UsageRow;
 use wire::turn::describe_repair;
 
 pub(super) async fn show_request(
@@ -46,7 +46,7 @@ pub(super) async fn show_request(
     page_response(status, layout::page_layout(&viewer, "/ui/requests", "Request", &main))
 }
 
-fn request_markup(app: &App, row: &StoredUsage, exchange: &Markup) -> Markup {
+fn request_markup(app: &App, row: &UsageRow, exchange: &Markup) -> Markup {
     html! {
         h1 { "Request to " (words::asked_model(row)) @if !row.details.fallback.is_empty() { ", answered by " (row.model) } }
         p { (requests::outcome_badge(row)) " " (format::format_time(row.at)) ", " (format::format_duration(row.duration)) }
@@ -58,7 +58,7 @@ fn request_markup(app: &App, row: &StoredUsage, exchange: &Markup) -> Markup {
     }
 }
 
-fn failure_note(app: &App, row: &StoredUsage) -> Markup {
+fn failure_note(app: &App, row: &UsageRow) -> Markup {
     html! {
         @if !row.error.is_empty() || !row.error_code.is_empty() {
             section class="notice bad" {
@@ -69,7 +69,7 @@ fn failure_note(app: &App, row: &StoredUsage) -> Markup {
     }
 }
 
-fn fact_list(app: &App, row: &StoredUsage) -> Markup {
+fn fact_list(app: &App, row: &UsageRow) -> Markup {
     html! {
         dl class="facts" {
             dt { "Request" } dd { code { (row.id) } }
@@ -97,7 +97,7 @@ fn fact_list(app: &App, row: &StoredUsage) -> Markup {
 const NOTABLE_WAIT: Duration = Duration::from_secs(1);
 
 /// Shows the attempts as bars on one time line.
-fn attempt_section(row: &StoredUsage) -> Markup {
+fn attempt_section(row: &UsageRow) -> Markup {
     if row.upstream.is_empty() {
         return html! { section { h2 { "Attempts" } (layout::empty_note("No model server was asked.")) } };
     }
@@ -109,7 +109,7 @@ fn attempt_section(row: &StoredUsage) -> Markup {
     }
 }
 
-fn attempt_bars(row: &StoredUsage) -> Vec<Bar> {
+fn attempt_bars(row: &UsageRow) -> Vec<Bar> {
     let earlier = &row.details.earlier_attempts;
     let mut began = Duration::ZERO;
     let mut bars = Vec::new();
@@ -153,7 +153,7 @@ fn attempt_bars(row: &StoredUsage) -> Vec<Bar> {
 }
 
 /// Says in words how a reply was read and repaired, with an example of each repair.
-fn repair_section(row: &StoredUsage) -> Markup {
+fn repair_section(row: &UsageRow) -> Markup {
     let names = |text: &str| -> Vec<String> {
         text.split(',').filter(|name| !name.is_empty() && *name != "native").map(str::to_owned).collect()
     };
@@ -206,12 +206,12 @@ mod tests {
             error: "HTTP 500".into(),
             code: "upstream_error".into(),
         };
-        let row = StoredUsage {
+        let row = UsageRow {
             upstream: "two".into(),
             outcome: "ok".into(),
             duration: Duration::from_secs(2),
             details: RequestDetails { earlier_attempts: vec![earlier], ..RequestDetails::default() },
-            ..StoredUsage::default()
+            ..UsageRow::default()
         };
         let bars = attempt_bars(&row);
         assert_eq!((&*bars[0].label, bars[0].span.1), ("1. one", Duration::from_millis(700)));
@@ -221,12 +221,12 @@ mod tests {
 
     #[test]
     fn a_wait_is_not_the_time_of_the_model() {
-        let row = StoredUsage {
+        let row = UsageRow {
             upstream: "two".into(),
             outcome: "ok".into(),
             waited: Duration::from_secs(25),
             duration: Duration::from_secs(38),
-            ..StoredUsage::default()
+            ..UsageRow::default()
         };
         let bars = attempt_bars(&row);
         let spans: Vec<_> = bars.iter().map(|bar| (&*bar.label, bar.span.0.as_secs())).collect();
@@ -235,14 +235,11 @@ mod tests {
 
     #[test]
     fn repairs_have_words_and_examples() {
-        let row = StoredUsage {
-            dialects: "hermes".into(),
-            repairs: "unclosed,no_such".into(),
-            ..StoredUsage::default()
-        };
+        let row =
+            UsageRow { dialects: "hermes".into(), repairs: "unclosed,no_such".into(), ..UsageRow::default() };
         let shown = repair_section(&row).into_string();
         assert!(shown.contains("<code>hermes</code>") && shown.contains("→ <code>"), "{shown}");
         assert!(shown.contains("<code>no_such</code>"), "a repair of another version is named: {shown}");
-        assert_eq!(repair_section(&StoredUsage::default()).into_string(), "");
+        assert_eq!(repair_section(&UsageRow::default()).into_string(), "");
     }
 }

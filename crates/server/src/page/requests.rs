@@ -10,7 +10,8 @@ use super::query::PageQuery;
 use super::response::page_response;
 use super::{format, layout, words};
 use crate::app::App;
-use store::{Dimension, RequestOrder, RequestQuery, StoreError, StoredUsage};
+use store::{Dimension, RequestOrder, RequestQuery, StoreError};
+use wire::UsageRow;
 
 const PATH: &str = "/ui/requests";
 /// How many requests a page of the list has.
@@ -144,7 +145,7 @@ const HEADS: [(&str, &str); 10] = [
 ];
 
 /// Shows requests as a table with one line for each.
-pub(super) fn request_table(app: &App, caption: &str, rows: &[StoredUsage]) -> Markup {
+pub(super) fn request_table(app: &App, caption: &str, rows: &[UsageRow]) -> Markup {
     let now = clock::now();
     let costs: Vec<_> = rows.iter().map(|row| app.usage.records().cost_of(row)).collect();
     let money = format::MoneyColumn::new(costs.iter().flatten().copied());
@@ -156,7 +157,7 @@ pub(super) fn request_table(app: &App, caption: &str, rows: &[StoredUsage]) -> M
     layout::scrolling_table(caption, &HEADS, &rows)
 }
 
-fn request_row(row: &StoredUsage, now: u64, cost: &str) -> Markup {
+fn request_row(row: &UsageRow, now: u64, cost: &str) -> Markup {
     html! {
         tr class="opens" {
             td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
@@ -187,7 +188,7 @@ pub(super) fn request_link(id: &str, at: u64) -> String {
     format!("{PATH}/{id}?at={at}")
 }
 
-pub(super) fn outcome_badge(row: &StoredUsage) -> Markup {
+pub(super) fn outcome_badge(row: &UsageRow) -> Markup {
     let kind = match &*row.outcome {
         "ok" => "good",
         "error" => "bad",
@@ -198,7 +199,7 @@ pub(super) fn outcome_badge(row: &StoredUsage) -> Markup {
 }
 
 /// Describes in a few words what was repaired in a request.
-fn describe_repairs(row: &StoredUsage) -> String {
+fn describe_repairs(row: &UsageRow) -> String {
     let mut done = Vec::new();
     let listed = |names: &str| names.replace(',', ", ").replace('_', " ");
     if row.dialects.split(',').any(|name| !name.is_empty() && name != "native") {
@@ -224,22 +225,18 @@ mod tests {
 
     #[test]
     fn repairs_are_described() {
-        let check = |row: StoredUsage, expected: &str| assert_eq!(describe_repairs(&row), expected);
-        check(StoredUsage { attempts: 1, ..StoredUsage::default() }, "");
+        let check = |row: UsageRow, expected: &str| assert_eq!(describe_repairs(&row), expected);
+        check(UsageRow { attempts: 1, ..UsageRow::default() }, "");
         check(
-            StoredUsage {
-                dialects: "hermes".into(),
-                repairs: "renamed,closed".into(),
-                ..StoredUsage::default()
-            },
+            UsageRow { dialects: "hermes".into(), repairs: "renamed,closed".into(), ..UsageRow::default() },
             "read from text (hermes); mended: renamed, closed",
         );
         check(
-            StoredUsage { recovery: "cut_call,more_tokens".into(), attempts: 2, ..StoredUsage::default() },
+            UsageRow { recovery: "cut_call,more_tokens".into(), attempts: 2, ..UsageRow::default() },
             "asked again: cut call, more tokens",
         );
         check(
-            StoredUsage { attempts: 3, loop_stopped: "calls".into(), ..StoredUsage::default() },
+            UsageRow { attempts: 3, loop_stopped: "calls".into(), ..UsageRow::default() },
             "tried 3 times; loop stopped (calls)",
         );
     }
@@ -261,7 +258,7 @@ mod tests {
     #[test]
     fn addresses_of_requests_are_encoded() {
         assert_eq!(request_link("a/b?c", 7), "/ui/requests/a%2Fb%3Fc?at=7");
-        let row = StoredUsage { model: "<script>alert(1)</script>".into(), ..StoredUsage::default() };
+        let row = UsageRow { model: "<script>alert(1)</script>".into(), ..UsageRow::default() };
         assert!(!request_row(&row, 1, "–").into_string().contains("<script>"));
     }
 }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use super::format::format_duration;
-use store::StoredUsage;
+use wire::UsageRow;
 
 /// Returns an outcome or an error's code in words.
 pub(super) fn outcome(name: &str) -> Cow<'_, str> {
@@ -38,14 +38,14 @@ pub fn reason(name: &str) -> Cow<'_, str> {
 }
 
 /// Returns the model that the client asked for.
-pub(super) fn asked_model(row: &StoredUsage) -> &str {
+pub(super) fn asked_model(row: &UsageRow) -> &str {
     let first = row.details.fallback.split(',').next().unwrap_or_default();
     let asked = first.rsplit_once(':').map_or("", |(asked, _)| asked);
     [asked, &row.model, "no model"].into_iter().find(|model| !model.is_empty()).unwrap_or_default()
 }
 
 /// Names the models in whose place another one answered, each with the reason.
-pub fn describe_fallback(row: &StoredUsage) -> String {
+pub fn describe_fallback(row: &UsageRow) -> String {
     let one = |entry: &str| match entry.rsplit_once(':') {
         Some((model, why)) => format!("{model} ({why})"),
         None => entry.to_owned(),
@@ -54,7 +54,7 @@ pub fn describe_fallback(row: &StoredUsage) -> String {
 }
 
 /// Says what a request waited for.
-pub fn describe_wait(row: &StoredUsage) -> String {
+pub fn describe_wait(row: &UsageRow) -> String {
     let (place, upstream) = ("for a free place", "for the upstream to return");
     match row.details.queued.map(Duration::from_millis) {
         None => format!("{place}, or {upstream}"),
@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn waits_have_a_reason() {
-        let mut row = StoredUsage { waited: Duration::from_secs(5), ..StoredUsage::default() };
+        let mut row = UsageRow { waited: Duration::from_secs(5), ..UsageRow::default() };
         let mut check = |queued, expected: &str| {
             row.details.queued = queued;
             assert_eq!(describe_wait(&row), expected);

@@ -11,10 +11,9 @@ use super::PostgresStore;
 use super::link::{Change, as_bigint, limit};
 use crate::error::StoreError;
 use crate::nodes::Nodes as _;
-use crate::usage::{
-    Dimension, ScopeCost, SharedUsage, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum,
-};
+use crate::usage::{Dimension, ScopeCost, SharedUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
 use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
+use wire::UsageRow;
 use wire::digest::hex;
 
 /// For how many days spending is kept.
@@ -73,7 +72,7 @@ impl UsageRows for PostgresStore {
         self.pool.run(move |change| change.list(&sql, &[&runs], |row| read_sum(row, 2))).await
     }
 
-    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError> {
         let run = run.to_owned();
         let sql = format!(
             "SELECT {} FROM respool.usage WHERE run = $1 ORDER BY at, place, origin LIMIT $2",
@@ -163,7 +162,7 @@ fn without_zero_bytes(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text }
 }
 
-fn read_stored(row: &Row) -> Result<StoredUsage, Error> {
+fn read_stored(row: &Row) -> Result<UsageRow, Error> {
     usage_columns::read_row(|index| row.try_get(index), |index| row.try_get(index))
 }
 

@@ -3,8 +3,9 @@
 use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::statements::signed;
-use crate::usage::{Dimension, StoredUsage};
+use crate::usage::Dimension;
 use crate::usage_columns::{self, column_list};
+use wire::UsageRow;
 
 /// How many of the newest rows are looked at for the values of a column.
 const RECENT: u32 = 10_000;
@@ -86,7 +87,7 @@ pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
     }
 }
 
-pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<StoredUsage> {
+pub(super) fn read_row(row: &Row<'_>) -> rusqlite::Result<UsageRow> {
     usage_columns::read_row(|index| row.get(index), |index| row.get(index))
 }
 
@@ -127,7 +128,7 @@ fn had_value(dimension: Dimension, value: &str) -> String {
     format!("{} = {value} OR {before}", dimension_column(dimension))
 }
 
-pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<StoredUsage>> {
+pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<UsageRow>> {
     let statement = format!(
         "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
         column_list(),
@@ -147,7 +148,7 @@ pub(super) fn find_one(
     connection: &Connection,
     id: &str,
     at: Option<u64>,
-) -> rusqlite::Result<Option<StoredUsage>> {
+) -> rusqlite::Result<Option<UsageRow>> {
     let time = if at.is_some() { "at = ?2" } else { "?2 IS NULL" };
     let columns = column_list();
     let statement =
@@ -160,7 +161,7 @@ pub(super) fn find_of_run(
     connection: &Connection,
     run: &str,
     most: usize,
-) -> rusqlite::Result<Vec<StoredUsage>> {
+) -> rusqlite::Result<Vec<UsageRow>> {
     let columns = column_list();
     let statement = format!("SELECT {columns} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
     let most = i64::try_from(most).unwrap_or(i64::MAX);

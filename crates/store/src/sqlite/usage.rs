@@ -15,7 +15,7 @@ use super::requests::{self, RequestQuery, dimension_column, read_row};
 use super::space;
 use super::statements::{execute, exists, limit, list, signed};
 use crate::error::StoreError;
-use crate::usage::{Dimension, StoredUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
+use crate::usage::{Dimension, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
 use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
 use wire::UsageRow;
 
@@ -120,7 +120,7 @@ impl UsageStore {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub async fn find(&self, query: RequestQuery) -> Result<Vec<StoredUsage>, StoreError> {
+    pub async fn find(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError> {
         self.work(&self.reader, "read", move |connection| requests::find(connection, &query)).await
     }
 
@@ -128,7 +128,7 @@ impl UsageStore {
     ///
     /// # Errors
     /// When the file cannot be read.
-    pub async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<StoredUsage>, StoreError> {
+    pub async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError> {
         let id = id.to_owned();
         self.work(&self.reader, "read", move |connection| requests::find_one(connection, &id, at)).await
     }
@@ -199,7 +199,7 @@ impl UsageRows for UsageStore {
         self.work(&self.reader, "read", move |connection| sums_of_runs(connection, runs)).await
     }
 
-    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<StoredUsage>, StoreError> {
+    async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError> {
         let run = run.to_owned();
         self.work(&self.reader, "read", move |connection| requests::find_of_run(connection, &run, most)).await
     }

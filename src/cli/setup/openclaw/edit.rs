@@ -477,7 +477,7 @@ mod tests {
         let edited = edit_config(GROWN, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("gptoss/gpt-oss-120b", None));
         assert_eq!(edited.fallbacks, ["anthropic/claude"]);
-        let diff = crate::diff::unified_diff("openclaw.json", GROWN, &edited.text);
+        let diff = tools::diff::unified_diff("openclaw.json", GROWN, &edited.text);
         let is_change = |line: &&str| line.starts_with(['-', '+']) && !line.ends_with(" openclaw.json");
         let changed: Vec<String> = diff
             .lines()

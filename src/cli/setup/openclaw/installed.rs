@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use semver::Version;
 
 use crate::cli::failure::Failure;
-use crate::tools::programs::{current_project, find_in_path};
+use tools::programs::{current_project, find_in_path};
 
 /// The first version after those that refuse the newer keys; no version between this and 2026.9.6 was tested.
 const CURRENT: Version = Version::new(2026, 3, 0);

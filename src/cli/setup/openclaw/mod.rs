@@ -22,9 +22,9 @@ use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_sentences};
-use crate::config::VLLM_KEY;
-use crate::units::Secret;
-use crate::upstream::{Address, ListedModel, NoModelList, Upstream, UpstreamConfig};
+use settings::VLLM_KEY;
+use upstream::{Address, ListedModel, NoModelList, Upstream, UpstreamConfig};
+use wire::units::Secret;
 
 /// Where OpenClaw keeps its configuration and its state.
 struct Places {
