@@ -46,7 +46,8 @@ pub(super) fn read_file(file: FileText<'_>, problems: &mut Problems) -> Table {
                 problems.add(at.clone(), "", format!("{what}: write `{key} = \"…\"`"));
             }
         } else {
-            problems.add(at.clone(), "", format!("not valid TOML: {}", error.message()));
+            let column = column_of(text, span.start);
+            problems.add(at.clone(), "", format!("not valid TOML at column {column}: {}", error.message()));
         }
         broken.push((at, unquoted.map(|(_, value)| value.to_owned())));
     }
@@ -132,6 +133,12 @@ fn drop_values_at(table: &mut Table, broken: &[(Place, Option<String>)]) {
 pub(super) fn read_value(text: &str, at: &Place) -> Option<Value> {
     let parsed = DeValue::parse(text).ok()?;
     Some(value(at, read_kind(parsed.into_inner(), &|_| at.clone())))
+}
+
+/// Returns the place of a character in its line, counted from 1.
+fn column_of(text: &str, offset: usize) -> usize {
+    let before = text.get(..offset).unwrap_or_default();
+    before.chars().rev().take_while(|&c| c != '\n').count() + 1
 }
 
 fn line_of(text: &str, offset: usize) -> usize {

@@ -28,7 +28,7 @@ pub(super) fn find_file(
     if let Some((path, asked_by)) = requested_file(flag, environment) {
         return match read_if_present(&path) {
             Some(Ok(text)) => Ok(Some((path, text))),
-            Some(Err(why)) => Err(Problems::one(asked_by, why.to_string())),
+            Some(Err(why)) => Err(Problems::one(asked_by, format!("the file {} {why}", path.display()))),
             None => Err(Problems::one(
                 asked_by,
                 format!("the file {} does not exist; correct the path", path.display()),
@@ -39,7 +39,10 @@ pub(super) fn find_file(
         match read_if_present(&path) {
             Some(Ok(text)) => return Ok(Some((path, text))),
             Some(Err(why)) => {
-                return Err(Problems::one(Place::from_text(path.display().to_string()), why.to_string()));
+                return Err(Problems::one(
+                    Place::from_text(path.display().to_string()),
+                    format!("this file {why}"),
+                ));
             }
             None => {}
         }
@@ -94,21 +97,21 @@ fn base_directory(environment: &Environment, variable: &str, below_home: &str) -
     absolute(variable).or_else(|| absolute("HOME").map(|home| home.join(below_home)))
 }
 
-/// Why a file that exists cannot be used.
+/// Why a file that exists cannot be used. The text continues the file's name.
 #[derive(Debug, thiserror::Error)]
 enum FileError {
-    #[error("{path} is not UTF-8 text; a configuration file is TOML", path = .0.display())]
-    NotText(PathBuf),
-    #[error("cannot read {path}: {1}; make it readable or name another", path = .0.display())]
-    Unreadable(PathBuf, io::Error),
+    #[error("is not UTF-8 text; a configuration file is TOML")]
+    NotText,
+    #[error("cannot be read: {0}; make it readable or name another")]
+    Unreadable(io::Error),
 }
 
 /// Returns a file's text; `None` when there is no such file.
 fn read_if_present(path: &Path) -> Option<Result<String, FileError>> {
     match std::fs::read(path) {
-        Ok(bytes) => Some(String::from_utf8(bytes).map_err(|_| FileError::NotText(path.to_owned()))),
+        Ok(bytes) => Some(String::from_utf8(bytes).map_err(|_| FileError::NotText)),
         Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => None,
-        Err(why) => Some(Err(FileError::Unreadable(path.to_owned(), why))),
+        Err(why) => Some(Err(FileError::Unreadable(why))),
     }
 }
 
@@ -136,10 +139,14 @@ mod tests {
         let error = find_file(None, &environment(&[("RESPOOL_CONFIG", &gone)])).unwrap_err().to_string();
         assert!(error.starts_with("environment RESPOOL_CONFIG: the file "), "{error}");
         let error = find_file(Some(directory.path()), &asked).unwrap_err().to_string();
-        assert!(error.starts_with("--config: cannot read"), "{error}");
-        std::fs::write(&one, b"\xff").unwrap();
-        let error = find_file(Some(&one), &asked).unwrap_err().to_string();
-        assert!(error.contains("not UTF-8"), "{error}");
+        assert!(error.starts_with("--config: the file ") && error.contains(" cannot be read: "), "{error}");
+        let found = directory.path().join("respool").join(FILE);
+        std::fs::create_dir(found.parent().unwrap()).unwrap();
+        std::fs::write(&found, b"\xff").unwrap();
+        let of_user = environment(&[("XDG_CONFIG_HOME", directory.path())]);
+        let error = find_file(None, &of_user).unwrap_err().to_string();
+        let why = "this file is not UTF-8 text; a configuration file is TOML";
+        assert_eq!(error, format!("{}: {why}", found.display()), "it is named once");
     }
 
     #[test]

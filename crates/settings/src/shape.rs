@@ -227,6 +227,29 @@ fn describe_misplaced(node: &Node, path: &str, kind: &ValueKind) -> String {
     }
 }
 
+/// Names that other programs have for a setting, each with its name here.
+const SYNONYMS: [(&str, &str); 8] = [
+    ("address", "listen"),
+    ("bind", "listen"),
+    ("host", "listen"),
+    ("port", "listen"),
+    ("address", "url"),
+    ("endpoint", "url"),
+    ("host", "url"),
+    ("token", "api_key"),
+];
+
+/// Returns the name in the section that was meant by another word for it, or by the same word with a
+/// different beginning (`key` for `api_key`, `base_url` for `url`).
+fn find_synonym(section: &Section, name: &str) -> Option<&'static str> {
+    let has_beginning =
+        |long: &str, short: &str| long.strip_suffix(short).is_some_and(|beginning| beginning.ends_with('_'));
+    let is_meant = |known: &&'static str| {
+        SYNONYMS.contains(&(name, *known)) || has_beginning(known, name) || has_beginning(name, known)
+    };
+    section.names().filter(is_meant).min_by_key(|known| known.len())
+}
+
 /// Explains that the section has no such name.
 pub(super) fn describe_unknown(section: &Section, name: &str) -> String {
     let elsewhere: Vec<_> = KEYS
@@ -240,9 +263,8 @@ pub(super) fn describe_unknown(section: &Section, name: &str) -> String {
         return format!("unknown key here; write `{path}` above the first [table]");
     }
     let near = section.names().map(|known| (strsim::damerau_levenshtein(known, name), known)).min();
-    if let Some((distance, known)) = near
-        && distance <= known.len().max(name.len()).div_ceil(3)
-    {
+    let near = near.filter(|(distance, known)| *distance <= known.len().max(name.len()).div_ceil(3));
+    if let Some(known) = find_synonym(section, name).or(near.map(|(_, known)| known)) {
         return format!("unknown key; did you mean {known}?");
     }
     match elsewhere.as_slice() {

@@ -23,6 +23,12 @@ fn unknown_keys_are_named_with_what_was_meant() {
         ),
         ("\n\n[limit]\ndrain = \"1s\"", "respool.toml:3: limit: unknown key; did you mean limits?"),
         ("max_body = \"1MB\"", "respool.toml:1: max_body: unknown key here; did you mean limits.max_body?"),
+        ("port = 8003", "respool.toml:1: port: unknown key; did you mean listen?"),
+        (
+            "[[upstream]]\nbase_url = \"http://a\"\nkey = \"k\"\nurl = \"http://a\"",
+            "respool.toml:2: upstream[0].base_url: unknown key; did you mean url?\n\
+             respool.toml:3: upstream[0].key: unknown key; did you mean api_key?",
+        ),
         ("[context]\nsize = 1", "respool.toml:2: context.size: unknown key; here may be: on_overflow"),
         (
             "[models.\"a b\"]\ntargt = \"x\"",
@@ -253,7 +259,7 @@ fn contradictions() {
         ),
         (
             "[models.a]\ntarget = 'b'\n[models.a]\ntarget = 'c'",
-            "respool.toml:3: not valid TOML: duplicate key\nrespool.toml:4: not valid TOML: duplicate key",
+            "respool.toml:3: not valid TOML at column 9: duplicate key\nrespool.toml:4: not valid TOML at column 1: duplicate key",
         ),
         (
             "[[upstream]]\nurl = 'http://a'\nmodels = ['m']\n[models.m]\ntarget = 'x'",
