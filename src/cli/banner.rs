@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::reachability::{Reachability, ask_all};
-use super::say::{flat_text, say_sentences_on_stderr};
+use super::say::{flat_text, say_sentences_on_stderr, unbroken};
 use settings::{Flags, Loaded, Settings};
 use telemetry::LogFormat;
 use upstream::Fleet;
@@ -33,9 +33,7 @@ fn banner_text(loaded: &Loaded, flags: &Flags, address: SocketAddr, upstreams: &
     let needs_keys = loaded.settings.server.asks_for_keys();
     let at = if url == USUAL_URL { String::new() } else { format!(" --url {url}") };
     let with_key = if needs_keys { " --key-env NAME" } else { "" };
-    let model_server = flags.upstream.as_ref().filter(|url| url.starts_with("http"));
-    let model_server = model_server.map_or_else(String::new, |url| format!(" --upstream {url}"));
-    let setup = format!("respool setup openclaw{at}{model_server}{with_key}");
+    let setup = unbroken(&format!("respool setup openclaw{at}{with_key}"));
     let key = if needs_keys {
         "one of respool's client keys"
     } else if upstreams.iter().any(|upstream| upstream.asks_for_key) {

@@ -8,7 +8,9 @@ use std::os::fd::AsFd;
 use wire::visible::{make_visible, wrap_text};
 
 /// Sentences on a wide terminal are no longer than this.
-const WIDEST: u16 = 110;
+const WIDEST: usize = 110;
+/// A space at which no line is wrapped.
+const NO_BREAK: &str = "\u{a0}";
 
 /// Prints a line on standard output.
 pub(super) fn say(text: &str) {
@@ -40,6 +42,18 @@ pub(super) fn say_piece_on_stderr(text: &str) {
     write_line(io::stderr(), text);
 }
 
+/// Holds the words of a command together where sentences are wrapped: with line ends in it, it could not be
+/// copied.
+pub(super) fn unbroken(command: &str) -> String {
+    command.replace(' ', NO_BREAK)
+}
+
+/// Returns the width of a terminal in columns; `None` for other streams.
+pub(super) fn columns_of(stream: impl AsFd) -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(stream).ok()?;
+    Some(size.ws_col.into()).filter(|columns| *columns > 0)
+}
+
 /// Puts foreign text on one line, so that it cannot look like respool's own lines.
 pub(super) fn flat_text(text: &str) -> String {
     text.replace("\r\n", " ").replace(['\n', '\r'], " ")
@@ -47,8 +61,11 @@ pub(super) fn flat_text(text: &str) -> String {
 
 /// Ends the text with a line end, and wraps it if the stream is a terminal.
 fn wrap_for(stream: impl AsFd, text: &str) -> String {
-    let columns = rustix::termios::tcgetwinsize(stream).map_or(0, |size| size.ws_col.min(WIDEST));
-    if columns == 0 { format!("{text}\n") } else { wrap_text(text, columns.into()) + "\n" }
+    let wrapped = match columns_of(stream) {
+        Some(columns) => wrap_text(text, columns.min(WIDEST)),
+        None => text.to_owned(),
+    };
+    wrapped.replace(NO_BREAK, " ") + "\n"
 }
 
 /// Prints a line, or several, each in the colour that `colour_of` gives as an SGR code; only on a terminal.

@@ -132,11 +132,13 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
     let took = fields.number("total_ms").map(|millis| format_duration(millis / 1_000.0));
     let tokens = fields.find("prompt_tokens").zip(fields.find("completion_tokens"));
     let tokens = tokens.map(|(prompt, completion)| format!("{prompt} → {completion} tokens"));
-    let read = if filled("dialect").is_some() { " (read from text)" } else { "" };
     let calls = fields.find("calls").map(|count| match count {
-        "1" => format!("1 call{read}"),
-        count => format!("{count} calls{read}"),
+        "1" => "1 call".to_owned(),
+        count => format!("{count} calls"),
     });
+    let repairs: Vec<&str> = ["dialect", "repairs"].into_iter().filter_map(filled).collect();
+    let repairs =
+        (!repairs.is_empty()).then(|| format!("repaired: {}", repairs.join(",").replace(',', ", ")));
     let named =
         |name: &str, words: &str| text(name).map(|value| format!("{words} {}", value.replace(',', ", ")));
     let is_failed = fields.get("outcome") == "error";
@@ -154,9 +156,9 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
         took,
         status,
         text("error").filter(|_| with_error),
-        tokens,
         calls,
-        named("repairs", "repaired:"),
+        repairs,
+        tokens,
         named("recovery", "asked again:"),
         fields.number("retries").map(|retries| format!("tried {} times", retries + 1.0)),
         named("key", "key"),
@@ -249,7 +251,7 @@ mod tests {
         let line = PLAIN.request_line(&request, 200);
         assert_eq!(
             line,
-            "ok          gpt-oss-120b  1.2 s  2341 → 412 tokens  2 calls  repaired: renamed, closed"
+            "ok          gpt-oss-120b  1.2 s  2 calls  repaired: renamed, closed  2341 → 412 tokens"
         );
         for width in 40..100 {
             let line = PLAIN.request_line(&request, width);
@@ -277,7 +279,7 @@ mod tests {
             fields(&[("model", "m"), ("status", "404"), ("outcome", "error"), ("error", "no (HTTP 404)")]);
         assert_eq!(PLAIN.request_line(&twice, 200), "error       m  no (HTTP 404)");
         let read = fields(&[("model", "m"), ("outcome", "ok"), ("calls", "1"), ("dialect", "hermes")]);
-        assert_eq!(PLAIN.request_line(&read, 200), "ok          m  1 call (read from text)");
+        assert_eq!(PLAIN.request_line(&read, 200), "ok          m  1 call  repaired: hermes");
         let late = [("model", "m"), ("status", "200"), ("outcome", "error"), ("retries", "2")];
         assert_eq!(PLAIN.request_line(&fields(&late), 200), "error       m  in its stream  tried 3 times");
         let passed =

@@ -19,11 +19,12 @@ use self::client::send_conversation;
 use self::scenes::{SCENES, Scene};
 use super::assembly::app;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
-use super::say::{say, say_in_colours, say_piece_on_stderr};
+use super::say::{columns_of, say, say_in_colours, say_piece_on_stderr};
 use super::upstreams::start_replay;
 use crate::cli::failure::Failure;
 use server::{Stop, build_routes, run_server};
 use settings::{Environment, FileText, Flags, Settings, resolve};
+use tools::programs::find_in_path;
 use upstream::replay::{Replay, SeenRequest};
 
 #[derive(Args, Debug)]
@@ -73,7 +74,7 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), Failure> {
         }));
         stop.drain.cancelled().await;
     } else {
-        say(show::GOODBYE);
+        say(&show::explain_next(find_in_path("respool", &[]).is_ok()));
     }
     stop.drain.cancel();
     stop.abort.cancel();
@@ -129,8 +130,7 @@ async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String,
 
 /// Returns the width of the terminal, within what can be read well.
 fn terminal_width() -> usize {
-    let size = rustix::termios::tcgetwinsize(io::stdout());
-    size.map_or(USUAL_WIDTH, |size| usize::from(size.ws_col).clamp(LEAST_WIDTH, USUAL_WIDTH))
+    columns_of(io::stdout()).map_or(USUAL_WIDTH, |columns| columns.clamp(LEAST_WIDTH, USUAL_WIDTH))
 }
 
 fn last_answer(stage: &Stage) -> Result<SeenRequest, Failure> {

@@ -14,20 +14,32 @@ const MARGIN: usize = 2;
 const WIDEST: usize = 78;
 
 pub(super) const WELCOME: &str = "\
-respool demo: seven things that happen between a client and a model server.
+respool demo: seven things that happen between a client and
+a model server.
 
-In each scene the same client asks the same question twice: directly, and
-through respool. The server's replies were recorded from vLLM. No model, GPU or
-network is needed.
+In each scene the same client asks the same question twice:
+directly, and through respool. The server's replies were
+recorded from vLLM. No model, GPU or network is needed.
 ";
 
-pub(super) const GOODBYE: &str = "\
+/// The command that brings those of [`explain_next`], where only the demo was built.
+const INSTALL: &str = "    cargo install --path . --profile dist   # a longer build\n";
+
+/// Says what to do after the tour.
+pub(super) fn explain_next(is_installed: bool) -> String {
+    let install = if is_installed { "" } else { INSTALL };
+    format!(
+        "\
 Now try your own server:
 
-    respool check --upstream http://YOUR-VLLM:8000    says what works there
-    respool serve --upstream http://YOUR-VLLM:8000    answers at 127.0.0.1:8003
+{install}    respool check --upstream http://YOUR-VLLM:8000
+    respool serve --upstream http://YOUR-VLLM:8000
 
-`respool demo --serve` keeps running: point a client at these recordings.";
+`check` says what works there, `serve` answers at
+127.0.0.1:8003. `respool demo --serve` keeps running: point
+a client at these recordings."
+    )
+}
 
 /// One scene, as played.
 pub(super) struct Played {
@@ -173,9 +185,12 @@ mod tests {
     }
 
     #[test]
-    fn lines_fit_a_terminal_of_80_columns() {
-        let fitting = |text: &str| text.lines().all(|line| line.chars().count() <= 80);
-        assert!(fitting(WELCOME) && fitting(GOODBYE));
+    fn texts_fit_narrow_terminals() {
+        let is_within = |text: &str, width: usize| text.lines().all(|line| line.chars().count() <= width);
+        let next = explain_next(false);
+        assert!(is_within(WELCOME, 60) && is_within(&next, 60) && next.contains("cargo install"), "{next}");
+        assert!(!explain_next(true).contains("cargo install"));
+        let fitting = |text: &str| is_within(text, 80);
         let scene = &SCENES[0];
         let call = || Call { name: "read".into(), arguments: "a word ".repeat(20), id: "c-1".into() };
         let reply = || DemoReply { calls: vec![call()], ..DemoReply::default() };
