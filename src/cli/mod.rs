@@ -124,9 +124,9 @@ enum Command {
         #[command(flatten)]
         options: Configured,
     },
-    /// List recorded requests, newest first: outcome, error, key, model, upstream, tokens and time.
+    /// List recorded requests, newest first: outcome, error, repairs, key, model, upstream, tokens and time.
     #[command(
-        after_help = "Examples:\n  respool requests --failed --since 1h\n  respool requests --key alice --json"
+        after_help = "Examples:\n  respool requests --failed --since 1h\n  respool requests --repaired\n  respool requests --key alice --json"
     )]
     Requests {
         #[command(flatten)]

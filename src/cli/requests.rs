@@ -1,5 +1,6 @@
 //! `respool requests`: lists recorded requests from the rows on disk, while a server may write more.
 
+use std::io;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,9 +10,9 @@ use super::failure::Failure;
 use super::listing::{ListArgs, Noun, align_rows};
 use super::running::warn_of_unkept_records;
 use super::runtime::new_runtime;
-use super::say::{flat_text, say, say_on_stderr};
+use super::say::{columns_of, flat_text, say, say_on_stderr, say_sentences};
 use relay::RelayConfig;
-use server::{describe_fallback, describe_reason, describe_wait};
+use server::{describe_fallback, describe_reason, describe_repairs, describe_wait};
 use settings::Loaded;
 use store::{Dimension, RequestQuery, UsageStore};
 use wire::UsageRow;
@@ -23,6 +24,10 @@ pub(super) struct RequestsArgs {
     /// List only failed requests
     #[arg(long, conflicts_with = "outcome")]
     failed: bool,
+    /// List only requests that respool repaired: calls were read from text or repaired, the model was asked
+    /// again, or a loop was ended
+    #[arg(long)]
+    repaired: bool,
     /// List only requests that ended in this way
     #[arg(long, value_parser = ["ok", "error", "client_gone", "loop_guard", "shutdown"])]
     outcome: Option<String>,
@@ -59,7 +64,10 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
         say(&format!("{:#}", rows.iter().map(row_json).collect::<Value>()));
         return Ok(());
     }
-    table_lines(&rows).iter().for_each(|line| say(&flat_text(line)));
+    for line in table_lines(&rows, columns_of(io::stdout())) {
+        let line = flat_text(&line);
+        if line.starts_with(NOTE) { say_sentences(&line) } else { say(&line) }
+    }
     let count = Noun("request", "requests").count_things(rows.len());
     say_on_stderr(&match (rows.is_empty(), has_more) {
         (true, _) => format!(
@@ -87,18 +95,22 @@ fn request_query(arguments: &RequestsArgs, relay: &RelayConfig) -> RequestQuery 
         since: arguments.list.since.map(clock::time_ago).unwrap_or_default(),
         only: chosen.chain(models.map(|name| (Dimension::Model, name.to_owned()))).collect(),
         text: arguments.text.clone(),
+        repaired: arguments.repaired,
         most: arguments.list.limit.saturating_add(1),
         ..RequestQuery::default()
     }
 }
 
 fn row_json(row: &UsageRow) -> Value {
+    let list = |names: &str| names.split(',').filter(|name| !name.is_empty()).collect::<Value>();
     json!({
         "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused, "passed": row.details.passed, "client": row.details.client,
         "outcome": row.outcome,
         "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
         "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,
         "attempts": row.attempts, "earlier_attempts": row.details.earlier_attempts, "fallback": row.details.fallback,
+        "dialects": list(&row.dialects), "repairs": list(&row.repairs), "dropped": list(&row.details.dropped),
+        "recovery": list(&row.recovery), "loop_stopped": row.loop_stopped,
         "prompt_tokens": row.usage.map(|usage| usage.prompt),
         "completion_tokens": row.usage.map(|usage| usage.completion),
         "first_byte_ms": row.first_byte.map(clock::to_millis), "waited_ms": clock::to_millis(row.waited),
@@ -109,6 +121,11 @@ fn row_json(row: &UsageRow) -> Value {
 const HEADS: [&str; 9] = ["time", "outcome", "status", "model", "key", "upstream", "tokens", "seconds", "id"];
 /// The columns of texts.
 const TEXTS: [usize; 6] = [0, 1, 3, 4, 5, 8];
+/// The columns of a narrow terminal; the others are in the notes.
+const NARROW: [usize; 6] = [0, 1, 2, 3, 6, 7];
+
+/// The beginning of a line below a request.
+const NOTE: &str = "    ";
 
 fn cells(row: &UsageRow) -> Vec<String> {
     let or_dash = |text: &str| if text.is_empty() { "–".to_owned() } else { text.to_owned() };
@@ -153,20 +170,42 @@ fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
     let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join("; ")));
     let waited = (row.waited >= NOTABLE_WAIT)
         .then(|| format!("waited {:.1} s {}", row.waited.as_secs_f64(), describe_wait(row)));
-    [error, fallback, earlier, waited].into_iter().flatten().map(|note| format!("    {note}"))
+    let repairs = Some(describe_repairs(row)).filter(|repairs| !repairs.is_empty());
+    [error, repairs, fallback, earlier, waited].into_iter().flatten().map(|note| format!("{NOTE}{note}"))
 }
 
-/// Writes a heading, a line for each request, and its notes below it.
-fn table_lines(rows: &[UsageRow]) -> Vec<String> {
+/// Returns the cells of a narrow terminal; of the time, only that of the day.
+fn narrow_cells(cells: &[String]) -> Vec<String> {
+    let mut narrow: Vec<String> = NARROW.iter().map(|column| cells[*column].clone()).collect();
+    narrow[0] = cells[0].get(11..19).unwrap_or(&cells[0]).to_owned();
+    narrow
+}
+
+/// Returns the note with the cells that a narrow terminal has no column for.
+fn narrow_note(cells: &[String]) -> String {
+    let named =
+        |word: &str, cell: &str| if cell == "–" { String::new() } else { format!(" {word} {cell}") };
+    let date = cells[0].get(..10).unwrap_or_default();
+    format!("{NOTE}id {}, on {date}{}{}", cells[8], named("by", &cells[4]), named("at", &cells[5]))
+}
+
+/// Writes a heading, a line for each request, and its notes below it; `width` is that of the terminal.
+fn table_lines(rows: &[UsageRow], width: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
     }
     let heads = HEADS.map(str::to_owned).to_vec();
     let all: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
-    let mut aligned = align_rows(&all, |column| TEXTS.contains(&column)).into_iter();
-    let mut lines: Vec<String> = aligned.next().into_iter().collect();
-    for (row, line) in rows.iter().zip(aligned) {
+    let mut aligned = align_rows(&all, |column| TEXTS.contains(&column));
+    let is_narrow = width.is_some_and(|width| aligned.iter().any(|line| line.chars().count() > width));
+    if is_narrow {
+        let narrow: Vec<Vec<String>> = all.iter().map(|cells| narrow_cells(cells)).collect();
+        aligned = align_rows(&narrow, |column| TEXTS.contains(&NARROW[column]));
+    }
+    let mut lines = vec![aligned.remove(0)];
+    for ((row, cells), line) in rows.iter().zip(&all[1..]).zip(aligned) {
         lines.push(line);
+        lines.extend(is_narrow.then(|| narrow_note(cells)));
         lines.extend(notes(row));
     }
     lines
@@ -209,7 +248,7 @@ mod tests {
             vec![failed.clone(), EarlierAttempt { why: "fallback".into(), ..failed }];
         moved.details.fallback = "big:7b:failed".into();
         moved.waited = Duration::from_millis(2_500);
-        let found = table_lines(&[moved]);
+        let found = table_lines(&[moved], None);
         let waited = "    waited 2.5 s for a free place, or for the upstream to return";
         assert_eq!(
             found[2..],
@@ -225,7 +264,22 @@ mod tests {
             "    upstream `box` refused the connection",
             "2026-11-21T01:14:58Z  ok                   200  qwen   –      –              –      1.2  r1",
         ];
-        assert_eq!(table_lines(&[bad, good]), expected);
+        assert_eq!(table_lines(&[bad.clone(), good.clone()], None), expected);
+        let mended = UsageRow { dialects: "hermes".into(), repairs: "renamed".into(), ..good };
+        let expected = [
+            "time      outcome           status  model  tokens  seconds",
+            "01:14:58  upstream_refused     503  qwen        –      1.2",
+            "    id r2, on 2026-11-21 by alice at box",
+            "    upstream `box` refused the connection",
+            "01:14:58  ok                   200  qwen        –      1.2",
+            "    id r1, on 2026-11-21",
+            "    read from text (hermes); repaired: renamed",
+        ];
+        assert_eq!(table_lines(&[bad, mended.clone()], Some(60)), expected);
+        assert_eq!(
+            (&row_json(&mended)["dialects"], &row_json(&mended)["recovery"]),
+            (&json!(["hermes"]), &json!([]))
+        );
     }
 
     #[test]
@@ -236,11 +290,12 @@ mod tests {
             #[command(flatten)]
             arguments: RequestsArgs,
         }
-        let line = ["x", "--failed", "--key", "alice", "--text", "refused", "--limit", "3"];
+        let line = ["x", "--failed", "--repaired", "--key", "alice", "--text", "refused", "--limit", "3"];
         let relay: RelayConfig = toml::from_str("[models.fast]\ntarget = 'qwen'").unwrap();
         let query = request_query(&Line::parse_from(line).arguments, &relay);
         let only = vec![(Dimension::Outcome, "error".to_owned()), (Dimension::Key, "alice".to_owned())];
         assert_eq!((query.only, &*query.text, query.most, query.since), (only, "refused", 4, 0));
+        assert!(query.repaired);
         let of_model = request_query(&Line::parse_from(["x", "--model", "qwen"]).arguments, &relay);
         let names: Vec<&str> = of_model.only.iter().map(|(_, name)| name.as_str()).collect();
         assert_eq!(names, ["qwen", "fast"], "a request under its other name is for it, too");

@@ -50,6 +50,6 @@ pub use body::BodyBudget;
 pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;
 pub use keys::KeyQuota;
-pub use page::{describe_fallback, describe_reason, describe_wait};
+pub use page::{describe_fallback, describe_reason, describe_repairs, describe_wait};
 pub use routes::{Routes, build_routes};
 pub use run::{Stop, run_server};

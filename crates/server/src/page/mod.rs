@@ -30,7 +30,7 @@ mod usage;
 mod waterfall;
 mod words;
 
-pub use words::{describe_fallback, describe_wait, reason as describe_reason};
+pub use words::{describe_fallback, describe_repairs, describe_wait, reason as describe_reason};
 
 use axum::Router;
 use axum::response::Response;

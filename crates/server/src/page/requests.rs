@@ -84,6 +84,7 @@ fn request_query(query: &PageQuery, names_of: impl Fn(&str) -> Vec<String>, now:
         order: order.unwrap_or_default(),
         skip: (query.page() - 1) * PAGE,
         most: PAGE + 1,
+        ..RequestQuery::default()
     }
 }
 
@@ -171,7 +172,7 @@ fn request_row(row: &UsageRow, now: u64, cost: &str) -> Markup {
             }
             td class="cut wide" { (row.key) }
             td class="cut wide" { (row.upstream) }
-            td class="cut wide" { (describe_repairs(row)) }
+            td class="cut wide" { (words::describe_repairs(row)) }
             @if let Some(usage) = row.usage {
                 td class="number wide" { (format::format_count(usage.prompt)) }
                 td class="number wide" { (format::format_count(usage.completion)) }
@@ -198,48 +199,9 @@ pub(super) fn outcome_badge(row: &UsageRow) -> Markup {
     layout::colour_badge(kind, &words::outcome(text))
 }
 
-/// Describes in a few words what was repaired in a request.
-fn describe_repairs(row: &UsageRow) -> String {
-    let mut done = Vec::new();
-    let listed = |names: &str| names.replace(',', ", ").replace('_', " ");
-    if row.dialects.split(',').any(|name| !name.is_empty() && name != "native") {
-        done.push(format!("read from text ({})", listed(&row.dialects)));
-    }
-    if !row.repairs.is_empty() {
-        done.push(format!("mended: {}", listed(&row.repairs)));
-    }
-    if !row.recovery.is_empty() {
-        done.push(format!("asked again: {}", listed(&row.recovery)));
-    } else if row.attempts > 1 {
-        done.push(format!("tried {} times", row.attempts));
-    }
-    if !row.loop_stopped.is_empty() {
-        done.push(format!("loop stopped ({})", row.loop_stopped));
-    }
-    done.join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn repairs_are_described() {
-        let check = |row: UsageRow, expected: &str| assert_eq!(describe_repairs(&row), expected);
-        check(UsageRow { attempts: 1, ..UsageRow::default() }, "");
-        check(
-            UsageRow { dialects: "hermes".into(), repairs: "renamed,closed".into(), ..UsageRow::default() },
-            "read from text (hermes); mended: renamed, closed",
-        );
-        check(
-            UsageRow { recovery: "cut_call,more_tokens".into(), attempts: 2, ..UsageRow::default() },
-            "asked again: cut call, more tokens",
-        );
-        check(
-            UsageRow { attempts: 3, loop_stopped: "calls".into(), ..UsageRow::default() },
-            "tried 3 times; loop stopped (calls)",
-        );
-    }
 
     #[test]
     fn the_address_selects_requests() {

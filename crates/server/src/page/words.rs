@@ -53,6 +53,27 @@ pub fn describe_fallback(row: &UsageRow) -> String {
     row.details.fallback.split(',').map(one).collect::<Vec<_>>().join(", ")
 }
 
+/// Describes in a few words what was repaired in a request.
+pub fn describe_repairs(row: &UsageRow) -> String {
+    let mut done = Vec::new();
+    let listed = |names: &str| names.replace(',', ", ").replace('_', " ");
+    if row.dialects.split(',').any(|name| !name.is_empty() && name != "native") {
+        done.push(format!("read from text ({})", listed(&row.dialects)));
+    }
+    if !row.repairs.is_empty() {
+        done.push(format!("repaired: {}", listed(&row.repairs)));
+    }
+    if !row.recovery.is_empty() {
+        done.push(format!("asked again: {}", listed(&row.recovery)));
+    } else if row.attempts > 1 {
+        done.push(format!("tried {} times", row.attempts));
+    }
+    if !row.loop_stopped.is_empty() {
+        done.push(format!("loop stopped ({})", row.loop_stopped));
+    }
+    done.join("; ")
+}
+
 /// Says what a request waited for.
 pub fn describe_wait(row: &UsageRow) -> String {
     let (place, upstream) = ("for a free place", "for the upstream to return");
@@ -108,6 +129,24 @@ pub(super) fn repair_example(name: &str) -> Option<[&'static str; 2]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn repairs_are_described() {
+        let check = |row: UsageRow, expected: &str| assert_eq!(describe_repairs(&row), expected);
+        check(UsageRow { attempts: 1, ..UsageRow::default() }, "");
+        check(
+            UsageRow { dialects: "hermes".into(), repairs: "renamed,closed".into(), ..UsageRow::default() },
+            "read from text (hermes); repaired: renamed, closed",
+        );
+        check(
+            UsageRow { recovery: "cut_call,more_tokens".into(), attempts: 2, ..UsageRow::default() },
+            "asked again: cut call, more tokens",
+        );
+        check(
+            UsageRow { attempts: 3, loop_stopped: "calls".into(), ..UsageRow::default() },
+            "tried 3 times; loop stopped (calls)",
+        );
+    }
 
     #[test]
     fn waits_have_a_reason() {

@@ -63,6 +63,8 @@ pub struct RequestQuery {
     pub only: Vec<(Dimension, String)>,
     /// Only those that contain this text, in any case, in their id, error, repairs or names; empty: all.
     pub text: String,
+    /// Only those of which respool repaired something.
+    pub repaired: bool,
     /// Their order.
     pub order: RequestOrder,
     /// How many are skipped.
@@ -73,6 +75,11 @@ pub struct RequestQuery {
 
 /// The text that is searched.
 const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error, details))";
+
+/// The condition that a reply was repaired: calls were read from text or repaired, it was asked for again, or
+/// a loop was ended.
+const REPAIRED: &str =
+    " AND (dialects NOT IN ('', 'native') OR repairs <> '' OR recovery <> '' OR loop_stopped <> '')";
 
 /// The details of a request, as JSON.
 const DETAILS: &str = "(CASE details WHEN '' THEN '{}' ELSE details END)";
@@ -130,8 +137,9 @@ fn had_value(dimension: Dimension, value: &str) -> String {
 
 pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<UsageRow>> {
     let statement = format!(
-        "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){} ORDER BY {} LIMIT ?3 OFFSET ?4",
+        "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){}{} ORDER BY {} LIMIT ?3 OFFSET ?4",
         column_list(),
+        if query.repaired { REPAIRED } else { "" },
         selected_values(&query.only, 5),
         query.order.columns()
     );

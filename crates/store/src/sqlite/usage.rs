@@ -395,7 +395,11 @@ mod tests {
             details: details.clone(),
             ..row(3, "bob", "m", 1)
         };
-        let long = UsageRow { duration: Duration::from_secs(9), ..row(2, "bob", "n", 900) };
+        let long = UsageRow {
+            duration: Duration::from_secs(9),
+            dialects: "hermes".into(),
+            ..row(2, "bob", "n", 900)
+        };
         store.append(vec![row(1, "alice", "m", 10), long, failed]).await.unwrap();
         let found = async |query: RequestQuery| {
             let rows = store.find(RequestQuery { most: 9, ..query }).await.unwrap();
@@ -407,6 +411,7 @@ mod tests {
         assert_eq!(found(RequestQuery { order: RequestOrder::Longest, skip: 1, ..all() }).await, [3, 1]);
         assert_eq!(found(RequestQuery { order: RequestOrder::MostTokens, ..all() }).await, [2, 1, 3]);
         assert_eq!(found(RequestQuery { text: "connection REFUSED".into(), ..all() }).await, [3]);
+        assert_eq!(found(RequestQuery { repaired: true, ..all() }).await, [2]);
         let only = vec![(Dimension::Key, "bob".into()), (Dimension::Model, "n".into())];
         assert_eq!(found(RequestQuery { only, ..all() }).await, [2]);
         let codes = store.sums(query(&[Dimension::Error])).await.unwrap();
