@@ -125,6 +125,10 @@ async fn what_openclaw_refuses_is_not_written() {
             "{said}"
         );
         assert!(!fs::read_to_string(&file).unwrap().contains("timeoutSeconds"));
+        // Root may write everywhere else.
+        let no_folder = [("PATH", current.as_str()), ("OPENCLAW_STATE_DIR", "/proc/none")];
+        let (code, said) = setup_at(home.path(), "http://127.0.0.1:9", &ask, &no_folder);
+        assert!(code == 1 && said.contains("cannot be written to /proc/none: "), "{said}");
         let (code, said) = setup(home.path(), &old, &["--upstream", "http://127.0.0.1:10"]);
         assert!(
             code == 1
@@ -169,9 +173,39 @@ async fn setup_needs_a_key_for_openclaw() {
         let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &[("KEY", "sk-alice-0123456789")]);
         assert!(code == 0 && said.contains("It works."), "{said}");
         assert!(fs::read_to_string(&file).unwrap().contains("\"${KEY}\""));
+        // OpenClaw is started from another shell, or as a service.
+        let variables = home.join(".openclaw/.env");
+        assert!(said.contains(&format!("add a line `KEY=…` to {}", variables.display())), "{said}");
+        fs::write(&variables, "OTHER=x\nKEY=sk-alice-0123456789\n").unwrap();
+        let programs = tempfile::tempdir().unwrap();
+        let path = stand_in(programs.path(), "2026.9.6");
+        let set = [("KEY", "sk-alice-0123456789"), ("PATH", path.as_str())];
+        let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &set);
+        assert!(code == 0 && !said.contains("add a line"), "{said}");
+        assert!(said.contains("It works.\nNow try: openclaw agent exec \"hello\"\n"), "{said}");
     })
     .await
     .unwrap();
+}
+
+/// Regression: `check --upstream URL` had the key of respool.toml, and `setup` asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn setup_sends_the_configured_key() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["m"]);
+    let url = fake.url();
+    tokio::task::spawn_blocking(move || {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join(".config/respool/respool.toml");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, format!("[[upstream]]\nurl = \"{url}\"\napi_key = \"sk-box\"\n")).unwrap();
+        let (code, said) = setup_at(home.path(), "http://127.0.0.1:9", &["--upstream", &url], &[]);
+        assert_eq!(code, 0, "{said}");
+    })
+    .await
+    .unwrap();
+    let mut lists = fake.probes().into_iter().filter(|seen| seen.path() == "/v1/models");
+    assert!(lists.any(|seen| seen.headers.get("authorization") == Some("Bearer sk-box")));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -487,11 +487,25 @@ fn missing_key() -> ApiError {
 
 /// The error names the key by the beginning of its digest, as logs and `sha256sum` do.
 fn unknown_key(sent: &[u8]) -> ApiError {
-    let what = format!(
-        "respool does not know the key that was sent, whose SHA-256 begins with {}: send one of its `client_keys`",
-        short_digest(sent)
-    );
+    let what = match variable_in_place_of_key(sent) {
+        Some(name) => format!(
+            "the client sent the text `${{{name}}}` in place of a key, because `{name}` is not set in its environment: \
+             set it where the client runs (OpenClaw: in ~/.openclaw/.env)"
+        ),
+        None => format!(
+            "respool does not know the key that was sent, whose SHA-256 begins with {}: send one of its `client_keys`",
+            short_digest(sent)
+        ),
+    };
     ApiError::new(401, ErrorCode::InvalidApiKey, what)
+}
+
+/// Returns the name of the variable that a client should have replaced: OpenClaw sends `${NAME}` where it is
+/// not set.
+fn variable_in_place_of_key(sent: &[u8]) -> Option<&str> {
+    let name = std::str::from_utf8(sent).ok()?.strip_prefix("${")?.strip_suffix('}')?;
+    let is_name = !name.is_empty() && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_alphanumeric());
+    is_name.then_some(name)
 }
 
 /// Refuses the methods that speak to a proxy, or of the request itself: an answer to `TRACE` repeats its

@@ -9,6 +9,7 @@ use super::openclaw::edit::Model;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use http_client::{client_for, root_cause};
+use openexperts::suggest_nearest;
 use settings::{Flags, Settings};
 use upstream::Address;
 
@@ -57,6 +58,18 @@ impl From<AskError> for Failure {
 /// The mistake in it, with what to write.
 pub(super) fn check_address(option: &str, text: &str) -> Result<(), Failure> {
     text.parse::<Address>().map(drop).map_err(|why| format!("{option}: {why}").into())
+}
+
+/// Asks for one of these models, and names the one that `wanted` may mean.
+pub(super) fn ask_for_model(wanted: Option<&str>, names: &[&str]) -> Failure {
+    let what = wanted.map_or_else(String::new, |name| {
+        let near = suggest_nearest(name, names.iter().copied());
+        format!(
+            "There is no model `{name}`{}",
+            if near.is_empty() { ". ".to_owned() } else { format!(": {near}") }
+        )
+    });
+    format!("{what}Name one with --model. Available models: {}", names.join(", ")).into()
 }
 
 /// Returns the address at which the configured respool listens, or the default one.
@@ -123,11 +136,7 @@ impl Respool {
             Some(wanted) => models.iter().find(|model| model.id == *wanted),
             None => models.first().filter(|_| models.len() == 1),
         };
-        let model = found.ok_or_else(|| {
-            let what = wanted
-                .map_or_else(|| "Which model?".to_owned(), |name| format!("There is no model `{name}`."));
-            format!("{what} Name one with --model. Available models: {}", names.join(", "))
-        })?;
+        let model = found.ok_or_else(|| ask_for_model(wanted.as_deref(), &names))?;
         Ok((model.id.clone(), model.window))
     }
 

@@ -166,6 +166,10 @@ fn refusals_tell_keys_apart() {
     assert!(without.starts_with("respool asks for a key"), "{without}");
     let (wrong, _) = refused("/v1/models", &[("authorization", "Bearer sk-b")]);
     assert!(wrong.contains("SHA-256 begins with 18519d:"), "{wrong}");
+    let (unset, _) = refused("/v1/models", &[("authorization", "Bearer ${RESPOOL_KEY}")]);
+    assert!(unset.contains("`RESPOOL_KEY` is not set in its environment"), "{unset}");
+    let (other, _) = refused("/v1/models", &[("authorization", "Bearer ${se cret}")]);
+    assert!(!other.contains("secret") && other.contains("SHA-256"), "{other}");
     let (_, key) = refused("/sleep", &[("authorization", "Bearer sk-a")]);
     assert_eq!(key.as_deref(), Some("client_keys[a4a6d3]"));
 }

@@ -3,6 +3,7 @@
 //! The file is JSON5. A provider that points at the model server is redirected to respool under its present
 //! name, because sessions and fallback lists refer to it; if there is none, the provider `respool` is added.
 
+use super::super::respool::ask_for_model;
 use crate::cli::failure::Failure;
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
@@ -171,8 +172,7 @@ fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, Failure>
         return Ok(id.to_owned());
     }
     let ids: Vec<&str> = wanted.models.iter().map(|model| model.id.as_str()).collect();
-    let what = named.map_or_else(String::new, |name| format!("The server has no model `{name}`. "));
-    Err(format!("{what}Name the model with --model. Available models: {}", ids.join(", ")).into())
+    Err(ask_for_model(named, &ids))
 }
 
 fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Result<(), Failure> {
@@ -548,15 +548,16 @@ mod tests {
                 edit_config(present, wanted).map_or_else(|why| why.to_string(), |edited| edited.primary);
             assert_eq!(outcome, expected);
         };
-        check("", &several, "Name the model with --model. Available models: a, b");
+        check("", &several, "Name one with --model. Available models: a, b");
         check("", &RespoolProvider { model: Some("b".into()), ..several.clone() }, "respool/b");
         check(r#"{"agents": {"defaults": {"model": {"primary": "x/b"}}}}"#, &several, "respool/b");
-        let unknown = RespoolProvider { model: Some("c".into()), ..several };
-        check(
-            "",
-            &unknown,
-            "The server has no model `c`. Name the model with --model. Available models: a, b",
-        );
+        let unknown = |name: &str| RespoolProvider { model: Some(name.into()), ..several.clone() };
+        let expected = "There is no model `claude`. Name one with --model. Available models: a, b";
+        check("", &unknown("claude"), expected);
+        let one = RespoolProvider { model: Some("qwen3-32".into()), ..wanted(&[("qwen3-32b", None)]) };
+        let expected = "There is no model `qwen3-32`: did you mean \"qwen3-32b\"? Name one with --model. \
+                        Available models: qwen3-32b";
+        check("", &one, expected);
     }
 
     #[test]

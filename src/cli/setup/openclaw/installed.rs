@@ -43,21 +43,26 @@ impl OpenClaw {
 
     /// Validates this text as a file in the folder of the real one, so that included files are found.
     pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, Failure> {
-        let failed = |error: io::Error| format!("`openclaw config validate` cannot be run: {error}");
-        std::fs::create_dir_all(folder).map_err(failed)?;
+        let unwritable = |error: io::Error| {
+            format!(
+                "a draft for `openclaw config validate` cannot be written to {}: {error}",
+                folder.display()
+            )
+        };
+        std::fs::create_dir_all(folder).map_err(unwritable)?;
         let mut candidate = tempfile::Builder::new()
             .prefix("openclaw-")
             .suffix(".json")
             .tempfile_in(folder)
-            .map_err(failed)?;
+            .map_err(unwritable)?;
         let text = if text.trim().is_empty() { "{}\n" } else { text };
-        candidate.write_all(text.as_bytes()).map_err(failed)?;
+        candidate.write_all(text.as_bytes()).map_err(unwritable)?;
         let output = Command::new(&self.program)
             .args(["config", "validate"])
             .env("OPENCLAW_CONFIG_PATH", candidate.path())
             .stdin(Stdio::null())
             .output()
-            .map_err(failed)?;
+            .map_err(|error| format!("`openclaw config validate` cannot be run: {error}"))?;
         if output.status.success() {
             return Ok(Verdict::Valid);
         }

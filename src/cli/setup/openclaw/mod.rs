@@ -21,10 +21,9 @@ use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_sentences};
-use settings::VLLM_KEY;
-use upstream::{Address, ListedModel, NoModelList, Upstream, UpstreamConfig};
-use wire::units::Secret;
+use crate::cli::say::{say, say_sentences, unbroken};
+use settings::{Flags, Settings, VLLM_KEY};
+use upstream::{ListedModel, NoModelList, Upstream};
 
 /// Where OpenClaw keeps its configuration and its state.
 struct Places {
@@ -38,6 +37,18 @@ impl Places {
         let home = path("HOME").unwrap_or_default();
         let state = path("OPENCLAW_STATE_DIR").unwrap_or_else(|| home.join(".openclaw"));
         Self { config: path("OPENCLAW_CONFIG_PATH").unwrap_or_else(|| state.join("openclaw.json")), state }
+    }
+
+    /// Returns the file with variables that OpenClaw adds to its environment, however it is started.
+    fn environment(&self) -> PathBuf {
+        self.state.join(".env")
+    }
+
+    /// Returns true if that file sets a variable.
+    fn has_variable(&self, name: &str) -> bool {
+        let text = fs::read_to_string(self.environment()).unwrap_or_default();
+        let names = text.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name.trim());
+        names.map(|found| found.strip_prefix("export ").unwrap_or(found)).any(|found| found == name)
     }
 
     /// Returns the copies of providers that OpenClaw 2026.2 keeps, whose addresses override the
@@ -113,6 +124,12 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
             forget_copies(places)?;
         }
     }
+    if let Some(name) = arguments.key_env.as_ref().filter(|name| !places.has_variable(name)) {
+        say_sentences(&format!(
+            "OpenClaw sends the value of {name} from its own environment, the gateway too: add a line `{name}=…` to {}.",
+            places.environment().display()
+        ));
+    }
     if let Some(url) = upstream {
         suggest_concurrency(&base_url(url)).await?;
     }
@@ -120,6 +137,10 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         say_sentences(NOTHING_WRITTEN);
     } else if is_running {
         try_turn(&respool, &edited).await?;
+        if installed.is_some_and(|openclaw| openclaw.is_current()) {
+            let command = unbroken("openclaw agent exec \"hello\"");
+            say_sentences(&format!("Now try: {command}\nA running gateway reads the new file by itself."));
+        }
     } else {
         suggest_start(&respool, arguments, upstream);
     }
@@ -174,12 +195,11 @@ async fn suggest_concurrency(url: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the model server at this address. Its key is the one that `vllm serve` reads too.
+/// Returns the model server at this address, with the settings that `respool serve --upstream` gives it.
 fn model_server(url: &str) -> Result<Upstream, Failure> {
-    let address: Address = url.parse().map_err(|why| format!("--upstream: {why}"))?;
-    let key = std::env::var(VLLM_KEY).ok().filter(|key| !key.is_empty());
-    let config = UpstreamConfig { api_key: key.map(Secret::new), ..UpstreamConfig::with_address(address) };
-    Ok(Upstream::new(&config).map_err(|error| error.to_string())?)
+    let settings = Settings::load(&Flags { upstream: Some(url.to_owned()), ..Flags::default() })?;
+    let config = settings.upstreams.first().ok_or("no upstream is configured")?;
+    Ok(Upstream::new(config).map_err(|error| error.to_string())?)
 }
 
 async fn ask_server(url: &str) -> Result<Vec<ListedModel>, Failure> {
@@ -188,8 +208,12 @@ async fn ask_server(url: &str) -> Result<Vec<ListedModel>, Failure> {
         Err(problem) => problem,
     };
     let todo = match &problem {
-        NoModelList::KeyMissing(..) => format!("Export its key as {VLLM_KEY}"),
-        NoModelList::KeyRefused(..) => format!("Correct the key in {VLLM_KEY}"),
+        NoModelList::KeyMissing(..) => {
+            format!("Export its key as {VLLM_KEY}, or write `url` and `api_key` into respool.toml")
+        }
+        NoModelList::KeyRefused(..) => {
+            format!("Correct its key, in {VLLM_KEY} or in its [[upstream]] in respool.toml")
+        }
         _ if problem.is_wrong_address() => "Correct --upstream".to_owned(),
         _ => match plain_address(url).await {
             Some(plain) => format!("It answers without TLS: write --upstream {plain}"),
@@ -300,10 +324,8 @@ fn suggest_start(respool: &Respool, arguments: &SetupArgs, upstream: Option<&str
     let address = respool.url.split_once("://").map_or(&*respool.url, |(_, address)| address);
     // Without an option it is where the configuration says.
     let listen = arguments.url.as_ref().map(|_| format!(" --listen {address}")).unwrap_or_default();
-    say_sentences(&format!(
-        "respool is not running at {} yet. Start it with: respool serve{listen}{upstream}",
-        respool.url
-    ));
+    let command = unbroken(&format!("respool serve{listen}{upstream}"));
+    say_sentences(&format!("respool is not running at {} yet. Start it with: {command}", respool.url));
 }
 
 async fn try_turn(respool: &Respool, edited: &Edited) -> Result<(), Failure> {
