@@ -21,12 +21,12 @@ use super::failure::{Failure, log_problem};
 use super::options::misspelt_note;
 use super::reachability::IS_RESPOOL;
 use super::reload::{Reloading, Stamp};
-use super::running::LOCK;
+use super::running::{LOCK, find_listener};
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use crate::relay_ports::RelayProbes;
 use alerts::Watched;
 use relay::Relay;
-use server::{App, CurrentApp, Listen, Stop, build_routes};
+use server::{App, CurrentApp, Stop, build_routes};
 use settings::{Flags, Loaded, Settings};
 use store::Store;
 use upstream::Fleet;
@@ -68,9 +68,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
     log_advice(settings, &app.access.key_names());
-    let lock = hold_state_dir(&settings.store.state_dir);
     let hangup = handle_hangup()?;
-    let listener = bind_address(&settings.server.listen).await?;
+    let listener = bind_address(settings).await?;
+    let lock = hold_state_dir(&settings.store.state_dir);
     if let (Some(lock), Ok(address)) = (&lock, listener.local_addr()) {
         note_address(lock, address);
     }
@@ -154,6 +154,12 @@ fn lock_state_dir(dir: &Path) -> io::Result<Option<File>> {
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Returns true if another respool with the same state directory listens at the configured port.
+fn is_served_already(settings: &Settings) -> bool {
+    let is_locked = matches!(lock_state_dir(&settings.store.state_dir), Ok(None));
+    is_locked && find_listener(settings).port == settings.server.listen.port
 }
 
 /// Writes the address of the server into its lock, where other commands find it. Without it they look at the
@@ -266,13 +272,18 @@ async fn warn_of_respools(fleet: Arc<Fleet>) {
     }
 }
 
-async fn bind_address(listen: &Listen) -> Result<TcpListener, Failure> {
+async fn bind_address(settings: &Settings) -> Result<TcpListener, Failure> {
+    let listen = &settings.server.listen;
     let bound = TcpListener::bind((listen.host.as_str(), listen.port)).await;
     bound.map_err(|error| {
         let what_to_do = match error.kind() {
             io::ErrorKind::AddrInUse => format!(
-                "another program uses this port (another respool?): `ss -ltnp 'sport = :{}'` names it; stop it, or \
-                 choose another port with --listen",
+                "{}: `ss -ltnp 'sport = :{}'` names it; stop it, or choose another port with --listen",
+                if is_served_already(settings) {
+                    "a respool runs there already"
+                } else {
+                    "another program uses this port (another respool?)"
+                },
                 listen.port
             ),
             io::ErrorKind::PermissionDenied => {

@@ -16,7 +16,7 @@ use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::upstreams::ServedUpstreams;
 use adapt::describe_rule;
-use settings::{Flags, Loaded, Problems};
+use settings::{Flags, Loaded};
 use upstream::{KeptModelRules, KeptRules, ListedModel, RuleFile};
 
 /// How long a server has to list its models, which needs no computation.
@@ -59,27 +59,57 @@ pub(super) fn upstreams(flags: &Flags, arguments: &UpstreamsArgs) -> Result<(), 
     if let Some(UpstreamsCommand::Forget { name, .. }) = &arguments.command {
         return forget(&Loaded::from_process(flags)?, name);
     }
-    match Loaded::records_from_process(flags)? {
-        (loaded, None) => list_upstreams(&loaded, flags, arguments),
-        (loaded, Some(problems)) => list_running(&loaded, problems, arguments),
+    let (loaded, problems) = Loaded::records_from_process(flags)?;
+    let is_default = loaded.place_of_upstream(0).is_default();
+    if problems.is_none() && !is_default {
+        return list_upstreams(&loaded, flags, arguments);
+    }
+    let listen = find_listener(&loaded.settings);
+    let running = new_runtime()?.block_on(ask_running(&listen));
+    match (running, problems) {
+        (Some(running), Some(problems)) => {
+            say_on_stderr(&format!(
+                "respool: warning: the configuration is wrong, and `respool serve` would not start with it. Shown is what the \
+                 respool that runs at {listen} says:\n{problems}"
+            ));
+            list_running(&running, arguments)
+        }
+        (Some(running), None) => {
+            say_on_stderr(&format!(
+                "No upstream is configured here. Shown are those of the respool that runs at {listen}."
+            ));
+            list_running(&running, arguments)
+        }
+        (None, Some(problems)) => Err(problems.into()),
+        (None, None) => {
+            say_on_stderr(
+                "No upstream is configured, so this is the default one; name yours with --upstream URL.",
+            );
+            list_upstreams(&loaded, flags, arguments)
+        }
     }
 }
 
-/// Lists the upstreams of the running respool, which has another configuration than the file.
-fn list_running(loaded: &Loaded, problems: Problems, arguments: &UpstreamsArgs) -> Result<(), Failure> {
-    let listen = find_listener(&loaded.settings);
-    let Some(running) = new_runtime()?.block_on(ask_running(&listen)) else { return Err(problems.into()) };
-    say_on_stderr(&format!(
-        "respool: warning: the configuration is wrong, and `respool serve` would not start with it. Shown is what the respool \
-         that runs at {listen} says:\n{problems}"
-    ));
+/// Lists the upstreams of the running respool, which has others than are configured here.
+fn list_running(running: &[RunningUpstream], arguments: &UpstreamsArgs) -> Result<(), Failure> {
     if arguments.json {
         let entry = |seen: &RunningUpstream| json!({"name": seen.name, "running": seen.json()});
         say(&format!("{:#}", running.iter().map(entry).collect::<Value>()));
     } else {
         running.iter().for_each(|seen| say(&flat_text(&seen.line())));
     }
-    Ok(())
+    report_failing(running)
+}
+
+/// Explains which requests tell more, if requests fail at an upstream.
+fn report_failing(running: &[RunningUpstream]) -> Result<(), Failure> {
+    if !running.iter().any(RunningUpstream::is_failing) {
+        return Ok(());
+    }
+    say_on_stderr(
+        "The running respool leaves an upstream out, because requests fail there: `respool requests` shows them, also those that another upstream answered.",
+    );
+    Err(Failure::Reported)
 }
 
 fn forget(loaded: &Loaded, name: &str) -> Result<(), Failure> {
@@ -127,12 +157,7 @@ fn list_upstreams(loaded: &Loaded, flags: &Flags, arguments: &UpstreamsArgs) -> 
                 .for_each(|line| say(&flat_text(line)));
         }
     }
-    if running.iter().flatten().any(RunningUpstream::is_failing) {
-        say_on_stderr(
-            "The running respool leaves an upstream out, because requests fail there: `respool requests` shows them, also those that another upstream answered.",
-        );
-        return Err(Failure::Reported);
-    }
+    report_failing(running.as_deref().unwrap_or_default())?;
     if found.iter().all(|upstream| upstream.problem.is_none()) {
         return Ok(());
     }

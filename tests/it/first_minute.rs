@@ -140,7 +140,8 @@ async fn the_service_can_be_installed_and_removed() {
         let text = std::fs::read_to_string(&unit).unwrap();
         assert!(text.contains(&format!("ExecStart={} serve", env!("CARGO_BIN_EXE_respool"))), "{text}");
         let called = std::fs::read_to_string(programs.path().join("called")).unwrap();
-        let started: Vec<&str> = called.lines().take(3).collect();
+        let started: Vec<&str> = called.lines().skip(1).take(3).collect();
+        assert!(called.starts_with("systemctl --user show respool.service"), "{called}");
         assert_eq!(
             started,
             [
@@ -176,13 +177,15 @@ fn failed_services_say_why() {
     {
         assert!(said.contains(part), "{part} is missing in {said}");
     }
-    // Without systemd the files are there, and it is said what failed.
+    // Without systemd nothing is written, and it is said what failed.
     let path = stand_ins(programs.path(), &[("systemctl", "echo 'Failed to connect to bus' >&2; exit 1")]);
-    let (code, said) = service(home.path(), &path, &["install"]);
+    let other_home = tempfile::tempdir().unwrap();
+    let (code, said) = service(other_home.path(), &path, &["install"]);
     assert!(
         code == 1 && said.contains("Failed to connect to bus") && said.contains("XDG_RUNTIME_DIR"),
         "{said}"
     );
+    assert!(!other_home.path().join(".config").exists(), "{said}");
     let unit = home.path().join(".config/systemd/user/respool.service");
     let link = unit.with_file_name("default.target.wants").join("respool.service");
     std::fs::create_dir_all(link.parent().unwrap()).unwrap();
@@ -208,6 +211,20 @@ fn misspelt_variables_get_a_suggestion() {
     let address = taken.local_addr().unwrap().to_string();
     let (code, _, log) = run(&["serve", "--listen", &address], None, &variables);
     assert!(code == 1 && log.contains(note), "{log}");
+}
+
+/// Regression: before the error stood a warning about budgets that two respools count.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_server_names_the_first() {
+    let served = crate::lifecycle::Served::start("http://127.0.0.1:9");
+    let address = served.address.to_string();
+    let second = program(served.directory.path(), &["serve", "--listen", &address])
+        .env("RESPOOL_CONFIG", "respool.toml")
+        .output()
+        .unwrap();
+    let log = String::from_utf8(second.stderr).unwrap();
+    assert!(!second.status.success() && log.contains("a respool runs there already"), "{log}");
+    assert!(!log.contains("each counts budgets"), "{log}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -426,6 +443,25 @@ async fn upstreams_are_listed_with_their_models() {
         let list: serde_json::Value = serde_json::from_str(&said).unwrap();
         assert_eq!((code, &list[0]["models"][1]["id"]), (1, &"qwen3".into()), "{said}");
         assert_eq!((&list[0]["ready"], &list[1]["ready"]), (&true.into(), &false.into()), "{said}");
+    })
+    .await
+    .unwrap();
+}
+
+/// Regression: the default address was listed as a failing upstream, below the real ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn running_upstreams_replace_the_default() {
+    let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
+    let served = crate::lifecycle::Served::start(&fake.url());
+    let expected =
+        format!("{}: the running respool says: it works; 0 in progress, 0 waiting\n", fake.address());
+    tokio::task::spawn_blocking(move || {
+        let output = program(served.directory.path(), &["upstreams"]).output().unwrap();
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), String::from_utf8(output.stdout).unwrap()), (Some(0), expected));
+        assert!(errors.contains("No upstream is configured here."), "{errors}");
+        let (_, _, errors) = run(&["upstreams"], Some("listen = \"127.0.0.1:1\""), &[]);
+        assert!(errors.contains("this is the default one; name yours with --upstream URL"), "{errors}");
     })
     .await
     .unwrap();

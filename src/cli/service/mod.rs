@@ -122,6 +122,9 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
         ));
         return Ok(());
     }
+    if let State::Unknown(why) = manager.state() {
+        return Err(format!("nothing was written: {why}").into());
+    }
     write_file(&paths.environment, &environment, 0o600)?;
     write_file(&paths.unit, &unit, 0o644)?;
     say(&format!(
