@@ -64,6 +64,34 @@ async fn text_streams_and_calls_come_whole() {
     assert_eq!((&sent["stream"], &sent["stream_options"]["include_usage"]), (&json!(true), &json!(true)));
 }
 
+/// Where the chat template writes the opening mark, only the closing one arrives. The name says so, and both
+/// routes read it alike.
+#[tokio::test]
+async fn replies_that_begin_in_reasoning() {
+    let text = "I see.\n</think>\n\nHello.";
+    let deltas: Vec<Value> = text.chars().map(|letter| json!({"content": letter.to_string()})).collect();
+    let completion = replies::text(text);
+    for (config, script) in [("", Script::json(200, &completion)), (LIVE, Script::sse(stream(&deltas, "stop")))] {
+        let thinks = "Qwen3-4B-Thinking-2507";
+        let fake = FakeVllm::always(script).await;
+        fake.serve_models(&[thinks, "other"]);
+        let respool = Respool::with(&fake, config).await;
+        let ask = async |model: &str, more: Value| {
+            let mut request = tools_route::request();
+            request["model"] = model.into();
+            request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            let turn = exchange(respool.address, &Request::chat(&request)).await.stream(&Rules::default());
+            (turn.choices[&0].reasoning.clone(), turn.choices[&0].content.clone())
+        };
+        assert_eq!(ask(thinks, json!({})).await, ("I see.\n".to_owned(), "Hello.".to_owned()), "{config}");
+        let off = json!({"chat_template_kwargs": {"enable_thinking": false}});
+        for (model, more) in [("other", json!({})), (thinks, off)] {
+            let (reasoning, content) = ask(model, more).await;
+            assert_eq!((&*reasoning, content.starts_with("I see.")), ("", true), "{config} {content}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn calls_in_text_are_read() {
     let text = "I will look.\n<tools>\n{\"name\": \"read\", \"arguments\": {\"path\": \"a.txt\"}}\n</tools>";

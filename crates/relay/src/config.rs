@@ -247,7 +247,7 @@ wire::settings! {
         pub context_window: Option<u64> = None,
             when_unset("`max_model_len` in the upstream's `/v1/models`", "32768");
         /// The ways of writing tool calls that it uses (docs/dialects.md). They are tried first; others are
-        /// still read.
+        /// still read. `bare_think` says that its replies begin inside reasoning (docs/recovery.md).
         pub dialects: Option<Vec<String>> = None,
             when_unset("found from its name and the server's list", r#"["harmony"]"#);
         /// As `wires` of an upstream, for this model.

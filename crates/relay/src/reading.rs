@@ -162,6 +162,7 @@ impl Relay {
         rules.response_template = self.config.response_template(&profile.model);
         let is_raw = modes.tool_parsing == ToolParsing::Raw;
         let traits = request_traits(&request, profile.route, is_raw, is_declared);
+        rules.options.begins_in_reasoning &= !traits.wants_no_reasoning && rules.response_template.is_none();
         let server = upstream.server_traits();
         let is_harmony = upstream.models.facts_of(target_model).is_harmony;
         let drops_media = is_harmony && self.config.adapt.media;

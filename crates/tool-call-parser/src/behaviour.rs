@@ -195,6 +195,42 @@ fn thinking() {
     text("The <think> tag opens it, </think> ends it.");
 }
 
+/// Some chat templates write the opening mark, so that only the closing one arrives.
+#[test]
+fn replies_that_begin_in_reasoning() {
+    let options = Options { begins_in_reasoning: true, ..Options::default() };
+    let check = |text: &str, cut: bool, (reasoning, found, content): (&str, &str, &str)| {
+        let turn = run_with(options, End { cut }, Field::Content, text);
+        let got = (turn.reasoning.as_str(), &*calls(&turn), turn.content.as_str());
+        assert_eq!(got, (reasoning, found, content), "{text}");
+    };
+    let call = "<tool_call>{\"name\":\"now\",\"arguments\":{}}</tool_call>";
+    check("Let me\nsee.\n</think>\n\nHello.", false, ("Let me\nsee.\n", "", "Hello."));
+    check(&format!("I call {call}? No.</think>{call}"), false, (&format!("I call {call}? No."), "now{}", ""));
+    check("</think>Hello.", false, ("", "", "Hello."));
+    // A model that writes the opening mark itself, or begins with something alike.
+    check("<think>I see.</think>Hello.", false, ("I see.", "", "Hello."));
+    check("<thin> is no mark.</think>Hello.", false, ("<thin> is no mark.", "", "Hello."));
+    // Nothing is lost if it was no reasoning.
+    check("Hello, no thoughts.", false, ("Hello, no thoughts.", "", "Hello, no thoughts."));
+    check(call, false, (call, "now{}", ""));
+    check("I think, and the limit ca", true, ("I think, and the limit ca", "", ""));
+    check(" ", false, ("", "", " "));
+}
+
+/// A server with a reasoning parser sends the reasoning apart, and its content is the answer.
+#[test]
+fn separate_reasoning_leaves_content_alone() {
+    let options = Options { begins_in_reasoning: true, ..Options::default() };
+    let mut engine = Engine::new(Arc::new(Tools::from_json(TOOLS).unwrap()), options);
+    let mut out: Vec<Event> = Vec::new();
+    engine.push(Field::Reasoning, "\n", &mut out);
+    engine.push(Field::Content, "Hello.", &mut out);
+    engine.finish(End::default(), &mut out);
+    let turn: Parsed = out.into_iter().collect();
+    assert_eq!(turn.content, "Hello.");
+}
+
 #[test]
 fn harmony() {
     let read = r#"read{"path":"a"}"#;

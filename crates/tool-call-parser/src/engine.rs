@@ -79,11 +79,16 @@ impl Engine {
     pub fn push<E: From<Event>>(&mut self, field: Field, delta: &str, out: &mut Vec<E>) {
         match field {
             Field::Reasoning => {
+                // The server separates it.
+                self.options.begins_in_reasoning = false;
                 let reasoning = self.reasoning_tail.push(delta);
                 self.reasoning.push(&reasoning, &mut self.ledger);
             }
             Field::Content => {
                 self.release_reasoning();
+                if std::mem::take(&mut self.options.begins_in_reasoning) {
+                    self.content.begin_in_reasoning();
+                }
                 let mut io = Io {
                     tools: &self.tools,
                     steps: &self.steps,
@@ -178,18 +183,20 @@ impl Engine {
         self.ledger.drain(out);
     }
 
-    /// Searches the reasoning for a call, if the turn has neither text nor a call.
+    /// Searches the reasoning for a call, if the turn has neither text nor a call. Reasoning with which the
+    /// reply began, and which has no end, was its answer.
     fn search_reasoning(&mut self, end: End) {
         let mut tail = self.reasoning_tail.take_held();
         let reasoning = self.ledger.take_reasoning() + &tail;
-        if self.options.calls_wanted && self.ledger.is_blank() {
+        let is_answer = self.content.is_in_beginning() && !end.cut;
+        if is_answer || self.options.calls_wanted && self.ledger.is_blank() {
             let mut io = Io {
                 tools: &self.tools,
                 steps: &self.steps,
                 options: self.options,
                 ledger: &mut self.ledger,
             };
-            let mut scanner = Scanner::new(true);
+            let mut scanner = Scanner::new(!is_answer);
             scanner.push(&reasoning, &mut io);
             scanner.finish(end.cut, &mut io);
             let calls = scanner.last_calls().filter(|calls| is_call_end(&reasoning[calls.end..]));

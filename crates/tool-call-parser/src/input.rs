@@ -47,6 +47,10 @@ pub struct Options {
     /// of the reply, because a call before that mark was only considered. False: a call is emitted as soon as
     /// it is complete.
     pub may_begin_in_reasoning: bool,
+    /// True when the reply begins inside reasoning, because its chat template writes the opening mark
+    /// (`bare_think`): its text is reasoning up to the closing mark. If none comes, the text was the answer,
+    /// and leaves as content too, unless the reply was cut.
+    pub begins_in_reasoning: bool,
 }
 
 impl Options {
@@ -66,6 +70,7 @@ impl Default for Options {
             preferred_dialects: PreferredDialects::default(),
             read_reasoning: false,
             may_begin_in_reasoning: false,
+            begins_in_reasoning: false,
         }
     }
 }

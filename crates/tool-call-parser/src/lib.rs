@@ -44,6 +44,7 @@ mod unquoted;
 
 use std::sync::Arc;
 
+pub use dialects::has_reasoning_end;
 pub use engine::Engine;
 pub use event::{Dropped, Event, Note, Parsed, ToolCall};
 pub use input::{End, Field, NativeCall, Options};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::ids::Ids;
 use super::reply::{Head, Reply, ReplyChoice};
 use super::response_template::{Part, ResponseTemplate};
-use tool_call_parser::{End, Engine, Event, Field, NativeCall, Options, Tools};
+use tool_call_parser::{End, Engine, Event, Field, NativeCall, Options, Tools, has_reasoning_end};
 use wire::turn::{Dropped, FinishReason, Note, Turn};
 use wire::{Choice, Completion, pruned_logprobs};
 
@@ -104,7 +104,11 @@ pub(super) fn push_content<E: From<Event>>(
 
 /// Reads native calls first, so that they win over a copy of them in the text.
 fn read_turn(choice: &Choice, end: End, rules: &ReplyRules) -> Turn {
-    let mut engine = Engine::new(Arc::clone(&rules.tools), rules.options);
+    // A whole reply without the closing mark did not begin in reasoning; one that was cut may lack it.
+    let begins_in_reasoning =
+        rules.options.begins_in_reasoning && (end.cut || has_reasoning_end(&choice.content));
+    let options = Options { begins_in_reasoning, ..rules.options };
+    let mut engine = Engine::new(Arc::clone(&rules.tools), options);
     let mut events = Vec::new();
     for call in &choice.tool_calls {
         let call = call.clone();

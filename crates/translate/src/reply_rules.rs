@@ -23,6 +23,7 @@ impl ReplyRules {
                 parallel: !request.object.is_false("parallel_tool_calls"),
                 json_wanted: request.wants_json(),
                 preferred_dialects: prior,
+                begins_in_reasoning: prior.has("bare_think"),
                 ..Options::for_whole_reply()
             },
             response_template: None,

@@ -74,23 +74,27 @@ pub(super) static ANSWERS: Dialect = Dialect {
     read: read_answer_frame,
 };
 
+/// Closing marks of reasoning.
+pub(crate) const REASONING_ENDS: &[&str] = &[
+    "</think>",
+    "</thinking>",
+    "</mm:think>",
+    "</seed:think>",
+    "<|END_THINKING|>",
+    "[/THINK]",
+    "[BEGIN FINAL RESPONSE]",
+];
+
 pub(super) static END_OF_REASONING: Dialect = Dialect {
     name: "bare_think",
     models: "Reasoning models whose chat template writes the opening mark and whose server has no reasoning parser.",
-    families: &[],
+    families: &["thinking2507", "qwq", "deepseekr1", "minimaxm2"],
     grammar: "The first closing mark of reasoning (`</think>`, `<|END_THINKING|>`, `[/THINK]`, Apriel's `[BEGIN FINAL RESPONSE]`, …) without its opening one, at \
               the start or the end of a line or behind the last letter of a text: it is dropped, and calls before it were only \
-              considered. Text before it stays, since it has been sent.",
+              considered. Text before it stays, since it has been sent, unless the model is known to begin inside its reasoning \
+              (docs/recovery.md): then it is reasoning.",
     example: "",
-    opens: Opens::Anywhere(&[
-        "</think>",
-        "</thinking>",
-        "</mm:think>",
-        "</seed:think>",
-        "<|END_THINKING|>",
-        "[/THINK]",
-        "[BEGIN FINAL RESPONSE]",
-    ]),
+    opens: Opens::Anywhere(REASONING_ENDS),
     read: read_end_of_reasoning,
 };
 
@@ -125,6 +129,11 @@ fn read_answer_frame(view: &View<'_>) -> Step {
         Some(true) => Step::Not(view.mark + 1),
         Some(false) => Step::Read(Found::Skip, view.mark),
     }
+}
+
+/// Returns true if a text has a closing mark of reasoning.
+pub fn has_reasoning_end(text: &str) -> bool {
+    REASONING_ENDS.iter().any(|mark| text.contains(mark))
 }
 
 fn read_end_of_reasoning(view: &View<'_>) -> Step {

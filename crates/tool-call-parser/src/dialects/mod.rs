@@ -56,8 +56,11 @@ mod view;
 mod wrapped;
 pub(crate) mod xml_arguments;
 
+pub(crate) use framing::REASONING_ENDS;
+pub use framing::has_reasoning_end;
 pub use reference::reference;
 pub use registry::TABLE;
 pub(crate) use registry::{holds_mark, is_own};
+pub(crate) use think::opens_reasoning;
 pub use view::Dialect;
 pub(crate) use view::{BEHIND, Found, Lane, MarkAt, Opens, Step, TagForm, View, Wait};

@@ -61,6 +61,15 @@ pub(super) static TOKENS: Dialect = Dialect {
     read: read_reasoning,
 };
 
+/// Returns true if a text begins with an opening mark; `None` while that depends on the text that follows.
+pub(crate) fn opens_reasoning(text: &str) -> Option<bool> {
+    let marks = || PAIRS.iter().map(|(open, _)| *open);
+    match marks().any(|open| text.starts_with(open)) {
+        false if marks().any(|open| open.starts_with(text)) => None,
+        opens => Some(opens),
+    }
+}
+
 fn read_reasoning(view: &View<'_>) -> Step {
     let mark = &view.text[..view.mark];
     match PAIRS.iter().find(|(open, _)| *open == mark) {

@@ -155,6 +155,8 @@ impl Step {
 pub(crate) enum Lane {
     /// To the content, in which calls may begin.
     Content,
+    /// To the reasoning, unless the text begins with an opening mark of reasoning.
+    Beginning,
     /// To the reasoning, until one of the first marks. The second ones among them belong to the next part.
     Reasoning(&'static [&'static str], &'static [&'static str]),
     /// To the content without calls, until one of these marks. The second ones belong to the next part.

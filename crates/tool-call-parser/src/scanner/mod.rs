@@ -65,6 +65,8 @@ pub(crate) struct Scanner {
     last_calls: Option<Range<usize>>,
     last_note: Option<&'static str>,
     noted_framing: bool,
+    /// True inside the reasoning with which the text began.
+    in_beginning: bool,
 }
 
 impl Scanner {
@@ -99,7 +101,18 @@ impl Scanner {
             last_calls: None,
             last_note: None,
             noted_framing: false,
+            in_beginning: false,
         }
+    }
+
+    /// Makes the text begin inside reasoning. Call it before the first piece.
+    pub(crate) fn begin_in_reasoning(&mut self) {
+        self.lane = Lane::Beginning;
+    }
+
+    /// Returns true if the text began inside reasoning that has not ended.
+    pub(crate) fn is_in_beginning(&self) -> bool {
+        self.in_beginning
     }
 
     /// Takes the next piece.
@@ -140,6 +153,7 @@ impl Scanner {
             Lane::Reasoning(closers, kept) => self.reasoning_step(closers, kept, io),
             Lane::Answer(closers, kept) => self.answer_step(closers, kept, io),
             Lane::Fence(char, length) => self.fence_step(char, length),
+            Lane::Beginning => self.beginning_step(),
             Lane::Content => match self.open.take() {
                 Some(open) => self.try_candidates(open, io),
                 None if self.fresh => self.line_start(io),
