@@ -71,7 +71,9 @@ async fn replies_that_begin_in_reasoning() {
     let text = "I see.\n</think>\n\nHello.";
     let deltas: Vec<Value> = text.chars().map(|letter| json!({"content": letter.to_string()})).collect();
     let completion = replies::text(text);
-    for (config, script) in [("", Script::json(200, &completion)), (LIVE, Script::sse(stream(&deltas, "stop")))] {
+    for (config, script) in
+        [("", Script::json(200, &completion)), (LIVE, Script::sse(stream(&deltas, "stop")))]
+    {
         let thinks = "Qwen3-4B-Thinking-2507";
         let fake = FakeVllm::always(script).await;
         fake.serve_models(&[thinks, "other"]);

@@ -255,12 +255,13 @@ impl Agents {
         (!self.active.is_active(&id)).then_some(id)
     }
 
-    /// Returns the facts of a stored run; `None` when it is not there or cannot be read.
+    /// Returns the facts of a stored run, without the calls of its child runs; `None` when it is not there or
+    /// cannot be read.
     pub async fn run_facts(&self, id: &str) -> Option<RunFacts> {
-        self.read_facts(id).await.ok().flatten()
+        read_own_facts(self.store()?, id).await.ok().flatten()
     }
 
-    /// Returns the facts of a stored run; `None` when it is not there.
+    /// Returns the facts of a stored run and the calls of its child runs; `None` when it is not there.
     ///
     /// # Errors
     /// When the store or the run cannot be read, so that it is not known which calls the run made.
@@ -271,8 +272,7 @@ impl Agents {
         }
     }
 
-    /// The runs that a fingerprint stands for, the oldest first. The calls of child runs are among those of
-    /// their parents.
+    /// The runs that a fingerprint stands for, the oldest first, as [`Agents::read_facts`] returns each.
     ///
     /// # Errors
     /// When the store or one of the runs cannot be read. The caller must not repeat the work then.
@@ -470,6 +470,14 @@ pub async fn approval_details(store: &Store, row: &ApprovalRow) -> Result<Value,
 }
 
 async fn read_facts(store: &Store, id: &str) -> Result<Option<RunFacts>, FactsError> {
+    let Some(mut facts) = read_own_facts(store, id).await? else { return Ok(None) };
+    for child in &mut facts.children {
+        child.calls = read_own_facts(store, &child.id).await?.map(|facts| facts.calls).unwrap_or_default();
+    }
+    Ok(Some(facts))
+}
+
+async fn read_own_facts(store: &Store, id: &str) -> Result<Option<RunFacts>, FactsError> {
     let Some(stored) = store.run(id).await.map_err(FactsError::Store)? else { return Ok(None) };
     RunFacts::from_stored(&stored).map(Some).ok_or_else(|| FactsError::Unreadable(id.to_owned()))
 }
@@ -481,13 +489,7 @@ async fn read_facts(store: &Store, id: &str) -> Result<Option<RunFacts>, FactsEr
 pub async fn facts_of_work(store: &Store, fingerprint: &str) -> Result<Vec<RunFacts>, FactsError> {
     let mut all = Vec::new();
     for id in store.runs_of_work(fingerprint).await.map_err(FactsError::Store)? {
-        let Some(mut facts) = read_facts(store, &id).await? else { continue };
-        // The last first: what is put in moves what follows.
-        for (before, child) in std::mem::take(&mut facts.children).into_iter().rev() {
-            let of_child = read_facts(store, &child).await?;
-            facts.insert_calls(before, of_child.map(|facts| facts.calls).unwrap_or_default());
-        }
-        all.push(facts);
+        all.extend(read_facts(store, &id).await?);
     }
     Ok(all)
 }

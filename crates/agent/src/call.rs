@@ -2,6 +2,7 @@
 //! keeps.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 /// A call that the model asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +15,13 @@ pub struct RequestedCall {
     pub arguments: String,
     /// How the arguments break the tool's schema.
     pub problems: Vec<String>,
+}
+
+impl RequestedCall {
+    /// Returns its arguments; null if they are not JSON.
+    pub fn parsed_arguments(&self) -> Value {
+        serde_json::from_str(&self.arguments).unwrap_or_default()
+    }
 }
 
 /// How a tool call ended.

@@ -14,18 +14,31 @@ use store::{StoreError, StoredRun};
 /// A stored run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunFacts {
+    /// Its id.
+    pub id: String,
     /// Identifies the package that the agent was made from.
     pub snapshot: RunSnapshot,
     /// The calls that were made, in order, but for those that were repeated at once.
     pub calls: Vec<MadeCall>,
-    /// Its child runs, each with the number of calls that were made before it began.
-    pub children: Vec<(usize, String)>,
+    /// Its child runs.
+    pub children: Vec<ChildFacts>,
     /// Its texts are private.
     pub is_private: bool,
     /// Whether a person has approved a call of it.
     pub has_consent: bool,
     /// How it ended, once it has.
     pub outcome: Option<Outcome>,
+}
+
+/// A child run of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChildFacts {
+    /// Its id.
+    pub id: String,
+    /// The number of calls that the run had made before it began.
+    pub before: usize,
+    /// Its own calls, once they are read.
+    pub calls: Vec<MadeCall>,
 }
 
 /// A call that a run made.
@@ -77,13 +90,19 @@ impl RunFacts {
         let Reader { run, calls, children, has_consent, .. } = reader;
         let (snapshot, is_private) = (run.setup().snapshot.clone(), run.setup().is_private);
         let outcome = run.outcome().cloned();
-        Some(Self { snapshot, calls, children, is_private, has_consent, outcome })
+        let id = stored.row.id.clone();
+        Some(Self { id, snapshot, calls, children, is_private, has_consent, outcome })
     }
 
-    /// Puts the calls of a child run in where it began.
-    pub(super) fn insert_calls(&mut self, before: usize, calls: Vec<MadeCall>) {
-        let before = before.min(self.calls.len());
-        self.calls.splice(before..before, calls);
+    /// Returns its calls, with those of each child run where it began.
+    pub fn all_calls(&self) -> Vec<MadeCall> {
+        let mut all = self.calls.clone();
+        // The last first: what is put in moves what follows.
+        for child in self.children.iter().rev() {
+            let before = child.before.min(all.len());
+            all.splice(before..before, child.calls.iter().cloned());
+        }
+        all
     }
 }
 
@@ -93,7 +112,7 @@ struct Reader {
     has_started: bool,
     has_consent: bool,
     calls: Vec<MadeCall>,
-    children: Vec<(usize, String)>,
+    children: Vec<ChildFacts>,
 }
 
 impl Reader {
@@ -109,7 +128,10 @@ impl Reader {
                 self.has_consent |= !decision.approved.is_empty();
                 self.note_rejected(decision);
             }
-            EventKind::ChildStarted { child } => self.children.push((self.calls.len(), child.clone())),
+            EventKind::ChildStarted { child } => {
+                let (id, before) = (child.clone(), self.calls.len());
+                self.children.push(ChildFacts { id, before, calls: Vec::new() });
+            }
             EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_) => self.note_open(),
             _ => {}
         }

@@ -60,7 +60,7 @@ pub use conversation::{Conversation, PastConversation, Spent};
 pub use definition::{Agent, ChildRuns, Notice, Notices, Supervision};
 pub use driver::WorkEnd;
 pub use event::{ChildEnd, Event, EventKind, ModelReply};
-pub use facts::{FactsError, MadeCall, RunFacts};
+pub use facts::{ChildFacts, FactsError, MadeCall, RunFacts};
 pub use failure::{FailureKind, ModelFailure};
 pub use outcome::{Limit, Outcome};
 pub use request::{AgentRequest, client_digest};

@@ -69,6 +69,15 @@ impl Watch {
         ended.map_or_else(WatchEvent::stop_event, WatchEvent::End)
     }
 
+    /// Waits for the end of the work. Safe to cancel.
+    pub async fn wait_for_end(&mut self) -> Arc<WorkReport> {
+        loop {
+            if let WatchEvent::End(ended) = self.next().await {
+                return ended;
+            }
+        }
+    }
+
     pub(super) fn new_finished(run: String, ended: WorkReport) -> Self {
         let (_, end) = watch::channel(Some(Arc::new(ended)));
         Self { run, progress: None, end, guard: None }

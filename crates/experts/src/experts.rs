@@ -67,9 +67,9 @@ pub struct Experts {
     /// Which of them are ready.
     pub readiness: Readiness,
     /// How the main session is reached; `None` if there is no gateway.
-    pub(super) gateway: Option<ToolSet>,
+    pub(super) gateway: Option<Arc<ToolSet>>,
     /// Signals that there is something to deliver.
-    pub(super) delivery_stirred: Notify,
+    pub(super) delivery_stirred: Arc<Notify>,
     pub(super) tasks: TaskTracker,
 }
 
@@ -88,7 +88,7 @@ impl Experts {
         models: ModelAccesses,
         catalog: Arc<Catalog>,
     ) -> Arc<Self> {
-        let gateway = sources.select_now(&["sessions_send".to_owned()]).ok();
+        let gateway = sources.select_now(&["sessions_send".to_owned()]).ok().map(Arc::new);
         let experts = Arc::new(Self {
             config,
             agents,
@@ -99,7 +99,7 @@ impl Experts {
             generation: Mutex::default(),
             readiness: Readiness::default(),
             gateway,
-            delivery_stirred: Notify::new(),
+            delivery_stirred: Arc::default(),
             tasks: TaskTracker::new(),
         });
         experts.follow_catalog();

@@ -170,7 +170,7 @@ impl ChildRuns for IsolatedFunctions {
             .called_function(call)
             .ok_or_else(|| format!("there is no isolated function {}", call.name))?;
         let agent = self.agent(function);
-        let arguments: Map<String, Value> = serde_json::from_str(&call.arguments).unwrap_or_default();
+        let arguments = call.parsed_arguments();
         let declared = function.inputs.items.iter().map(|input| &input.name);
         let inputs: Map<String, Value> = declared
             .map(|name| (name.clone(), arguments.get(name).cloned().unwrap_or(Value::Null)))
@@ -191,10 +191,9 @@ impl ChildRuns for IsolatedFunctions {
             return Outcome { content: String::new(), reasoning: String::new(), ..outcome };
         }
         let outcome = Outcome { reasoning: String::new(), ..outcome };
-        match outcome.ended_by.as_ref().map(|by| (by.name.as_str(), by.arguments.as_str())) {
-            Some((FINISH_FUNCTION, arguments)) => {
-                let arguments: Value = serde_json::from_str(arguments).unwrap_or_default();
-                self.end_function(function, &arguments, outcome)
+        match &outcome.ended_by {
+            Some(by) if by.name == FINISH_FUNCTION => {
+                self.end_function(function, &by.parsed_arguments(), outcome)
             }
             Some(_) => outcome,
             None if function.outputs.items.is_empty() => outcome,

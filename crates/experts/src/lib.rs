@@ -29,6 +29,7 @@ mod model_access;
 mod name_claim;
 mod notices;
 mod operations;
+mod outbox;
 mod readiness;
 mod registry;
 mod requests;

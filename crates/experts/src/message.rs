@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use agent::RequestedCall;
 use store::{MessageRow, NewMessage};
 
 wire::string_enum! {
@@ -24,13 +25,15 @@ wire::string_enum! {
     }
 }
 
-/// A message of an invocation.
+/// A message of an invocation or of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Message {
     pub(super) id: String,
     pub(super) expert: String,
-    pub(super) entry: String,
-    pub(super) process: String,
+    /// The entry of the queue; `None` in a conversation.
+    pub(super) entry: Option<String>,
+    /// The process; `None` in a conversation.
+    pub(super) process: Option<String>,
     /// The run that it is about.
     pub(super) run: Option<String>,
     pub(super) kind: MessageKind,
@@ -45,16 +48,26 @@ impl Message {
         NewMessage {
             id: self.id,
             expert: self.expert,
-            entry: Some(self.entry),
+            entry: self.entry,
             kind: self.kind.as_str().to_owned(),
-            body: body.to_string(),
+            body,
         }
     }
 }
 
+/// Returns a call of an operation in the form in which people read it.
+pub(super) fn operation_json(call: &RequestedCall) -> Value {
+    json!({"operation": operation_title(&call.name), "inputs": call.parsed_arguments()})
+}
+
+/// Returns the name of an operation, as policies and people write it, from the one that the model calls.
+pub(super) fn operation_title(function: &str) -> String {
+    function.replacen("__", ".", 1)
+}
+
 /// Returns a message as JSON, for people and programs. Times are UTC, as RFC 3339 writes them.
 pub fn message_json(row: &MessageRow) -> Value {
-    let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
+    let body = &row.message.body;
     // Of a message that is done, the note says why.
     let (problem, note) =
         if row.delivered.is_some() { (None, row.note.as_deref()) } else { (row.note.as_deref(), None) };

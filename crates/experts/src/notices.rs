@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::message::MessageKind;
+use super::message::{Message, MessageKind, operation_json};
 use agent::{ApprovalRequest, Notice, Notices, Outcome, report};
 use store::NewMessage;
 
@@ -18,15 +18,8 @@ pub(super) struct ConversationNotices {
 
 impl ConversationNotices {
     fn new_message(&self, run: &str, what: &str, kind: MessageKind, body: Value) -> NewMessage {
-        let mut all = json!({"expert": self.expert, "process": null, "run": run});
-        all[kind.as_str()] = body;
-        NewMessage {
-            id: format!("{run}:{what}"),
-            expert: self.expert.clone(),
-            entry: None,
-            kind: kind.as_str().to_owned(),
-            body: all.to_string(),
-        }
+        let (id, expert, run) = (format!("{run}:{what}"), self.expert.clone(), Some(run.to_owned()));
+        Message { id, expert, entry: None, process: None, run, kind, body }.into_row()
     }
 
     fn approval_message(&self, run: &str, request: &ApprovalRequest, is_again: bool) -> NewMessage {
@@ -69,9 +62,8 @@ impl Notices for ConversationNotices {
     fn notice_message(&self, run: &str, notice: Notice<'_>) -> Option<NewMessage> {
         match notice {
             Notice::HandedOver(call) => {
-                let inputs: Value = serde_json::from_str(&call.arguments).unwrap_or_default();
-                let body = json!({"operation": call.name.replacen("__", ".", 1), "inputs": inputs});
-                Some(self.new_message(run, &format!("draft-{}", call.id), MessageKind::Draft, body))
+                let what = format!("draft-{}", call.id);
+                Some(self.new_message(run, &what, MessageKind::Draft, operation_json(call)))
             }
             Notice::Asked(request) => Some(self.approval_message(run, request, false)),
             Notice::AskedAgain(request) => Some(self.approval_message(run, request, true)),

@@ -1,8 +1,6 @@
 //! Requests for approval among the messages to people: one that waits for no decision any more is done.
 //! Called by `delivery`, `server` and `cli`.
 
-use serde_json::Value;
-
 use super::message::MessageKind;
 use agent::report::describe_end;
 use store::{ApprovalState, MessageFilter, MessageRow, NewMessage, Store, StoreError};
@@ -55,15 +53,14 @@ pub(super) async fn end_of_request(store: &Store, message: &NewMessage) -> Optio
     if message.kind != MessageKind::Approval.as_str() {
         return None;
     }
-    let body: Value = serde_json::from_str(&message.body).ok()?;
-    let id = body[MessageKind::Approval.as_str()]["id"].as_str()?;
+    let id = message.body[MessageKind::Approval.as_str()]["id"].as_str()?;
     let row = store.approval(id).await.ok()??;
     (row.state != ApprovalState::Waiting).then(|| describe_end(&row))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use crate::message::Message;
@@ -82,7 +79,8 @@ mod tests {
         let waits = Append::status("run", Store::FIRST_EPOCH, 5, Status::AwaitingApproval);
         store.append(Append { approval: Some(requested), ..waits }).await.unwrap();
         for (id, kind) in [("asks", MessageKind::Approval), ("drafts", MessageKind::Draft)] {
-            let (id, expert, entry, process) = (id.into(), "sales".into(), "e1".into(), "triage".into());
+            let (id, expert) = (id.into(), "sales".into());
+            let (entry, process) = (Some("e1".into()), Some("triage".into()));
             let message = Message { id, expert, entry, process, run: None, kind, body: body.clone() };
             store.post(message.into_row(), 5).await.unwrap();
         }

@@ -141,8 +141,8 @@ impl Experts {
     /// Returns true if a person approved a call of a run or of one of its child runs.
     async fn has_consent(&self, facts: RunFacts) -> bool {
         let mut has_consent = facts.has_consent;
-        for (_, child) in facts.children {
-            has_consent |= self.agents.run_facts(&child).await.is_some_and(|facts| facts.has_consent);
+        for child in facts.children {
+            has_consent |= self.agents.run_facts(&child.id).await.is_some_and(|facts| facts.has_consent);
         }
         has_consent
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::delivery;
+use super::delivery::Delivery;
 use super::execution::Worker;
 use super::experts::Experts;
 use super::scheduler::Scheduler;
@@ -21,7 +21,11 @@ impl Experts {
         self.tasks.spawn(worker.run_worker());
         self.tasks.spawn(self.scheduler(Arc::clone(store)).run(shutdown.clone()));
         self.tasks.spawn(Arc::clone(self).prune_packages(shutdown.clone()));
-        self.tasks.spawn(delivery::run_delivery(Arc::clone(self), Arc::clone(store), shutdown.clone()));
+        // Without a gateway the outbox itself is the delivery.
+        if let Some(gateway) = self.gateway.clone() {
+            let (store, stirred) = (Arc::clone(store), Arc::clone(&self.delivery_stirred));
+            self.tasks.spawn(Delivery { gateway, store, stirred }.run(shutdown.clone()));
+        }
     }
 
     fn scheduler(self: &Arc<Self>, store: Arc<Store>) -> Scheduler {

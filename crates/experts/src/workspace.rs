@@ -121,7 +121,7 @@ impl Workspace {
     pub(super) fn restore_seen(&self, calls: &[MadeCall]) {
         let mut texts: HashMap<String, String> = HashMap::new();
         for made in calls.iter().filter(|made| made.outcome == CallOutcome::Ok) {
-            let arguments: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
+            let arguments = made.call.parsed_arguments();
             let text = |name: &str| arguments[name].as_str().unwrap_or_default();
             let Ok(Place::Disk { path, .. }) = self.resolve_path(text("path")) else { continue };
             match made.call.name.as_str() {

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use serde_json::Value;
 
 use super::error::StoreError;
 
@@ -24,8 +25,8 @@ pub struct NewMessage {
     pub entry: Option<String>,
     /// Its kind.
     pub kind: String,
-    /// Its text.
-    pub body: String,
+    /// Its content, as JSON.
+    pub body: Value,
 }
 
 /// A message as the store has it. Times are milliseconds since 1970.
@@ -41,6 +42,11 @@ pub struct MessageRow {
     pub delivered: Option<u64>,
     /// Why it was not, the last time.
     pub note: Option<String>,
+}
+
+/// Reads the body of a message that is kept.
+pub(crate) fn parse_body(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 /// Which messages are listed.

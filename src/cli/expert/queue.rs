@@ -467,7 +467,7 @@ mod tests {
     fn a_listed_message_says_what_it_is_about() {
         let check = |kind: &str, body: Value, expected: &[&str]| {
             let (id, expert, kind) = ("i1:m".to_owned(), "desk".to_owned(), kind.to_owned());
-            let body = json!({kind.as_str(): body}).to_string();
+            let body = json!({kind.as_str(): body});
             let message = NewMessage { id, expert, entry: None, kind, body };
             let row = MessageRow { message, created: 0, attempts: 0, delivered: None, note: None };
             assert_eq!(message_lines(&row)[1..], *expected);
@@ -496,11 +496,11 @@ mod tests {
 
     #[test]
     fn messages_name_unknown_outcomes() {
-        let body = json!({"result": {"unknown_outcomes": [{"operation": "crm.create_note"}]}}).to_string();
+        let body = json!({"result": {"unknown_outcomes": [{"operation": "crm.create_note"}]}});
         let message = NewMessage { kind: "result".into(), body, ..NewMessage::default() };
         let mut row = MessageRow { message, created: 0, delivered: None, attempts: 0, note: None };
         assert!(message_line(&row).ends_with("unknown whether it took effect: crm.create_note"));
-        row.message.body = json!({"result": {}}).to_string();
+        row.message.body = json!({"result": {}});
         assert!(message_line(&row).ends_with("  waits"));
     }
 

@@ -1,13 +1,11 @@
 //! The recommendation in an escalation after a failure: the agent's own. An agent that has not given one is
 //! asked once, without tools, unless it was the model that failed.
 
-use serde_json::Value;
-
 use super::attempt::Attempt;
 use super::task::AdviceTask;
 use super::worker::Worker;
 use crate::tools::FAIL;
-use agent::{AgentRequest, MadeCall, Outcome, RunOptions, WatchEvent, WorkEnd};
+use agent::{AgentRequest, MadeCall, Outcome, RunOptions, WorkEnd};
 use wire::ErrorCode;
 
 /// The most characters of a recommendation.
@@ -64,13 +62,9 @@ impl Worker {
         let options = RunOptions { is_detached: true, ..RunOptions::default() };
         let request = AgentRequest::from_task(&question);
         let mut watch = self.experts.agents.start_run(&agent, request, options).await.ok()?;
-        loop {
-            if let WatchEvent::End(ended) = watch.next().await {
-                return match &ended.end {
-                    WorkEnd::Finished(outcome) => advice_text(outcome),
-                    _ => None,
-                };
-            }
+        match &watch.wait_for_end().await.end {
+            WorkEnd::Finished(outcome) => advice_text(outcome),
+            _ => None,
         }
     }
 }
@@ -78,7 +72,7 @@ impl Worker {
 /// Returns the recommendation that the agent gave when it ended the attempt.
 fn given_recommendation(outcome: &Outcome) -> Option<String> {
     let by = outcome.ended_by.as_ref().filter(|call| call.name == FAIL)?;
-    let arguments: Value = serde_json::from_str(&by.arguments).ok()?;
+    let arguments = by.parsed_arguments();
     let text = arguments["recommendation"].as_str()?.trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
@@ -101,7 +95,7 @@ fn advice_text(outcome: &Outcome) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use agent::{FailureKind, ModelFailure, RequestedCall};

@@ -16,7 +16,7 @@ use crate::invocation::Invocation;
 use crate::message::MessageKind;
 use crate::tools::Role;
 use crate::workspace::Workspace;
-use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WatchEvent, WorkEnd};
+use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WorkEnd};
 use openexperts::{Delivery, Execution, Package, Process};
 use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
 
@@ -36,6 +36,10 @@ pub(super) fn invocation_tag(invocation: &Invocation) -> String {
 
 /// An attempt to execute an entry, with all that it needs.
 pub(super) struct Attempt<'a> {
+    /// The earlier runs of the invocation, the oldest first.
+    pub(super) earlier: Vec<RunFacts>,
+    /// Its own run, once it has begun.
+    pub(super) run: Option<String>,
     pub(super) claimed: &'a Claimed,
     pub(super) invocation: &'a Invocation,
     pub(super) expert: Arc<Expert>,
@@ -45,6 +49,13 @@ pub(super) struct Attempt<'a> {
     pub(super) delivery: Delivery,
     pub(super) inputs: Value,
     pub(super) scratchpad: Option<String>,
+}
+
+/// How an attempt ended.
+pub(super) struct AttemptEnd {
+    pub(super) outcome: Outcome,
+    /// The calls that all attempts of the invocation have made.
+    pub(super) calls: Vec<MadeCall>,
 }
 
 impl Worker {
@@ -87,7 +98,7 @@ impl Worker {
         let history = async {
             if is_begun { self.read_history(claimed, &invocation).await } else { Ok((Vec::new(), None)) }
         };
-        let (earlier, facts) = match history.await {
+        let (earlier, continued) = match history.await {
             Ok(history) => history,
             Err(FactsError::Store(error)) => return Err(error),
             Err(error @ FactsError::Unreadable(_)) => {
@@ -95,7 +106,7 @@ impl Worker {
             }
         };
         // A resumed attempt uses the package that it began with.
-        let digest = facts.as_ref().map(|facts| facts.snapshot.digest.as_str());
+        let digest = continued.as_ref().map(|facts| facts.snapshot.digest.as_str());
         let expert = match digest {
             None => expert,
             Some(digest) => match self.experts.with_snapshot(&expert, digest) {
@@ -112,9 +123,10 @@ impl Worker {
             return self.abandon_entry(claimed, &invocation, &why).await;
         };
         let mut attempt = Attempt::new(claimed, &invocation, expert, package, process);
+        attempt.earlier = earlier;
         attempt.scratchpad = self.claimed_scratchpad(&attempt).await?;
-        match self.await_outcome(&attempt, facts, &earlier).await? {
-            Some(outcome) => self.conclude_attempt(&attempt, &outcome).await,
+        match self.await_end(&mut attempt, continued).await? {
+            Some(end) => self.conclude_attempt(&attempt, &end).await,
             None => Ok(()),
         }
     }
@@ -125,66 +137,78 @@ impl Worker {
         self.store.give_back_entry(&claimed.lease, LOOK_AGAIN, note).await.map(drop)
     }
 
-    /// Reads all earlier runs of the invocation, and the run that this attempt continues, if there is one.
+    /// Reads the earlier runs of the invocation, and the run that this attempt continues, if there is one.
     async fn read_history(
         &self,
         claimed: &Claimed,
         invocation: &Invocation,
     ) -> Result<(Vec<RunFacts>, Option<RunFacts>), FactsError> {
-        let agents = &self.experts.agents;
-        let all = agents.facts_of(&invocation_tag(invocation)).await?;
-        let continued = match claimed.run.as_ref().filter(|_| claimed.is_continued) {
-            Some(run) => agents.read_facts(run).await?,
-            None => None,
-        };
+        let mut all = self.experts.agents.facts_of(&invocation_tag(invocation)).await?;
+        let continued = claimed.run.as_ref().filter(|_| claimed.is_continued);
+        let place = continued.and_then(|run| all.iter().position(|facts| facts.id == *run));
+        let continued = place.map(|place| all.remove(place));
         Ok((all, continued))
     }
 
-    /// Waits for the end of the attempt. `None` if it waits for a person or was left to another process.
-    async fn await_outcome(
+    /// Works until the attempt ends. `None` if it waits for a person or was left to another process.
+    /// `continued`: the run that it continues.
+    async fn await_end(
         &self,
-        attempt: &Attempt<'_>,
-        facts: Option<RunFacts>,
-        earlier: &[RunFacts],
-    ) -> Result<Option<Outcome>, StoreError> {
-        if let Some(outcome) = facts.as_ref().and_then(|facts| facts.outcome.clone()) {
-            // The process ended after the run but before acting on its result.
-            return Ok(Some(outcome));
-        }
+        attempt: &mut Attempt<'_>,
+        continued: Option<RunFacts>,
+    ) -> Result<Option<AttemptEnd>, StoreError> {
         let options =
             RunOptions { is_detached: true, is_durable: true, lease: Some(attempt.claimed.lease.clone()) };
-        let watch = match attempt.claimed.run.as_ref().zip(facts) {
-            Some((run, facts)) => {
-                let plan = RunPlan { calls: facts.calls, ..attempt.run_plan(Vec::new()) };
+        let mut watch = match continued {
+            // The process ended after the run but before acting on its result.
+            Some(facts) if facts.outcome.is_some() => return Ok(attempt.end_with(facts)),
+            Some(RunFacts { id, calls, .. }) => {
+                let plan = RunPlan { calls, ..attempt.run_plan(Vec::new()) };
                 let (agent, _) = self.experts.agent_of(&attempt.expert, plan);
-                match self.experts.agents.resume_as(&agent, run, options).await {
+                match self.experts.agents.resume_as(&agent, &id, options).await {
                     Ok(watch) => watch,
                     Err(why) => {
-                        tracing::warn!(target: "respool::expert", run_id = run, %why, "the attempt cannot go on here");
-                        return Ok(self.experts.agents.run_facts(run).await.and_then(|facts| facts.outcome));
+                        tracing::warn!(target: "respool::expert", run_id = id, %why, "the attempt cannot go on here");
+                        return Ok(self.read_run(&id).await?.and_then(|facts| attempt.end_with(facts)));
                     }
                 }
             }
-            None => self.begin_attempt(attempt, earlier, options).await?,
+            None => self.begin_attempt(attempt, options).await?,
         };
-        self.await_end(attempt, watch).await
+        let run = watch.run.clone();
+        attempt.run = Some(run.clone());
+        let ended = watch.wait_for_end().await;
+        let read_calls = async || {
+            let facts = self.read_run(&run).await?;
+            Ok::<_, StoreError>(attempt.all_calls(facts.as_ref()))
+        };
+        match &ended.end {
+            WorkEnd::Finished(outcome) => {
+                Ok(Some(AttemptEnd { outcome: outcome.clone(), calls: read_calls().await? }))
+            }
+            WorkEnd::AwaitingApproval(request) => {
+                self.post_drafts(attempt, &read_calls().await?).await?;
+                self.outbox.post(attempt.approval_message(request)).await?;
+                let note = format!("waits for the approval {}", request.id);
+                self.store.hold(&attempt.claimed.lease, note).await?;
+                Ok(None)
+            }
+            WorkEnd::Suspended(_) | WorkEnd::Left => Ok(None),
+        }
+    }
+
+    async fn read_run(&self, run: &str) -> Result<Option<RunFacts>, StoreError> {
+        self.experts.agents.read_facts(run).await.map_err(|error| StoreError(error.to_string()))
     }
 
     /// Begins an attempt as a new run.
-    async fn begin_attempt(
-        &self,
-        attempt: &Attempt<'_>,
-        earlier: &[RunFacts],
-        options: RunOptions,
-    ) -> Result<Watch, StoreError> {
+    async fn begin_attempt(&self, attempt: &Attempt<'_>, options: RunOptions) -> Result<Watch, StoreError> {
         let stands_for = invocation_tag(attempt.invocation);
-        let calls: Vec<MadeCall> = earlier.iter().flat_map(|facts| facts.calls.clone()).collect();
+        let calls = attempt.all_calls(None);
         let settled = verdict::settled_calls(&calls);
         let (agent, files) = self.experts.agent_of(&attempt.expert, attempt.run_plan(settled));
-        let before = earlier
-            .last()
-            .and_then(|facts| facts.outcome.as_ref())
-            .map(|outcome| previous_end(outcome, attempt));
+        let before = attempt.earlier.last().and_then(|facts| facts.outcome.as_ref());
+        let before = before.map(|outcome| previous_end(outcome, attempt));
         let comment = attempt.invocation.comment.as_deref();
         let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
         let history = History { log, before, comment, session: self.session_so_far(attempt).await? };
@@ -210,7 +234,7 @@ impl Worker {
             let entry = self.store.entry(entry).await?;
             let invocation = entry.and_then(|entry| Invocation::read(&entry.payload).ok());
             if invocation.is_some_and(|invocation| invocation.origin.is_main_session()) {
-                let body: Value = serde_json::from_str(&row.message.body).unwrap_or_default();
+                let body = &row.message.body;
                 results.push(json!({"process": body["process"], "result": body[row.message.kind.as_str()]}));
             }
             if results.len() == SESSION_RESULTS {
@@ -218,30 +242,6 @@ impl Worker {
             }
         }
         Ok(results)
-    }
-
-    /// Waits for the end of the run; `None` if it waits for a person or is left to another process.
-    async fn await_end(
-        &self,
-        attempt: &Attempt<'_>,
-        mut watch: Watch,
-    ) -> Result<Option<Outcome>, StoreError> {
-        let ended = loop {
-            if let WatchEvent::End(ended) = watch.next().await {
-                break ended;
-            }
-        };
-        match &ended.end {
-            WorkEnd::Finished(outcome) => Ok(Some(outcome.clone())),
-            WorkEnd::AwaitingApproval(request) => {
-                self.post_drafts(attempt, &self.made_calls(attempt).await?).await?;
-                self.post_message(attempt.approval_message(request)).await?;
-                let note = format!("waits for the approval {}", request.id);
-                self.store.hold(&attempt.claimed.lease, note).await?;
-                Ok(None)
-            }
-            WorkEnd::Suspended(_) | WorkEnd::Left => Ok(None),
-        }
     }
 }
 
@@ -274,6 +274,8 @@ impl<'a> Attempt<'a> {
             path
         });
         Self {
+            earlier: Vec::new(),
+            run: None,
             execution: Execution::resolve(&package.manifest.settings.execution, &process.settings.execution),
             delivery: Delivery::resolve(&package.manifest.settings.delivery, &process.settings.delivery),
             claimed,
@@ -284,6 +286,18 @@ impl<'a> Attempt<'a> {
             inputs,
             scratchpad,
         }
+    }
+
+    /// Returns the calls that all attempts of the invocation have made. `own`: the facts of its own run.
+    fn all_calls(&self, own: Option<&RunFacts>) -> Vec<MadeCall> {
+        self.earlier.iter().chain(own).flat_map(RunFacts::all_calls).collect()
+    }
+
+    /// Returns how the attempt ended, if its run has.
+    fn end_with(&mut self, own: RunFacts) -> Option<AttemptEnd> {
+        let calls = self.all_calls(Some(&own));
+        self.run = Some(own.id);
+        Some(AttemptEnd { outcome: own.outcome?, calls })
     }
 
     fn context(&self) -> Vec<String> {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::advice::{FinalFailure, Recommendation};
-use super::attempt::{Attempt, invocation_tag};
+use super::attempt::{Attempt, AttemptEnd};
 use super::lateness::{LATE, late_body, late_kind};
 use super::scratchpad::Scratchpads;
 use super::verdict::{self, Next, Verdict};
 use super::worker::Worker;
 use crate::experts::Experts;
 use crate::invocation::{Invocation, Origin};
-use crate::message::{Message, MessageKind};
+use crate::message::{Message, MessageKind, operation_json};
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, ModelFailure, Outcome};
@@ -32,14 +32,14 @@ fn withhold_private(outcome: &Outcome) -> String {
 }
 
 /// An attempt that failed.
-struct Failed {
+struct Failed<'a> {
     /// Why, for the person it is escalated to.
     reason: String,
     /// The same, for lists.
     noted: String,
     may_retry: bool,
     /// The calls of all attempts.
-    calls: Vec<MadeCall>,
+    calls: &'a [MadeCall],
 }
 
 /// Adds what an escalation says about the event that the invocation is for. What the message says already
@@ -63,11 +63,10 @@ impl Worker {
     pub(super) async fn conclude_attempt(
         &self,
         attempt: &Attempt<'_>,
-        outcome: &Outcome,
+        AttemptEnd { outcome, calls }: &AttemptEnd,
     ) -> Result<(), StoreError> {
-        let calls = self.made_calls(attempt).await?;
-        let drafts = self.post_drafts(attempt, &calls).await?;
-        let unknown = verdict::unknown_outcomes(&calls);
+        let drafts = self.post_drafts(attempt, calls).await?;
+        let unknown = verdict::unknown_outcomes(calls);
         match verdict::judge_end(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 let mut body =
@@ -89,7 +88,7 @@ impl Worker {
                 add_event(&mut what, attempt.invocation);
                 add_unknown(&mut what, unknown);
                 attempt.add_retry(&mut what);
-                self.post_message(attempt.new_message(MessageKind::Escalation, "escalated", what)).await?;
+                self.outbox.post(attempt.new_message(MessageKind::Escalation, "escalated", what)).await?;
                 self.end_entry(attempt.claimed, EntryEnd::Escalated, noted).await
             }
             Verdict::Cancelled => {
@@ -106,7 +105,7 @@ impl Worker {
         if let Some(late) = self.report_if_late(attempt).await? {
             body["late"] = late;
         }
-        self.post_message(attempt.new_message(MessageKind::Result, "result", body)).await
+        self.outbox.post(attempt.new_message(MessageKind::Result, "result", body)).await
     }
 
     /// Returns how late an invocation ends; a message about it is posted once.
@@ -116,7 +115,7 @@ impl Worker {
             return Ok(None);
         };
         let body = late_body(&late, "It has ended now.", attempt.invocation);
-        self.post_message(attempt.new_message(late_kind(breach), LATE, body)).await?;
+        self.outbox.post(attempt.new_message(late_kind(breach), LATE, body)).await?;
         Ok(Some(late))
     }
 
@@ -124,14 +123,14 @@ impl Worker {
         &self,
         attempt: &Attempt<'_>,
         outcome: &Outcome,
-        failed: Failed,
+        failed: Failed<'_>,
     ) -> Result<(), StoreError> {
         let Failed { reason, mut noted, may_retry, calls } = failed;
         if outcome.failure.as_ref().is_some_and(ModelFailure::is_refusal) {
             noted.insert_str(0, EntryRow::NOT_APPROVED);
         }
         let number = attempt.claimed.attempt;
-        let run_id = self.run_of(&attempt.claimed.lease.entry).await?;
+        let run_id = attempt.run.as_deref();
         match verdict::judge_failure(&attempt.execution, number, may_retry) {
             Next::Retry(pause) => {
                 let note = format!("attempt {number} failed: {noted}");
@@ -148,8 +147,7 @@ impl Worker {
                 if escalates || is_private {
                     // A message that is only kept is not worth a question.
                     let advised = if escalates {
-                        self.recommend(attempt, FinalFailure { outcome, reason: &reason, calls: &calls })
-                            .await
+                        self.recommend(attempt, FinalFailure { outcome, reason: &reason, calls }).await
                     } else {
                         Recommendation::from_respool()
                     };
@@ -159,8 +157,8 @@ impl Worker {
                     if let Some(late) = late {
                         what["late"] = late;
                     }
-                    add_unknown(&mut what, verdict::unknown_outcomes(&calls));
-                    let done = verdict::done_operations(&calls);
+                    add_unknown(&mut what, verdict::unknown_outcomes(calls));
+                    let done = verdict::done_operations(calls);
                     if !done.is_empty() {
                         what["done"] = done.into();
                     }
@@ -170,22 +168,15 @@ impl Worker {
                         let _ = write!(noted, ": `respool expert outbox show {}` shows it", message.id);
                     }
                     if escalates {
-                        self.post_message(message).await?;
+                        self.outbox.post(message).await?;
                     } else {
                         // It is not delivered, only kept for whoever looks.
-                        self.store.keep_message(message.into_row(), clock::now()).await?;
+                        self.outbox.keep(message).await?;
                     }
                 }
                 self.end_entry(attempt.claimed, end, noted).await
             }
         }
-    }
-
-    /// Returns the calls that all attempts of the invocation have made.
-    pub(super) async fn made_calls(&self, attempt: &Attempt<'_>) -> Result<Vec<MadeCall>, StoreError> {
-        let all = self.experts.agents.facts_of(&invocation_tag(attempt.invocation)).await;
-        let all = all.map_err(|error| StoreError(error.to_string()))?;
-        Ok(all.into_iter().flat_map(|facts| facts.calls).collect())
     }
 
     /// Posts the drafts that were already handed over, and returns them.
@@ -196,8 +187,7 @@ impl Worker {
     ) -> Result<Vec<Value>, StoreError> {
         let mut posted = Vec::new();
         for made in calls.iter().filter(|made| made.outcome == CallOutcome::HandedOver) {
-            let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
-            let body = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
+            let body = operation_json(&made.call);
             if posted.contains(&body) {
                 continue;
             }
@@ -205,29 +195,13 @@ impl Worker {
             let id = format!("{}:draft-{}", attempt.invocation.id, posted.len() + 1);
             let message = Message { id, ..attempt.new_message(MessageKind::Draft, "draft", body.clone()) };
             if attempt.package.manifest.policy.on_manual_ready {
-                self.post_message(message).await?;
+                self.outbox.post(message).await?;
             } else {
-                self.store.keep_message(message.into_row(), clock::now()).await?;
+                self.outbox.keep(message).await?;
             }
             posted.push(body);
         }
         Ok(posted)
-    }
-
-    /// Posts a message of an invocation, with the run that is behind it.
-    pub(super) async fn post_message(&self, mut message: Message) -> Result<(), StoreError> {
-        if message.run.is_none() {
-            message.run = self.run_of(&message.entry).await?;
-        }
-        let is_new = self.store.post(message.into_row(), clock::now()).await?;
-        if is_new {
-            self.experts.delivery_stirred.notify_one();
-        }
-        Ok(())
-    }
-
-    async fn run_of(&self, entry: &str) -> Result<Option<String>, StoreError> {
-        Ok(self.store.entry(entry).await?.and_then(|row| row.run))
     }
 
     pub(super) async fn end_entry(
@@ -252,14 +226,14 @@ impl Worker {
         let message = Message {
             id: format!("{entry}:lost"),
             expert: invocation.expert.clone(),
-            entry: entry.clone(),
-            process: process.clone(),
+            entry: Some(entry.clone()),
+            process: Some(process.clone()),
             run: claimed.run.clone(),
             kind: MessageKind::Escalation,
             body: json!({"reason": format!("The attempt cannot go on: {why}."), "context": invocation.payload,
                 "recommendation": format!("Start it again with the installed version: respool expert retry {entry}")}),
         };
-        self.post_message(message).await?;
+        self.outbox.post(message).await?;
         self.end_entry(claimed, EntryEnd::DeadLetter, why.to_owned()).await?;
         // Last, because it would end the entry as cancelled.
         if let Some(run) = &claimed.run {
@@ -282,13 +256,13 @@ impl Worker {
         let message = Message {
             id: format!("{}:task", invocation.id),
             expert: invocation.expert.clone(),
-            entry: claimed.lease.entry.clone(),
-            process: invocation.process.clone(),
+            entry: Some(claimed.lease.entry.clone()),
+            process: Some(invocation.process.clone()),
             run: None,
             kind: MessageKind::Task,
             body: json!({"trigger": name, "payload": invocation.payload, "inputs": invocation.mapped}),
         };
-        self.post_message(message).await?;
+        self.outbox.post(message).await?;
         self.end_entry(claimed, EntryEnd::Done, "handed to the main session".to_owned()).await?;
         Ok(true)
     }
@@ -299,9 +273,9 @@ impl Attempt<'_> {
         Message {
             id: format!("{}:{what}", self.claimed.lease.entry),
             expert: self.expert.name().to_owned(),
-            entry: self.claimed.lease.entry.clone(),
-            process: self.process.name.value.clone(),
-            run: None,
+            entry: Some(self.claimed.lease.entry.clone()),
+            process: Some(self.process.name.value.clone()),
+            run: self.run.clone(),
             kind,
             body,
         }

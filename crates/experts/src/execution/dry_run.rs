@@ -13,7 +13,7 @@ use crate::assembly::RunPlan;
 use crate::error::ExpertError;
 use crate::experts::Experts;
 use crate::operations::Operations;
-use agent::{AgentRequest, CallOutcome, MadeCall, RunOptions, WatchEvent, WorkEnd};
+use agent::{AgentRequest, CallOutcome, MadeCall, RunOptions, WorkEnd};
 use openexperts::label::is_call;
 use store::Claimed;
 
@@ -69,11 +69,7 @@ impl DryRun {
             .await;
         let mut watch = begun?;
         let run = watch.run.clone();
-        let ended = loop {
-            if let WatchEvent::End(ended) = watch.next().await {
-                break ended;
-            }
-        };
+        let ended = watch.wait_for_end().await;
         let WorkEnd::Finished(outcome) = &ended.end else {
             return Err("the run did not end".to_owned().into());
         };
@@ -100,10 +96,9 @@ impl DryRun {
 fn report_call(made: &MadeCall, is_private: bool, is_left_out: bool) -> Value {
     let is_own = made.call.name == READ || is_call(&made.call.name);
     let result = if is_private && is_own { WITHHELD } else { &made.text };
-    let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
     let outcome = match made.outcome {
         CallOutcome::Ok if is_left_out => "not_called",
         outcome => outcome.as_str(),
     };
-    json!({"call": made.call.name, "inputs": inputs, "outcome": outcome, "result": result})
+    json!({"call": made.call.name, "inputs": made.call.parsed_arguments(), "outcome": outcome, "result": result})
 }

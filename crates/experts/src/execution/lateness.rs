@@ -83,13 +83,13 @@ impl Worker {
         let message = Message {
             id: format!("{}:{LATE}", row.id),
             expert: row.queue.clone(),
-            entry: row.id.clone(),
-            process: invocation.process.clone(),
+            entry: Some(row.id.clone()),
+            process: Some(invocation.process.clone()),
             run: row.run.clone(),
             kind: late_kind(breach),
             body: open_body(&late, row, &invocation),
         };
-        self.post_message(message).await
+        self.outbox.post(message).await
     }
 }
 

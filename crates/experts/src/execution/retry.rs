@@ -175,8 +175,8 @@ async fn drop_unannounced(store: &Store, id: &str) -> Result<bool, StoreError> {
     let message = Message {
         id: format!("{id}:failed"),
         expert: row.queue,
-        entry: row.id,
-        process: Invocation::read(&row.payload).map(|invocation| invocation.process).unwrap_or_default(),
+        entry: Some(row.id),
+        process: Some(Invocation::read(&row.payload).map(|it| it.process).unwrap_or_default()),
         run: row.run,
         kind: MessageKind::Escalation,
         body: json!({"reason": row.note}),

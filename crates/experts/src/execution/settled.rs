@@ -3,8 +3,9 @@
 use super::attempt::invocation_tag;
 use super::verdict::settled_calls;
 use crate::invocation::Invocation;
+use crate::message::operation_title;
 use crate::tools::LEARN;
-use agent::{CallOutcome, FactsError, facts_of_work};
+use agent::{CallOutcome, FactsError, RunFacts, facts_of_work};
 use store::Store;
 
 /// Lists the operations that a replay of an invocation does not call again, each once: those that succeeded
@@ -17,14 +18,14 @@ pub async fn settled_operations(
     invocation: &Invocation,
 ) -> Result<Vec<(String, CallOutcome)>, FactsError> {
     let runs = facts_of_work(store, &invocation_tag(invocation)).await?;
-    let calls: Vec<_> = runs.into_iter().flat_map(|facts| facts.calls).collect();
+    let calls: Vec<_> = runs.iter().flat_map(RunFacts::all_calls).collect();
     let mut found = Vec::new();
     for call in settled_calls(&calls).into_iter().filter(|call| call.name != LEARN) {
         let outcome = match call.outcome {
             outcome @ (CallOutcome::Ok | CallOutcome::HandedOver) => outcome,
             _ => CallOutcome::Unknown,
         };
-        let one = (call.name.replacen("__", ".", 1), outcome);
+        let one = (operation_title(&call.name), outcome);
         if !found.contains(&one) {
             found.push(one);
         }

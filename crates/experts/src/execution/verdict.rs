@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::message::operation_json;
 use crate::tools::{ESCALATE, FAIL, FINISH, LEARN};
-use agent::{CallOutcome, EndsRun, MadeCall, Outcome, SettledCall};
+use agent::{CallOutcome, EndsRun, MadeCall, Outcome, RequestedCall, SettledCall};
 use openexperts::{Delivery, Execution, Format, OnFailure, Parameter, SlaBreach, outputs};
 use store::EntryEnd;
 
@@ -60,8 +61,7 @@ pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
         return failed(failure.text.clone(), !failure.is_refusal());
     }
     let ended_by = outcome.ended_by.as_ref();
-    let arguments =
-        ended_by.and_then(|call| serde_json::from_str(&call.arguments).ok()).unwrap_or(Value::Null);
+    let arguments = ended_by.map(RequestedCall::parsed_arguments).unwrap_or_default();
     let text = |name: &str| arguments[name].as_str().unwrap_or_default().to_owned();
     match (ended_by.map(|call| call.name.as_str()), &outcome.limit) {
         (Some(FINISH), _) => {
@@ -103,9 +103,7 @@ pub(super) fn judge_failure(execution: &Execution, attempt: u32, may_retry: bool
 /// Returns the calls that later attempts must not repeat: successful operations that are not repeatable,
 /// drafts that were handed over, operations whose outcome is unknown, and all proposed learnings.
 pub(super) fn settled_calls(calls: &[MadeCall]) -> Vec<SettledCall> {
-    let is_once = |made: &&MadeCall| {
-        made.call.name == LEARN || (made.ends_run == EndsRun::OnFault && !made.is_repeatable)
-    };
+    let is_once = |made: &&MadeCall| made.call.name == LEARN || is_unrepeatable(made);
     calls.iter().filter(is_once).filter_map(settled_call).collect()
 }
 
@@ -131,13 +129,27 @@ fn settled_call(made: &MadeCall) -> Option<SettledCall> {
 /// Lists the operations that may or may not have taken effect, in the form in which people read them: each
 /// once.
 pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
-    let is_unknown = |made: &&MadeCall| {
-        made.outcome.is_unknown() && made.ends_run == EndsRun::OnFault && !made.is_repeatable
-    };
+    list_unrepeatable(calls, CallOutcome::is_unknown, |made| {
+        let mut shown = operation_json(&made.call);
+        shown["outcome"] = made.outcome.as_str().into();
+        shown
+    })
+}
+
+/// Lists the operations that took effect and are not repeatable, in the form in which people read them: each
+/// once.
+pub(super) fn done_operations(calls: &[MadeCall]) -> Vec<Value> {
+    list_unrepeatable(calls, |outcome| outcome == CallOutcome::Ok, |made| operation_json(&made.call))
+}
+
+fn list_unrepeatable(
+    calls: &[MadeCall],
+    is_listed: impl Fn(CallOutcome) -> bool,
+    show: impl Fn(&MadeCall) -> Value,
+) -> Vec<Value> {
     let mut found = Vec::new();
-    for made in calls.iter().filter(is_unknown) {
-        let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
-        let shown = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs, "outcome": made.outcome.as_str()});
+    for made in calls.iter().filter(|made| is_listed(made.outcome) && is_unrepeatable(made)) {
+        let shown = show(made);
         if !found.contains(&shown) {
             found.push(shown);
         }
@@ -145,21 +157,9 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     found
 }
 
-/// Lists the operations that took effect and are not repeatable, in the form in which people read them: each
-/// once.
-pub(super) fn done_operations(calls: &[MadeCall]) -> Vec<Value> {
-    let is_done = |made: &&MadeCall| {
-        made.outcome == CallOutcome::Ok && made.ends_run == EndsRun::OnFault && !made.is_repeatable
-    };
-    let mut found = Vec::new();
-    for made in calls.iter().filter(is_done) {
-        let inputs: Value = serde_json::from_str(&made.call.arguments).unwrap_or_default();
-        let shown = json!({"operation": made.call.name.replacen("__", ".", 1), "inputs": inputs});
-        if !found.contains(&shown) {
-            found.push(shown);
-        }
-    }
-    found
+/// Returns true for an operation of a process that must not simply be made again.
+fn is_unrepeatable(made: &MadeCall) -> bool {
+    made.ends_run == EndsRun::OnFault && !made.is_repeatable
 }
 
 /// Returns the part of a process's results that is delivered.
@@ -187,7 +187,7 @@ pub(super) fn measure_lateness(delivery: &Delivery, took: u64) -> Option<(Value,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent::{FailureKind, Limit, ModelFailure, RequestedCall};
+    use agent::{FailureKind, Limit, ModelFailure};
     use openexperts::{Backoff, DeliveryFields, ExecutionFields};
     use wire::ErrorCode;
 

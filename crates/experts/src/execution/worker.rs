@@ -9,12 +9,14 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::experts::Experts;
+use crate::outbox::Outbox;
 use store::{Store, StoreError};
 
 /// Works on the queue of the installed experts.
 pub struct Worker {
     pub(super) experts: Arc<Experts>,
     pub(super) store: Arc<Store>,
+    pub(super) outbox: Outbox,
     pub(super) shutdown: CancellationToken,
     pub(super) free: Arc<Semaphore>,
     /// Signals that something may have become due.
@@ -48,6 +50,7 @@ impl Worker {
         let most = usize::try_from(experts.config.runs_at_once).unwrap_or(1);
         Some(Arc::new(Self {
             experts: Arc::clone(experts),
+            outbox: Outbox::new(&store, &experts.delivery_stirred),
             store,
             shutdown,
             free: Arc::new(Semaphore::new(most)),

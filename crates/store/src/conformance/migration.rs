@@ -28,7 +28,7 @@ async fn fill(store: &Store) {
         store.enqueue(entry(id)).await.unwrap();
     }
     let (id, expert, kind) = ("m".into(), "desk".into(), "result".into());
-    let message = NewMessage { id, expert, entry: None, kind, body: "{}".into() };
+    let message = NewMessage { id, expert, entry: None, kind, body: serde_json::json!({}) };
     store.post(message, 5).await.unwrap();
     let usage = KeyUsage { day: 3, key: "alice".into(), requests: 2, ..KeyUsage::default() };
     store.add_key_usage(vec![usage]).await.unwrap();

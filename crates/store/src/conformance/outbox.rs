@@ -11,7 +11,7 @@ fn message(id: &str) -> NewMessage {
         expert: "sales".into(),
         entry: Some("e1".into()),
         kind: "result".into(),
-        body: format!("body of {id}"),
+        body: format!("body of {id}").into(),
     }
 }
 

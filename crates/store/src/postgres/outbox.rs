@@ -9,7 +9,7 @@ use super::PostgresStore;
 use super::columns::{number, some_number};
 use super::link::{Change, as_bigint, limit, span};
 use crate::error::StoreError;
-use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, Outbox};
+use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, Outbox, parse_body};
 
 #[async_trait]
 impl Outbox for PostgresStore {
@@ -77,7 +77,7 @@ pub(super) fn insert(
                  coalesce((SELECT max(created) + 1 FROM respool.outbox WHERE created >= $5 AND entry = $3), $5),
                  least($5, respool.now_ms()), $6, CASE WHEN $7 THEN NULL ELSE $5 END)
          ON CONFLICT DO NOTHING";
-    change.has_changed(sql, &[id, expert, entry, kind, &as_bigint(now), body, &needs_delivery])
+    change.has_changed(sql, &[id, expert, entry, kind, &as_bigint(now), &body.to_string(), &needs_delivery])
 }
 
 fn claim(change: &mut Change<'_>, lease: Duration, most: usize) -> Result<Vec<MessageRow>, Error> {
@@ -100,8 +100,9 @@ const COLUMNS: &str = "id, expert, entry, kind, body, created, attempts, deliver
 
 fn row(row: &Row) -> Result<MessageRow, Error> {
     let (id, expert, entry) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
+    let body = parse_body(row.try_get(4)?);
     Ok(MessageRow {
-        message: NewMessage { id, expert, entry, kind: row.try_get(3)?, body: row.try_get(4)? },
+        message: NewMessage { id, expert, entry, kind: row.try_get(3)?, body },
         created: number(row, 5)?,
         attempts: row.try_get::<_, i32>(6)?.unsigned_abs(),
         delivered: some_number(row, 7)?,

@@ -8,7 +8,7 @@ use rusqlite::{Connection, Row, Transaction, params};
 use super::statements::{execute, find, has_changed, limit, list, signed};
 use super::store::SqliteStore;
 use crate::error::StoreError;
-use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, Outbox};
+use crate::outbox::{FIRST_TRIED_WITHIN, MessageFilter, MessageRow, NewMessage, Outbox, parse_body};
 
 #[async_trait]
 impl Outbox for SqliteStore {
@@ -65,7 +65,7 @@ pub(super) fn insert(
     // The messages of an entry are in the order in which they were posted, also within one millisecond.
     let sql = "INSERT OR IGNORE INTO outbox (id, expert, entry, kind, created, due, body, delivered) VALUES (?1, ?2, ?3, ?4,
         coalesce((SELECT max(created) + 1 FROM outbox WHERE created >= ?5 AND entry = ?3), ?5), ?5, ?6, iif(?7, NULL, ?5))";
-    has_changed(change, sql, params![id, expert, entry, kind, signed(now), body, needs_delivery])
+    has_changed(change, sql, params![id, expert, entry, kind, signed(now), body.to_string(), needs_delivery])
 }
 
 fn deliver_at(change: &Transaction<'_>, id: &str, due: u64, note: &str) -> rusqlite::Result<bool> {
@@ -96,8 +96,9 @@ const ROW: &str = "id, expert, entry, kind, body, created, attempts, delivered, 
 
 fn row(row: &Row<'_>) -> rusqlite::Result<MessageRow> {
     let (id, expert, entry) = (row.get(0)?, row.get(1)?, row.get(2)?);
+    let body = parse_body(&row.get::<_, String>(4)?);
     Ok(MessageRow {
-        message: NewMessage { id, expert, entry, kind: row.get(3)?, body: row.get(4)? },
+        message: NewMessage { id, expert, entry, kind: row.get(3)?, body },
         created: row.get::<_, i64>(5)?.unsigned_abs(),
         attempts: row.get(6)?,
         delivered: row.get::<_, Option<i64>>(7)?.map(i64::unsigned_abs),
@@ -130,7 +131,7 @@ mod tests {
             expert: "sales".into(),
             entry: Some("e1".into()),
             kind: "result".into(),
-            body: format!("body of {id}"),
+            body: format!("body of {id}").into(),
         }
     }
 
