@@ -27,6 +27,7 @@ fix:
 generate:
     UPDATE_DOCS=1 cargo test -p tool-call-parser --lib
     UPDATE_DOCS=1 cargo test -p settings
+    UPDATE_DOCS=1 cargo test -p alerts
     UPDATE_DOCS=1 cargo test --test it -- adapt captures_page the_table_of_levels
     UPDATE_DOCS=1 cargo test --test faults page
     INSTA_UPDATE=always cargo test

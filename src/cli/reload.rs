@@ -156,6 +156,8 @@ impl Reloading {
             experts.change_models(models);
         }
         fleet.take_effect();
+        // What requests met with another key or address no longer holds.
+        self.upstreams.changed_upstreams(&upstreams).for_each(|name| app.usage.forget_refusals(name));
         self.relay.send_replace(Arc::clone(&relay));
         let (old, limits) = (&self.holds.server.limits, settings.server.limits.clone());
         let same_room = (old.max_body, old.max_bodies) == (limits.max_body, limits.max_bodies);

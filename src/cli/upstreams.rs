@@ -69,6 +69,12 @@ impl ServedUpstreams {
         Self::serving_upstreams(settings, made.collect(), abort)
     }
 
+    /// Returns the names of the upstreams that are configured in another way there.
+    pub(super) fn changed_upstreams<'a>(&self, new: &'a Self) -> impl Iterator<Item = &'a str> {
+        let changed = new.configs.iter().filter(|config| !self.configs.contains(config));
+        changed.map(|config| config.name.as_str())
+    }
+
     /// Returns the upstreams of a configuration that never changes.
     pub(super) fn into_fleet(self) -> Arc<Fleet> {
         self.lists.disarm();

@@ -31,7 +31,7 @@ def lost(before, after, path=""):
 
 # Queries are a data source's own business, which the model carries without knowing them.
 missing = [path for path in lost(written, read) if ".targets[" not in path]
-known = set(re.findall(r'"(respool_[a-z_]+)"', "\n".join(p.read_text() for p in pathlib.Path("src").rglob("*.rs"))))
+known = set(re.findall(r'"(respool_[a-z_]+)"', "\n".join(p.read_text() for p in pathlib.Path("crates").rglob("*.rs"))))
 texts = [pathlib.Path(sys.argv[1]).read_text(), *(p.read_text() for p in pathlib.Path("deploy/prometheus").glob("*.yml"))]
 asked = set(re.findall(r"\brespool_[a-z_]+", "\n".join(texts)))
 unknown = {name for name in asked if name not in known and re.sub(r"_(bucket|sum|count)$", "", name) not in known}

@@ -208,6 +208,43 @@ fn silences_persist_and_check_names() {
     assert!(status == 1 && err.contains("[[alerts.sink]]"), "{err}");
 }
 
+/// Regression: Prometheus saw no wrong file of keys, and the open circuit of a removed upstream for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_follow_alerts() {
+    let files = tempfile::tempdir().unwrap();
+    let (keys, key) = (files.path().join("keys.toml"), "sk-one-0123456789");
+    std::fs::write(&keys, format!("one = {key:?}\n")).unwrap();
+    let toml = |name: &str| {
+        format!(
+            "client_keys_file = {keys:?}\n[recovery]\nwait_for_upstream = '0s'\n\
+             [[upstream]]\nname = '{name}'\nurl = 'http://127.0.0.1:9'\n"
+        )
+    };
+    let served = Served::with_file(&toml("gone"), &[]);
+    let with_key = |request: Request| request.header("authorization", &format!("Bearer {key}"));
+    let chat = Request::chat(&json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}));
+    for _ in 0..5 {
+        exchange(served.address, &with_key(chat.clone())).await;
+    }
+    let has = async |line: &str| {
+        let metrics = exchange(served.address, &with_key(Request::get("/metrics"))).await.text();
+        metrics.lines().any(|one| one == line)
+    };
+    assert!(has("respool_upstream_circuit_open{upstream=\"gone\"} 1").await);
+    std::fs::write(&keys, "one = 1\n").unwrap();
+    for line in [
+        "respool_alerts_open{severity=\"critical\",rule=\"upstream_down\",upstream=\"gone\"} 1",
+        "respool_alerts_open{severity=\"warning\",rule=\"reload_failed\",upstream=\"\"} 1",
+        "respool_configuration_reload_failed 1",
+        "respool_alerts_open{severity=\"critical\",rule=\"error_rate\",upstream=\"\"} 0",
+    ] {
+        wait_until(line, async || has(line).await).await;
+    }
+    std::fs::write(served.directory.path().join("respool.toml"), toml("new")).unwrap();
+    let line = "respool_upstream_circuit_open{upstream=\"gone\"} NaN";
+    wait_until(line, async || has(line).await).await;
+}
+
 /// Regression: a server that was stopped in an outage left an empty list.
 #[test]
 fn alerts_stay_listed_when_their_server_ends() {

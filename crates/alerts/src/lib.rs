@@ -9,6 +9,8 @@ pub mod config;
 mod mail;
 mod message;
 mod open_alert;
+#[cfg(test)]
+mod prometheus;
 mod rule;
 mod silence;
 mod sink;

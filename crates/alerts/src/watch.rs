@@ -110,6 +110,8 @@ pub struct Alerts {
     held: Mutex<(BTreeSet<String>, Option<Instant>)>,
     unnoted: Mutex<Unnoted>,
     lost_lines: Mutex<LostLines>,
+    /// How many alerts are open, by rule and upstream, also those that were.
+    counted: Mutex<BTreeMap<(Rule, String), usize>>,
 }
 
 /// The result of reading a changed configuration.
@@ -157,6 +159,7 @@ impl Alerts {
             held: Mutex::default(),
             unnoted: Mutex::default(),
             lost_lines: Mutex::default(),
+            counted: Mutex::default(),
         }
     }
 
@@ -240,17 +243,28 @@ impl Alerts {
             (message, board.open(now, &silences))
         };
         let message = self.leave_out_others(watched, message, &open).await;
-        for severity in [Severity::Critical, Severity::Warning] {
-            let has_it =
-                |alert: &&OpenAlert| Rule::from_name(&alert.rule).map(Rule::severity) == Some(severity);
-            metrics::set_open_alerts(severity.as_str(), open.iter().filter(has_it).count());
-        }
-        metrics::set_reload_failed(self.reload_result().problem.is_some());
+        self.count_open_alerts(&open);
+        metrics::set_reload_failed(signals.reload_problem.is_some() || signals.key_file_problem.is_some());
         self.write_open_alerts(open);
         if let Some(message) = message {
             // First, because the process may end in between.
             self.note_sent(watched, &message).await;
             self.send_message(&message);
+        }
+    }
+
+    /// Counts the open alerts for Prometheus, whose rules need a zero where an alert is over.
+    fn count_open_alerts(&self, open: &[OpenAlert]) {
+        let mut counts = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.extend(Rule::ALL.iter().map(|rule| ((*rule, String::new()), 0)));
+        counts.values_mut().for_each(|count| *count = 0);
+        for alert in open {
+            let Some(rule) = Rule::from_name(&alert.rule) else { continue };
+            let upstream = if rule.is_about_upstream() { alert.subject.clone() } else { String::new() };
+            *counts.entry((rule, upstream)).or_default() += 1;
+        }
+        for ((rule, upstream), count) in &*counts {
+            metrics::set_open_alerts(rule.severity().as_str(), rule.as_str(), upstream, *count);
         }
     }
 

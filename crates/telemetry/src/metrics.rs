@@ -46,8 +46,8 @@ pub const UPSTREAM_QUEUED: &str = "respool_upstream_queued";
 pub const UPSTREAM_QUEUE: &str = "respool_upstream_queue_seconds";
 /// 1 while an upstream's circuit is open.
 pub const UPSTREAM_OPEN: &str = "respool_upstream_circuit_open";
-/// 1 while an upstream answers probes, 0 while it does not. A probe is sent every few seconds, also without
-/// requests.
+/// 1 while an upstream can be used, as probes find it, 0 while it cannot. A probe is sent every few seconds,
+/// also without requests.
 pub const UPSTREAM_UP: &str = "respool_upstream_up";
 /// How often an upstream's circuit opened.
 pub const UPSTREAM_EJECTIONS: &str = "respool_upstream_ejections_total";
@@ -68,9 +68,9 @@ pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 /// Usage rows that could not be stored.
 pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 
-/// Open alerts, by severity; silenced ones count too.
+/// Open alerts, by severity, rule and, for rules about upstreams, upstream; silenced ones count too.
 pub const ALERTS_OPEN: &str = "respool_alerts_open";
-/// 1 while a changed configuration is wrong and not used.
+/// 1 while a changed configuration, or file of client keys, is wrong and not used.
 pub const RELOAD_FAILED: &str = "respool_configuration_reload_failed";
 /// Log lines that were lost.
 pub const LOG_LINES_LOST: &str = "respool_log_lines_lost_total";
@@ -231,6 +231,13 @@ impl UpstreamSeries {
     }
 }
 
+/// The upstream is no longer configured, and its last request has ended: NaN matches no rule.
+impl Drop for UpstreamSeries {
+    fn drop(&mut self) {
+        self.open.set(f64::NAN);
+    }
+}
+
 /// Counts a request that has arrived.
 pub(super) fn count_arrival() {
     if let Some(common) = COMMON.get() {
@@ -301,12 +308,13 @@ pub fn count_lost_alert(sink: &str) {
     counter!(ALERTS_LOST, "sink" => sink.to_owned()).increment(1);
 }
 
-/// Sets the number of open alerts of a severity.
-pub fn set_open_alerts(severity: &'static str, count: usize) {
-    gauge!(ALERTS_OPEN, "severity" => severity).set(u32::try_from(count).unwrap_or(u32::MAX));
+/// Sets the number of open alerts of a rule. `upstream` is empty for rules about something else.
+pub fn set_open_alerts(severity: &'static str, rule: &'static str, upstream: &str, count: usize) {
+    let open = gauge!(ALERTS_OPEN, "severity" => severity, "rule" => rule, "upstream" => upstream.to_owned());
+    open.set(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
-/// Sets whether a changed configuration is wrong and not used.
+/// Sets whether a changed configuration, or file of client keys, is wrong and not used.
 pub fn set_reload_failed(failed: bool) {
     gauge!(RELOAD_FAILED).set(u8::from(failed));
 }
@@ -374,8 +382,11 @@ fn describe_metrics() {
         REQUESTS,
         "Requests, by route, model, outcome, upstream of the last attempt, and code of the error"
     );
-    metrics::describe_gauge!(ALERTS_OPEN, "Open alerts, by severity");
-    metrics::describe_gauge!(RELOAD_FAILED, "1 while a changed configuration is wrong and not used");
+    metrics::describe_gauge!(ALERTS_OPEN, "Open alerts, by severity, rule and upstream");
+    metrics::describe_gauge!(
+        RELOAD_FAILED,
+        "1 while a changed configuration, or file of client keys, is wrong and not used"
+    );
     metrics::describe_gauge!(IN_FLIGHT, "Requests in progress");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");
     metrics::describe_histogram!(FIRST_BYTE, "Seconds from request to the first byte of the reply");
@@ -401,7 +412,10 @@ fn describe_metrics() {
         "Seconds for which requests waited for a place at an upstream"
     );
     metrics::describe_gauge!(UPSTREAM_OPEN, "1 while an upstream's circuit is open");
-    metrics::describe_gauge!(UPSTREAM_UP, "1 while an upstream answers probes, 0 while it does not");
+    metrics::describe_gauge!(
+        UPSTREAM_UP,
+        "1 while an upstream can be used, 0 while it does not answer or refuses the key or a secure connection"
+    );
     metrics::describe_counter!(UPSTREAM_EJECTIONS, "How often an upstream's circuit opened");
     metrics::describe_counter!(
         UPSTREAM_FAILOVERS,
