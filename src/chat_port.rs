@@ -62,7 +62,7 @@ fn explain_problem(name: &str, problem: NoModelList) -> String {
             "`{name}` cannot be used: {problem}. Correct it where it is given: in the environment variable \
              {VLLM_KEY}, or as `api_key` or `api_key_env` of the [[upstream]] in respool.toml"
         ),
-        NoModelList::KeyMissing(..) => format!(
+        NoModelList::KeyMissing { .. } => format!(
             "`{name}` cannot be used: {problem}. Give the key as `api_key` or `api_key_env` of an [[upstream]] \
              with this URL in respool.toml, or in the environment variable {VLLM_KEY}"
         ),

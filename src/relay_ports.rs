@@ -189,16 +189,11 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
     let health = timeout(PROBE_WITHIN, upstream.health_since(Instant::now())).await;
     // A web server answers too.
     let listed = upstream.ask_models(HeaderMap::new(), PROBE_WITHIN).await;
-    let asks_for_key = matches!(listed, Err(NoModelList::KeyMissing(..)));
+    let asks_for_key = listed.as_ref().is_err_and(NoModelList::waits_for_client_key);
     let is_up = health == Ok(Health::Up);
-    let is_certain =
-        |problem: &NoModelList| problem.is_wrong_address() || matches!(problem, NoModelList::KeyRefused(..));
+    let is_certain = |problem: &NoModelList| problem.is_wrong_address() || problem.is_refusal();
     let problem = match listed {
-        Err(problem) if !is_up || is_certain(&problem) => {
-            let subject = format!("upstream `{}` ", upstream.name);
-            let text = problem.to_string().replacen(&subject, "it ", 1);
-            Some((rule_of(&problem), text))
-        }
+        Err(problem) if !is_up || is_certain(&problem) => Some((rule_of(&problem), problem.to_string())),
         _ => (!is_up).then(|| (Rule::UpstreamDown, "it does not answer".to_owned())),
     };
     let (circuit, ..) = upstream.state.circuit_report();
@@ -214,10 +209,8 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
 /// Returns the rule of an upstream that cannot be used.
 fn rule_of(problem: &NoModelList) -> Rule {
     match problem {
-        NoModelList::KeyRefused(..) => Rule::KeyRefused,
-        NoModelList::Unreachable(error) if error.error.code == Some(ErrorCode::UpstreamTls) => {
-            Rule::CertificateRefused
-        }
+        NoModelList::KeyRefused(..) | NoModelList::KeyMissing { .. } => Rule::KeyRefused,
+        problem if problem.is_refusal() => Rule::CertificateRefused,
         _ => Rule::UpstreamDown,
     }
 }

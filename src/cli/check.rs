@@ -36,7 +36,7 @@ use tools::{reached_services, sandbox_level};
 use translate::Reply;
 use upstream::{ListedModel, NoModelList, Upstream};
 use wire::turn::Note;
-use wire::{ApiError, ErrorCode, Object};
+use wire::{ApiError, CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, Object};
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -357,10 +357,7 @@ impl UpstreamAddress {
             return format!("the server answers without TLS: make {} {plain}", self.setting_name());
         }
         if code == Some(ErrorCode::UpstreamTls) {
-            return format!(
-                "correct the host name in {}, or the certificate; docs/upstreams.md says how to trust one of your own",
-                self.setting_name()
-            );
+            return self.with_place(CERTIFICATE_REFUSED_TODO);
         }
         if self.place.is_default() {
             return "start a model server there, or name yours with --upstream URL".to_owned();
@@ -378,10 +375,9 @@ impl UpstreamAddress {
         format!("{asked} was asked: check that {setting} is the base URL of an OpenAI-compatible server")
     }
 
-    fn when_key_is_wrong(&self) -> String {
-        let place =
-            if self.place.is_flag() { VLLM_KEY } else { "`api_key` or `api_key_env` of this upstream" };
-        format!("correct the key in {place}: it is the one of `vllm serve --api-key`")
+    /// Adds where this upstream is configured.
+    fn with_place(&self, todo: &str) -> String {
+        format!("{} ({})", todo.trim_end_matches('.'), self.place)
     }
 
     fn when_key_is_missing(&self) -> String {
@@ -411,8 +407,8 @@ async fn models_of(
                     format!("check the host name in {}", address.setting_name())
                 }
                 NoModelList::Unreachable(error) => address.when_unreachable(error.error.code).await,
-                NoModelList::KeyMissing(..) => address.when_key_is_missing(),
-                NoModelList::KeyRefused(..) => address.when_key_is_wrong(),
+                NoModelList::KeyMissing { .. } => address.when_key_is_missing(),
+                NoModelList::KeyRefused(..) => address.with_place(KEY_REFUSED_TODO),
                 _ if problem.is_wrong_address() => address.when_wrong(upstream),
                 _ => "look at the server's log".to_owned(),
             };

@@ -50,7 +50,7 @@ pub(super) async fn ask_all(fleet: &Fleet, within: Duration) -> Vec<Reachability
 async fn query_upstream(upstream: &Upstream, within: Duration) -> Reachability {
     let began = Instant::now();
     let listed = upstream.ask_models(HeaderMap::new(), within).await;
-    let asks_for_key = matches!(listed, Err(NoModelList::KeyMissing(..)));
+    let asks_for_key = listed.as_ref().is_err_and(NoModelList::waits_for_client_key);
     let (models, problem) = match listed {
         Ok(models) if upstream.is_respool(within).await => (models, Some(IS_RESPOOL.to_owned())),
         Ok(models) if models.is_empty() => (models, Some("it lists no models".to_owned())),

@@ -219,6 +219,28 @@ async fn servers_without_a_list_are_tried() {
     assert_eq!(who(&respool, &begins("hi")).await, "a", "it is known to serve this one");
 }
 
+/// Regression: an upstream without a key was ready, and answered for every unknown model.
+#[tokio::test]
+async fn refused_keys_are_said() {
+    let (a, b) = (says("a").await, FakeVllm::start([]).await);
+    b.otherwise(Script::json(401, &json!({"error": "Unauthorized"})).on("GET", "/v1/models"));
+    for (own, reason) in
+        [("api_key = \"wrong\"", "it rejects the key (HTTP 401)"), ("", "it asks for a key (HTTP 401)")]
+    {
+        let keys = "client_keys = [\"sk-one-0123456789\"]";
+        let respool = before(&[("a", &a.url(), ""), ("b", &b.url(), own)], keys).await;
+        let mut body = begins("hi");
+        body["model"] = "m-typo".into();
+        let request = Request::chat(&body).header("authorization", "Bearer sk-one-0123456789");
+        let reply = exchange(respool.address, &request).await;
+        let text = reply.error()["message"].as_str().unwrap().to_owned();
+        let expected = format!("Available models: gpt-oss-20b. Unknown models: those of `b` ({reason})");
+        assert!(reply.status == 404 && text.ends_with(&expected), "{text}");
+        let seen = standing(&respool, "b").await;
+        assert_eq!((&seen["ready"], &seen["problem"]), (&json!(false), &json!(reason)));
+    }
+}
+
 #[tokio::test]
 async fn lists_of_models_are_merged() {
     let (a, b) = (says("a").await, says("b").await);

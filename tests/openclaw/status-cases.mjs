@@ -2,7 +2,7 @@
 // CASES=REGEX picks some.
 import { pathToFileURL } from 'node:url';
 
-const REFUSED = 'the model server "box" does not accept the API key that it was sent. Set api_key for this upstream in respool.toml.';
+const REFUSED = 'the model server "box" does not accept the API key that it was sent. Set or correct `api_key` of this upstream.';
 const STATUSES = [400, 401, 402, 403, 404, 405, 409, 410, 412, 417, 421, 422, 423, 424, 425, 426, 428, 431, 451];
 const OVERFLOW = "This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens.";
 

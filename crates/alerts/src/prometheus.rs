@@ -1,5 +1,5 @@
-//! Writes the rules for Prometheus in `deploy/prometheus`: one for each of respool's own alerts, with the same
-//! words, and those that only Prometheus can see.
+//! Writes the rules for Prometheus in `deploy/prometheus`: one for each of respool's own alerts, with the
+//! same words, and those that only Prometheus can see.
 
 use std::path::Path;
 

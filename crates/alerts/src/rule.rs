@@ -2,7 +2,7 @@
 
 use store::Attention;
 use usage::{Counts, DayBudget, Minutes};
-use wire::ErrorCode;
+use wire::{CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO};
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
@@ -33,7 +33,7 @@ impl Severity {
 }
 
 macro_rules! rules {
-    ($( $rule:ident = $name:literal, $severity:ident, $meaning:literal, $todo:literal; )*) => {
+    ($( $rule:ident = $name:literal, $severity:ident, $meaning:literal, $todo:expr; )*) => {
         /// A condition that is watched.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Rule {
@@ -78,11 +78,11 @@ rules! {
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";
     KeyRefused = "key_refused", Critical,
-        "The model server rejects the key that it was sent.",
-        "Set or correct `api_key` of this upstream (VLLM_API_KEY with --upstream): it is the key of `vllm serve --api-key`. Where it has none, correct the key that clients send.";
+        "The model server rejects the key that it was sent, or asks for a key and gets none.",
+        KEY_REFUSED_TODO;
     CertificateRefused = "certificate_refused", Critical,
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
-        "Renew the certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE (docs/upstreams.md).";
+        CERTIFICATE_REFUSED_TODO;
     ErrorRate = "error_rate", Critical,
         "A large share of the requests is failing.",
         "The page lists the last problems, each with what to do.";
@@ -161,7 +161,7 @@ pub struct UpstreamSignal {
     pub name: String,
     /// The reason why it cannot be used, as a probe found it, and its rule.
     pub problem: Option<(Rule, String)>,
-    /// It asks for a key, and respool has none for it: clients have to send theirs.
+    /// It asks for a key, respool has none for it, and passes on those of clients.
     pub asks_for_key: bool,
     /// Its circuit is open.
     pub is_open: bool,

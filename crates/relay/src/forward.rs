@@ -198,7 +198,15 @@ impl Relay {
         let who = conversation::identify_other(&request.headers, object.as_ref(), beginning);
         let order = match self.fleet.find_servers(&request.model, who.conversation) {
             Serving::Known(order) | Serving::Possible(order) => order,
-            Serving::NotServed => self.fleet.iter().cloned().collect(),
+            Serving::NotServed => {
+                let usable: Arc<[_]> = self
+                    .fleet
+                    .iter()
+                    .filter(|upstream| upstream.state.refusal().is_none())
+                    .cloned()
+                    .collect();
+                if usable.is_empty() { self.fleet.iter().cloned().collect() } else { usable }
+            }
         };
         (order, conversation::from(who, request.peer))
     }

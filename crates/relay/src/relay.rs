@@ -94,10 +94,17 @@ impl Relay {
             return ". `/v1/models` lists the available ones".to_owned();
         }
         let known = self.known_models();
-        match known.get(..MOST_NAMED) {
-            _ if known.is_empty() => ".".to_owned(),
+        let known = match known.get(..MOST_NAMED) {
+            _ if known.is_empty() => String::new(),
             Some(first) if known.len() > MOST_NAMED => format!(". Available models: {}, …", first.join(", ")),
             _ => format!(". Available models: {}", known.join(", ")),
+        };
+        let refusals = self.fleet.refusals().map(|(name, why)| format!("those of `{name}` ({why})"));
+        let unknown: Vec<String> = refusals.collect();
+        match unknown.as_slice() {
+            [] if known.is_empty() => ".".to_owned(),
+            [] => known,
+            unknown => format!("{known}. Unknown models: {}", unknown.join(", ")),
         }
     }
 

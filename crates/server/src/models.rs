@@ -103,8 +103,8 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let asked = upstream.ask_models(headers.clone(), READY_WITHIN).await;
         // Its circuit admits a trial after each pause, which a balancer must let through.
         let is_left_out = !upstream.state.admits();
-        // One that asks for a key is there: the client brings its own.
-        let up = !is_left_out && matches!(asked, Ok(_) | Err(NoModelList::KeyMissing(..)));
+        let answers = asked.as_ref().map_or_else(NoModelList::waits_for_client_key, |_| true);
+        let up = answers && !is_left_out;
         let failing = || upstream.state.circuit_problem().map(str::to_owned);
         let problem = asked.err().map(|problem| problem.to_string()).or_else(failing);
         let (circuit, in_flight, queued) = upstream.load_report();

@@ -142,6 +142,11 @@ impl Upstream {
         self.authorization.is_some()
     }
 
+    /// Returns true if it never gets the key of a client.
+    pub(super) fn client_keys_end_here(&self) -> bool {
+        self.client_keys_end_here
+    }
+
     /// Returns its address.
     pub fn address(&self) -> &Address {
         &self.address

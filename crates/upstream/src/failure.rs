@@ -11,7 +11,7 @@ use memchr::memmem::Finder;
 use regex::Regex;
 
 use wire::pattern::compile_pattern;
-use wire::{ApiError, Cause, ErrorCode, Object, array_elements};
+use wire::{ApiError, Cause, ErrorCode, KEY_REFUSED_TODO, Object, array_elements};
 
 /// The steps that a caller may take after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -343,10 +343,7 @@ fn refused_credentials(name: &str) -> ApiError {
     ApiError::new(
         422,
         ErrorCode::UpstreamCredentialsRefused,
-        format!(
-            "the model server `{name}` does not accept the API key that it was sent. Set api_key for this upstream in \
-             respool.toml (when none is set there, respool passes the client's own on, unless `client_keys` is set)."
-        ),
+        format!("the model server `{name}` does not accept the API key that it was sent. {KEY_REFUSED_TODO}"),
     )
 }
 

@@ -87,7 +87,9 @@ impl Fleet {
         let which = |answer| -> Vec<&Arc<Upstream>> {
             self.iter().filter(|upstream| upstream.state.serves_model(model) == answer).collect()
         };
-        match (which(Some(true)), which(None)) {
+        // One that refuses its key or its certificate would hide that no other knows the model.
+        let unknown = || which(None).into_iter().filter(|upstream| upstream.state.refusal().is_none());
+        match (which(Some(true)), unknown().collect::<Vec<_>>()) {
             (known, _) if !known.is_empty() => Serving::Known(order_upstreams(conversation, &known)),
             (_, unknown) if !unknown.is_empty() => Serving::Possible(order_upstreams(conversation, &unknown)),
             _ => Serving::NotServed,
@@ -103,6 +105,13 @@ impl Fleet {
             }
         }
         models
+    }
+
+    /// Returns the upstreams whose models are not known because they refuse the key or the certificate, each
+    /// with the reason.
+    pub fn refusals(&self) -> impl Iterator<Item = (&str, NoModelList)> {
+        let unknown = self.iter().filter(|upstream| upstream.state.models().is_none());
+        unknown.filter_map(|upstream| Some((upstream.name.as_str(), upstream.state.refusal()?)))
     }
 
     /// Asks for new lists, because a model is unknown or an upstream is back.
@@ -172,31 +181,25 @@ fn order_upstreams(conversation: u64, upstreams: &[&Arc<Upstream>]) -> Arc<[Arc<
         .collect()
 }
 
-/// Returns true when there is news.
+/// Returns true when there is a list.
 async fn ask_for_models(upstream: &Upstream) -> bool {
     // Without a key of its own the upstream may refuse: only clients have one then, and theirs are not used
     // unasked.
-    let models = match upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await {
-        Ok(models) => models,
-        Err(NoModelList::KeyRefused(..) | NoModelList::KeyMissing(..)) => {
-            if upstream.state.note_refused_list() {
+    match upstream.ask_models(HeaderMap::new(), LIST_WITHIN).await {
+        Ok(_) => true,
+        Err(problem @ (NoModelList::KeyRefused(..) | NoModelList::KeyMissing { .. })) => {
+            // Other refusals are alerts.
+            if upstream.state.note_refused_list() && problem.waits_for_client_key() {
                 tracing::warn!(
                     target: "respool::upstream",
                     upstream = upstream.name,
                     "this upstream does not list its models without a key; write `models` or `api_key` under its [[upstream]]"
                 );
             }
-            return false;
+            false
         }
-        Err(_) => return false,
-    };
-    let models: Vec<String> = models.into_iter().map(|model| model.id).collect();
-    let names = models.join(",");
-    let is_news = upstream.state.note_models(models);
-    if is_news {
-        tracing::info!(target: "respool::upstream", upstream = upstream.name, models = names, "this upstream lists its models");
+        Err(_) => false,
     }
-    is_news
 }
 
 #[cfg(test)]
@@ -206,6 +209,7 @@ mod tests {
     use testing::idle_time::IdleTime;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
+    use wire::units::Secret;
 
     const EVERY: Duration = Duration::from_secs(10);
 
@@ -315,5 +319,31 @@ mod tests {
         time.pass(3 * EVERY).await;
         assert_eq!((here.state.models(), *asked.lock().unwrap()), (None, 1));
         end.cancel();
+    }
+
+    /// Regression: a misspelt model was answered with the error of an upstream whose key is wrong.
+    #[tokio::test]
+    async fn refusals_hide_no_unknown_model() {
+        let (models, asked) = (Arc::new(Mutex::new(vec!["401"])), Arc::default());
+        let refuses = server(&models, &asked).await;
+        let check = async |api_key: Option<&str>, client_keys_end_here, expected: (&[&str], &[&str])| {
+            let config = UpstreamConfig {
+                name: "keyed".into(),
+                api_key: api_key.map(Secret::new),
+                client_keys_end_here,
+                ..UpstreamConfig::with_address(refuses.address().clone())
+            };
+            let other = UpstreamConfig { models: Some(vec!["one".into()]), ..UpstreamConfig::default() };
+            let all = [&config, &other].map(|config| Arc::new(Upstream::new(config).unwrap()));
+            let fleet = Fleet::new(all.to_vec(), EVERY);
+            assert_eq!(names(fleet.find_servers("two", 0)), ["keyed?"], "it was not asked yet");
+            fleet.ask_all().await;
+            let refusals: Vec<_> = fleet.refusals().map(|(name, why)| format!("{name}: {why}")).collect();
+            assert_eq!(names(fleet.find_servers("two", 0)), expected.0);
+            assert_eq!(refusals, expected.1);
+        };
+        check(Some("wrong"), false, (&[], &["keyed: it rejects the key (HTTP 401)"])).await;
+        check(None, true, (&[], &["keyed: it asks for a key (HTTP 401)"])).await;
+        check(None, false, (&["keyed?"], &[])).await;
     }
 }

@@ -66,7 +66,7 @@ fn read_list(body: &[u8]) -> Option<Vec<ListedModel>> {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NoModelList {
     /// It cannot be reached, or its answer breaks off.
-    #[error("{}", .0.error.message)]
+    #[error("{}", message_of(.0))]
     Unreachable(Box<UpstreamError>),
     /// It does not answer in time.
     #[error("it does not answer /v1/models within {} s", .0.as_secs())]
@@ -75,8 +75,15 @@ pub enum NoModelList {
     #[error("it rejects the key (HTTP {})", .0.as_u16())]
     KeyRefused(StatusCode, Bytes),
     /// It asks for a key, and got none.
-    #[error("it asks for a key (HTTP {})", .0.as_u16())]
-    KeyMissing(StatusCode, Bytes),
+    #[error("it asks for a key (HTTP {})", .status.as_u16())]
+    KeyMissing {
+        /// The status of its answer.
+        status: StatusCode,
+        /// Its answer.
+        body: Bytes,
+        /// The keys of clients are passed on, and may open it.
+        clients_may_help: bool,
+    },
     /// It answers with another error.
     #[error("it answers /v1/models with HTTP {}", .0.as_u16())]
     Status(StatusCode, Bytes),
@@ -94,7 +101,22 @@ impl NoModelList {
         match self {
             Self::Status(status, _) => status.is_client_error() || status.is_redirection(),
             Self::NotAList { .. } => true,
-            Self::Unreachable(_) | Self::Silent(_) | Self::KeyRefused(..) | Self::KeyMissing(..) => false,
+            Self::Unreachable(_) | Self::Silent(_) | Self::KeyRefused(..) | Self::KeyMissing { .. } => false,
+        }
+    }
+
+    /// Returns true if it answers requests whose client sends a key.
+    pub fn waits_for_client_key(&self) -> bool {
+        matches!(self, Self::KeyMissing { clients_may_help: true, .. })
+    }
+
+    /// Returns true if it answers no request until its owner corrects the key or the certificate.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::KeyRefused(..) => true,
+            Self::KeyMissing { clients_may_help, .. } => !clients_may_help,
+            Self::Unreachable(error) => error.error.code == Some(ErrorCode::UpstreamTls),
+            Self::Silent(_) | Self::Status(..) | Self::NotAList { .. } => false,
         }
     }
 
@@ -106,7 +128,9 @@ impl NoModelList {
                 let what = "does not answer /v1/models";
                 UpstreamError::new_broken(name, 504, ErrorCode::UpstreamTimeout, what, "")
             }
-            Self::KeyRefused(status, body) | Self::KeyMissing(status, body) | Self::Status(status, body) => {
+            Self::KeyRefused(status, body)
+            | Self::KeyMissing { status, body, .. }
+            | Self::Status(status, body) => {
                 UpstreamError::from_answer(name, status.as_u16(), &String::from_utf8_lossy(&body))
             }
             Self::NotAList { .. } => {
@@ -115,6 +139,11 @@ impl NoModelList {
             }
         }
     }
+}
+
+/// Returns the message of an error about an upstream that the reader knows.
+fn message_of(error: &UpstreamError) -> String {
+    error.error.message.replacen(&format!("upstream `{}` ", error.upstream), "it ", 1)
 }
 
 impl Upstream {
@@ -126,11 +155,26 @@ impl Upstream {
         health.is_some_and(|health| health["name"] == "respool")
     }
 
-    /// Asks the server for its models, and learns from the list.
+    /// Asks the server for its models, and learns from the answer.
     ///
     /// # Errors
     /// [`NoModelList`] if the server does not list them within this time.
     pub async fn ask_models(
+        &self,
+        headers: HeaderMap,
+        within: Duration,
+    ) -> Result<Vec<ListedModel>, NoModelList> {
+        // What a client's own key opens or not is no fact for others.
+        let is_own = self.has_key() || !headers.contains_key(AUTHORIZATION);
+        let answer = self.query_models(headers, within).await;
+        if is_own && self.state.note_list(answer.as_deref()) {
+            let names = self.state.models().unwrap_or_default().join(",");
+            tracing::info!(target: "respool::upstream", upstream = self.name, models = names, "this upstream lists its models");
+        }
+        answer
+    }
+
+    async fn query_models(
         &self,
         headers: HeaderMap,
         within: Duration,
@@ -146,7 +190,8 @@ impl Upstream {
                 return Err(NoModelList::KeyRefused(status, body));
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                return Err(NoModelList::KeyMissing(status, body));
+                let clients_may_help = !self.client_keys_end_here();
+                return Err(NoModelList::KeyMissing { status, body, clients_may_help });
             }
             status => return Err(NoModelList::Status(status, body)),
         }

@@ -9,6 +9,7 @@ use super::balance::Load;
 use super::circuit::Circuit;
 use super::config::UpstreamConfig;
 use super::gate::Gate;
+use super::model_list::{ListedModel, NoModelList};
 use super::retry_budget::{RepeatPermit, RetryBudget};
 use telemetry::metrics::UpstreamSeries;
 
@@ -25,6 +26,8 @@ pub struct UpstreamState {
     models: RwLock<Option<Vec<String>>>,
     /// It refused to list its models without a key.
     requires_key_to_list_models: AtomicBool,
+    /// The reason why it lists no models, as it was when it was last asked.
+    problem: RwLock<Option<NoModelList>>,
     pub(super) series: Arc<UpstreamSeries>,
     /// `max_concurrency` and `max_queue`.
     bounds: (Option<usize>, usize),
@@ -41,6 +44,7 @@ impl UpstreamState {
             configured: config.models.is_some(),
             models: RwLock::new(config.models.clone()),
             requires_key_to_list_models: AtomicBool::new(false),
+            problem: RwLock::default(),
             series,
             bounds: (config.max_concurrency, config.max_queue),
         }
@@ -90,13 +94,24 @@ impl UpstreamState {
         known.as_ref().map(|known| known.iter().any(|served| served == model))
     }
 
-    /// Takes note of the models it says it serves. True when they are news.
-    pub(super) fn note_models(&self, models: Vec<String>) -> bool {
+    /// Notes its answer to the question which models it serves. True when they are news. Those that the
+    /// configuration names stay.
+    pub(super) fn note_list(&self, answer: Result<&[ListedModel], &NoModelList>) -> bool {
+        *self.problem.write().unwrap_or_else(PoisonError::into_inner) = answer.err().cloned();
+        let Some(list) = answer.ok().filter(|_| !self.configured) else { return false };
+        let models: Vec<String> = list.iter().map(|model| model.id.clone()).collect();
         if self.models().as_ref() == Some(&models) {
             return false;
         }
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = Some(models);
         true
+    }
+
+    /// Returns why it answers no request until its owner corrects the key or the certificate, as it was when
+    /// it was last asked.
+    pub fn refusal(&self) -> Option<NoModelList> {
+        let problem = self.problem.read().unwrap_or_else(PoisonError::into_inner);
+        problem.clone().filter(NoModelList::is_refusal)
     }
 
     /// Notes that it refused to list its models. Returns true if that is news.

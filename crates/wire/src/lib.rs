@@ -32,7 +32,7 @@ mod usage_row;
 
 pub use controls::escape_controls;
 pub use error::{ApiError, Cause};
-pub use error_code::{ErrorCode, is_request_fault};
+pub use error_code::{CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, is_request_fault};
 pub use form::{FormField, FormReader};
 pub use known::{KnownMessage, KnownParts, KnownTools};
 pub use object::{

@@ -208,7 +208,7 @@ async fn ask_server(url: &str) -> Result<Vec<ListedModel>, Failure> {
         Err(problem) => problem,
     };
     let todo = match &problem {
-        NoModelList::KeyMissing(..) => {
+        NoModelList::KeyMissing { .. } => {
             format!("Export its key as {VLLM_KEY}, or write `url` and `api_key` into respool.toml")
         }
         NoModelList::KeyRefused(..) => {
