@@ -180,13 +180,6 @@ fn reasoning_field(settings: &Settings, config: &AgentConfig) -> Option<&'static
 fn open_store(settings: &Settings) -> Result<Option<Arc<Store>>, UnusableSetting> {
     match Store::open(&settings.store) {
         Ok(store) => {
-            if let Some(aside) = &store.set_aside {
-                tracing::error!(
-                    target: "respool::store",
-                    set_aside = %aside.display(),
-                    "the store of runs was damaged: it was set aside and a new one created"
-                );
-            }
             if settings.store.store.url.is_some() {
                 tracing::warn!(
                     target: "respool::store",

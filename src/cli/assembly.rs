@@ -53,7 +53,7 @@ pub async fn app_with(
 pub(super) async fn finish_work(app: &App, stop: &CancellationToken) {
     stop.cancel();
     app.agents.wait_for_runs(app.limits.drain).await;
-    app.usage.flush().await;
+    app.usage.close().await;
 }
 
 /// The parts of an app, except the store of runs.

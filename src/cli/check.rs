@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom, Write as _};
+use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,9 +27,11 @@ use super::runtime::new_runtime;
 use super::say::{say, say_on_stderr};
 use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
+use alerts::Rule;
 use relay::{Opened, Origin, Relay, StreamPart};
 use server::{Access, App, is_for_everybody};
 use settings::{Loaded, Place, Settings, VLLM_KEY};
+use store::{find_damaged, find_set_aside, try_directory, write_remedy};
 use telemetry::{Recording, RequestRecord, RequestStart};
 use tool_call_parser::PreferredDialects;
 use tools::{reached_services, sandbox_level};
@@ -40,9 +42,6 @@ use wire::{ApiError, CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, Obje
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
-
-/// The least room in a state directory, in bytes.
-const ROOM: usize = 64 << 10;
 
 /// How much of the log file's end is read, in bytes, and how many routes are named.
 const READ_LOG: u64 = 16 << 20;
@@ -161,26 +160,25 @@ fn routes_passed_on(file: &Path) -> std::io::Result<BTreeSet<(String, String)>> 
 /// Checks that `serve` can write to the state directory. It creates a missing one.
 fn state_directory(dir: &Path, findings: &mut Findings) {
     let present = dir.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
-    let write = || tempfile::tempfile_in(present)?.write_all(&vec![0; ROOM]);
-    match write() {
+    for file in find_damaged(dir) {
+        findings.fail(
+            &format!("{} is damaged", file.display()),
+            "end all processes of respool that use it, and start `respool serve`: it sets the file aside",
+        );
+    }
+    for file in find_set_aside(dir) {
+        let text = format!("a damaged database was set aside as {}", file.display());
+        findings.warn(&text, Rule::DatabaseSetAside.todo());
+    }
+    match try_directory(present) {
         Ok(()) => findings.ok(&format!("the state directory {} can be written", dir.display())),
         Err(error) => findings.fail(
             &format!("the state directory {} cannot be written: {error}", dir.display()),
             &format!(
                 "{}, or set another `state_dir`; without one, runs, responses and usage are not kept",
-                describe_remedy(&error)
+                write_remedy(&error)
             ),
         ),
-    }
-}
-
-/// Says what lets a file be written.
-fn describe_remedy(error: &std::io::Error) -> &'static str {
-    match error.kind() {
-        ErrorKind::NotFound => "make its directory",
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its disk",
-        ErrorKind::ReadOnlyFilesystem => "mount its disk so that it can be written",
-        _ => "give respool permission to write there",
     }
 }
 
@@ -199,7 +197,7 @@ fn certificate_file(file: Option<OsString>, findings: &mut Findings) {
 fn log_file(settings: &Settings, findings: &mut Findings) {
     let Some(file) = &settings.log.file else { return };
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let write = || tempfile::tempfile_in(folder.unwrap_or(Path::new(".")))?.write_all(&vec![0; ROOM]);
+    let write = || try_directory(folder.unwrap_or(Path::new(".")));
     let written = match (File::options().append(true).open(file), write()) {
         (Err(error), written) if error.kind() == ErrorKind::NotFound => written,
         // A file of a full disk can be opened.
@@ -211,8 +209,14 @@ fn log_file(settings: &Settings, findings: &mut Findings) {
         Err(error) => findings.fail(
             &format!("the log file {} cannot be written: {error}", file.display()),
             &format!(
-                "{}, or correct `[log] file`; `serve` does not start without it",
-                describe_remedy(&error)
+                "{}, or correct `[log] file`; {}",
+                write_remedy(&error),
+                // A file of a full disk can be opened.
+                if error.kind() == ErrorKind::StorageFull {
+                    "until then log lines are lost"
+                } else {
+                    "`serve` does not start without it"
+                }
             ),
         ),
     }

@@ -84,7 +84,7 @@ async fn open_ledger(loaded: &Loaded) -> Result<(Ledger, Option<StoreError>), Fa
     let ledger = Ledger::new(terms, rows);
     ledger.load_spending().await;
     // What shows something makes no store.
-    let fault = match Store::is_present(&settings.store).then(|| Store::open(&settings.store)) {
+    let fault = match Store::is_present(&settings.store).then(|| Store::open_in_place(&settings.store)) {
         None => None,
         Some(Ok(store)) => {
             ledger.use_key_store(Arc::new(store)).await;

@@ -23,7 +23,7 @@ pub(super) fn run_nodes(loaded: &Loaded, arguments: &NodesArgs) -> Result<(), Fa
     let config = &loaded.settings.store;
     let nodes = match config.store.url {
         Some(_) => {
-            let store = Store::open(config)?;
+            let store = Store::open_in_place(config)?;
             new_runtime()?.block_on(store.nodes())?
         }
         None => Vec::new(),

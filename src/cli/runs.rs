@@ -75,13 +75,7 @@ pub(super) fn run_runs(loaded: &Loaded, command: RunsCommand) -> Result<(), Fail
 
 /// Returns the store, with runs of ended processes marked as interrupted.
 async fn open_store(loaded: &Loaded) -> Result<Arc<Store>, Failure> {
-    let store = Store::open(&loaded.settings.store)?;
-    if let Some(aside) = &store.set_aside {
-        say_on_stderr(&format!(
-            "respool: the store of runs was damaged; it is now {}, and a new one was begun",
-            aside.display()
-        ));
-    }
+    let store = Store::open_in_place(&loaded.settings.store)?;
     // Runs can be read even if the disk is full.
     if let Err(error) = store.mark_orphans().await {
         say_on_stderr(&format!(

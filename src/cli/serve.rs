@@ -113,7 +113,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         experts.wait_for_end().await;
     }
     usage.save_keys().await;
-    usage.flush().await;
+    usage.close().await;
     usage.share().await;
     if let Some(traces) = traces {
         traces.flush().await;
@@ -126,7 +126,10 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
 fn watched_parts(app: &App, relays: watch::Receiver<Arc<Relay>>) -> Watched {
     let experts = app.experts.clone();
     let not_ready = move || experts.as_ref().map(|experts| experts.readiness.not_ready()).unwrap_or_default();
+    let agent_apis = Arc::clone(&app.agent_apis);
+    let open_store = move || agent_apis.responses.open_store().cloned();
     Watched {
+        open_store: Arc::new(open_store),
         upstreams: Arc::new(RelayProbes(relays)),
         agents: Arc::clone(&app.agents),
         usage: Arc::clone(&app.usage),

@@ -43,7 +43,7 @@ fn check_store(loaded: &Loaded, json: bool) -> Result<(), Failure> {
     if !Store::is_present(config) {
         return Err(format!("there is no store in {} yet", config.state_dir.display()).into());
     }
-    let store = Store::open(config)?;
+    let store = Store::open_in_place(config)?;
     let StoreCheck { schema, oldest, counts, problems } = new_runtime()?.block_on(store.check())?;
     if json {
         let counts: Value = counts.iter().map(|(table, rows)| ((*table).to_owned(), json!(rows))).collect();

@@ -118,7 +118,7 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let currency = settings.usage.currency.as_deref().unwrap_or_default();
     let compare = &settings.usage.compare;
     let report = if settings.store.store.url.is_some() {
-        let store = Store::open(&settings.store)?;
+        let store = Store::open_in_place(&settings.store)?;
         let rows = store.shared_usage().ok_or("this store has no usage records")?;
         new_runtime()?.block_on(report_from_store(rows, query, &prices, compare))?
     } else {

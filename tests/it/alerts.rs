@@ -13,6 +13,9 @@ use tokio::sync::mpsc;
 
 use crate::lifecycle::{Served, program, run};
 use crate::support::client::{Request, exchange};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::script::Script;
 use crate::support::wait_until;
 
 /// A webhook; what it was sent.
@@ -152,6 +155,33 @@ async fn a_removed_database_is_an_alert() {
     let message = tokio::time::timeout(Duration::from_mins(1), sent.recv()).await.unwrap().unwrap();
     assert_eq!(message["alerts"][0]["rule"], "state_removed", "{message}");
     assert!(message["alerts"][0]["what"].as_str().unwrap().contains("respool.db was removed"), "{message}");
+}
+
+/// Regression: nothing was said where only kept responses used the database, or where one was damaged.
+#[tokio::test(flavor = "multi_thread")]
+async fn lost_databases_are_alerts_without_agents() {
+    let fake = FakeVllm::always(Script::json(200, &replies::text("hello"))).await;
+    let state = tempfile::tempdir().unwrap();
+    let (db, usage) = (state.path().join("respool.db"), state.path().join("usage.db"));
+    std::fs::write(&usage, "no database".repeat(1_000)).unwrap();
+    let toml = format!("state_dir = {:?}\n[[upstream]]\nurl = \"{}\"\n", state.path(), fake.url());
+    let served = Served::with_file(&toml, &[]);
+    let body = json!({"model": "m", "input": "Hi"}).to_string();
+    let kept = exchange(served.address, &Request::post("/v1/responses", body)).await;
+    let kept = Request::get(&format!("/v1/responses/{}", kept.json()["id"].as_str().unwrap()));
+    wait_until("it is kept", async || exchange(served.address, &kept).await.status == 200).await;
+    std::fs::remove_file(&db).unwrap();
+    let ready = exchange(served.address, &Request::get("/ready")).await.json();
+    assert!(ready["state"]["problem"].as_str().unwrap().contains("was removed"), "{ready}");
+    let list = state.path().join("alerts-open.json");
+    for rule in ["state_removed", "database_set_aside", "usage.damaged-1"] {
+        let is_open = async || std::fs::read_to_string(&list).unwrap_or_default().contains(rule);
+        wait_until(rule, is_open).await;
+    }
+    let checked = tokio::task::spawn_blocking(move || run(&["check"], Some(&toml), &[]));
+    let (_, out, _) = checked.await.unwrap();
+    assert!(out.contains("a damaged database was set aside as "), "{out}");
+    drop(served);
 }
 
 #[tokio::test(flavor = "multi_thread")]

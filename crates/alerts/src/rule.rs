@@ -134,6 +134,9 @@ rules! {
     StateRemoved = "state_removed", Critical,
         "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
         "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
+    DatabaseSetAside = "database_set_aside", Critical,
+        "A database of `state_dir` was damaged. respool has set it aside and begun a new one, without what the old one held.",
+        "Restore a copy if there is one (docs/operating.md). Then move the damaged file away or delete it: the alert ends.";
     LogLinesLost = "log_lines_lost", Warning,
         "Log lines were lost: the log could not be written, or not fast enough. Requests are still answered.",
         "Make room on the disk of `[log] file`, or let something read the standard error.";
@@ -180,6 +183,8 @@ pub(super) struct Signals {
     pub(super) usage_fault: Option<String>,
     /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
+    /// The damaged databases that were set aside.
+    pub(super) set_aside: Vec<String>,
     /// The work that failed of late, or waits for a person.
     pub(super) attention: Attention,
     /// Experts that cannot work, each with the reason.
@@ -292,6 +297,10 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
     }
     if let Some(why) = &signals.removed_database {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
+    }
+    for file in &signals.set_aside {
+        let what = format!("A damaged database was set aside as {file}.");
+        all.push(new_finding(Rule::DatabaseSetAside, file, what));
     }
     if let Some(why) = &signals.reload_problem {
         all.push(new_finding(
@@ -520,6 +529,7 @@ mod tests {
             lost_lines: 3,
             usage_fault: Some("the disk is full".into()),
             removed_database: Some("the database /x was removed".into()),
+            set_aside: vec!["/x/usage.damaged-1".into()],
             reload_problem: Some("line 3".into()),
             key_file_problem: Some("keys.toml cannot be read".into()),
             ..Signals::default()
@@ -537,6 +547,7 @@ mod tests {
                 "dead_letter",
                 "log_lines_lost",
                 "state_removed",
+                "database_set_aside",
                 "reload_failed",
                 "reload_failed"
             ]

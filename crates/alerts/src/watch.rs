@@ -18,7 +18,7 @@ use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use super::sink_error::SinkError;
 use agent::Agents;
-use store::{Attention, SentAlert};
+use store::{Attention, SentAlert, Store};
 use telemetry::metrics;
 use usage::Ledger;
 
@@ -54,6 +54,8 @@ pub struct Watched {
     pub agents: Arc<Agents>,
     /// Requests and budgets.
     pub usage: Arc<Ledger>,
+    /// Returns the store of runs and responses, once something has opened it.
+    pub open_store: Arc<dyn Fn() -> Option<Arc<Store>> + Send + Sync>,
     /// Returns the experts that cannot work, each with the reason.
     pub not_ready: Arc<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
 }
@@ -392,6 +394,10 @@ impl Alerts {
             budgets: watched.usage.reached_budgets(),
             usage_fault: watched.usage.fault(),
             removed_database: removed_database(watched),
+            set_aside: {
+                let files = store::find_set_aside(&self.state_dir);
+                files.iter().map(|file| file.display().to_string()).collect()
+            },
             // `removed_database` says that the store cannot be read.
             attention: attention.unwrap_or_default(),
             not_ready: self.not_ready_experts((watched.not_ready)()),
@@ -492,7 +498,7 @@ fn excuse_recovered(last_down: &mut BTreeMap<String, u64>, upstreams: &mut [Upst
 
 /// Returns the reason why nothing can be kept, if the file of a database is gone.
 fn removed_database(watched: &Watched) -> Option<String> {
-    let runs = watched.agents.store().and_then(|store| store.check_file().err());
+    let runs = (watched.open_store)().and_then(|store| store.check_file().err());
     let usage = watched.usage.store().and_then(|store| store.check_file().err());
     runs.or(usage).map(|error| error.0)
 }

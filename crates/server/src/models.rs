@@ -115,7 +115,7 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
-    let runs = app.agents.store().and_then(|store| store.check_file().err());
+    let runs = app.agent_apis.responses.open_store().and_then(|store| store.check_file().err());
     let rows = || app.usage.store().and_then(|store| store.check_file().err());
     let problem = runs.or_else(rows).map(|error| error.0).or_else(|| app.usage.fault());
     let state = json!({"ready": problem.is_none(), "problem": problem});

@@ -13,6 +13,7 @@ mod approvals;
 mod attention;
 mod check;
 pub mod config;
+mod disk;
 mod error;
 mod key_usage;
 mod migrate;
@@ -37,6 +38,7 @@ pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateD
 pub use attention::Attention;
 pub use check::{Checks, StoreCheck};
 pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreConfig};
+pub use disk::{try_directory, write_remedy};
 pub use error::StoreError;
 pub use key_usage::{KeyUsage, KeyUsages};
 pub use migrate::{Copied, copy_to_database};
@@ -51,7 +53,7 @@ pub use queue::{
 pub use responses::{ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse};
 pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
 pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
-pub use sqlite::{RequestOrder, RequestQuery, UsageStore};
+pub use sqlite::{RequestOrder, RequestQuery, UsageStore, find_damaged, find_set_aside};
 pub use status::Status;
 pub use store::Store;
 pub use usage::{

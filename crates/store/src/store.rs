@@ -1,7 +1,6 @@
 //! The store as the rest of respool has it: a port, and the engine behind it that the configuration chose.
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -21,8 +20,6 @@ use super::sqlite::SqliteStore;
 pub struct Store {
     port: Box<dyn StorePort>,
     runs: RunsConfig,
-    /// The path to which a damaged database was moved.
-    pub set_aside: Option<PathBuf>,
 }
 
 impl Store {
@@ -35,13 +32,27 @@ impl Store {
     /// When the database, or the directory or the file, cannot be used. A file that is damaged is set aside
     /// and a new one begun, unless another process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        if let Some(url) = &config.store.url {
-            let opened = PostgresStore::open(config, url.expose_secret())?;
-            return Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside: None });
-        }
-        let opened = SqliteStore::open(config)?;
-        let set_aside = opened.set_aside.clone();
-        Ok(Self { port: Box::new(opened), runs: config.runs.clone(), set_aside })
+        Self::open_with(config, SqliteStore::open)
+    }
+
+    /// Opens or makes the store for a command that shows it or changes a row. A file that is damaged stays
+    /// where it is.
+    ///
+    /// # Errors
+    /// When the database, or the directory or the file, cannot be used.
+    pub fn open_in_place(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_with(config, SqliteStore::open_in_place)
+    }
+
+    fn open_with(
+        config: &StoreConfig,
+        open_files: impl Fn(&StoreConfig) -> Result<SqliteStore, StoreError>,
+    ) -> Result<Self, StoreError> {
+        let port: Box<dyn StorePort> = match &config.store.url {
+            Some(url) => Box::new(PostgresStore::open(config, url.expose_secret())?),
+            None => Box::new(open_files(config)?),
+        };
+        Ok(Self { port, runs: config.runs.clone() })
     }
 
     /// Returns true when there is a store already.

@@ -390,6 +390,19 @@ impl Ledger {
         }
     }
 
+    /// Writes the waiting rows for the last time. Those that cannot be written are lost, and counted.
+    pub async fn close(&self) {
+        self.flush().await;
+        let (lost, why) = {
+            let mut state = self.lock_state();
+            (std::mem::take(&mut state.waiting).len(), state.fault.clone().unwrap_or_default())
+        };
+        if lost > 0 {
+            count_lost(lost as u64);
+            tracing::error!(target: "respool::usage", lost, why, "usage records were lost: they could not be written before the end");
+        }
+    }
+
     /// Keeps rows that could not be written for the next time, if there is room.
     fn take_back(&self, mut rows: Vec<UsageRow>, error: &StoreError) {
         let mut state = self.lock_state();
@@ -608,6 +621,11 @@ mod tests {
         refuse_usage(dir.path(), false);
         ledger.flush().await;
         assert_eq!(ledger.fault(), None);
+        refuse_usage(dir.path(), true);
+        record(&ledger, row(more));
+        ledger.close().await;
+        assert!(ledger.lock_state().waiting.is_empty(), "the last one is lost");
+        refuse_usage(dir.path(), false);
         let query = RequestQuery { most: usize::MAX, ..RequestQuery::default() };
         let kept = ledger.records().find_requests(query).await.unwrap();
         assert_eq!((kept.len(), kept.last().map(|row| row.at)), (MOST_WAITING, Some(0)));

@@ -71,7 +71,7 @@ pub(in crate::cli) enum ApprovalsCommand {
 }
 
 pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Result<(), Failure> {
-    let store = Store::open(&loaded.settings.store)?;
+    let store = Store::open_in_place(&loaded.settings.store)?;
     // Of a database that several processes share, another one may have the package.
     let is_shared = loaded.settings.store.store.url.is_some();
     let library = (!is_shared).then(|| Library::new(&loaded.settings.experts.dir));

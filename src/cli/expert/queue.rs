@@ -91,7 +91,7 @@ pub(in crate::cli) enum OutboxCommand {
 }
 
 fn with_store<T>(config: &Loaded, work: impl AsyncFnOnce(Store) -> Result<T, Failure>) -> Result<T, Failure> {
-    new_runtime()?.block_on(async { work(Store::open(&config.settings.store)?).await })
+    new_runtime()?.block_on(async { work(Store::open_in_place(&config.settings.store)?).await })
 }
 
 /// An invocation in the list.

@@ -149,7 +149,7 @@ fn open_work(settings: &Settings, name: &str, purge: bool) -> (Vec<String>, Opti
     }
     let has_gateway = settings.tools.gateway.url.is_some();
     let count = || -> Result<(OpenWork, BTreeSet<String>), Failure> {
-        let store = Store::open(&settings.store)?;
+        let store = Store::open_in_place(&settings.store)?;
         new_runtime()?.block_on(async {
             let open = OpenWork::count_work(&store, name, has_gateway).await?;
             Ok((open, versions_in_use(&store).await?))
@@ -242,7 +242,7 @@ impl OpenWork {
 
 /// Returns an expert that is installed again later has missed nothing in between.
 fn forget_clocks(settings: &Settings, name: &str) -> Result<(), Failure> {
-    let store = Store::open(&settings.store)?;
+    let store = Store::open_in_place(&settings.store)?;
     let gone = GoneClocks::OfQueue(name.to_owned());
     Ok(new_runtime()?.block_on(store.forget_clocks(gone))?)
 }

@@ -50,9 +50,14 @@ impl KeptResponses {
         }
         let store = self.store.get_or_init(|| async {
             let config = self.config.clone();
-            tokio::task::spawn_blocking(move || open_store(&config)).await.ok().flatten()
+            tokio::task::spawn_blocking(move || open_own_store(&config)).await.ok().flatten()
         });
         store.await.as_ref()
+    }
+
+    /// Returns the store, once it is open.
+    pub fn open_store(&self) -> Option<&Arc<Store>> {
+        self.store.get()?.as_ref()
     }
 
     /// Returns the store, if it may contain something.
@@ -212,7 +217,7 @@ impl KeptResponses {
 }
 
 /// Opens the store for responses alone, and clears it regularly.
-fn open_store(config: &StoreConfig) -> Option<Arc<Store>> {
+fn open_own_store(config: &StoreConfig) -> Option<Arc<Store>> {
     match Store::open(config) {
         Ok(store) => {
             let store = Arc::new(store);

@@ -29,6 +29,7 @@ mod store;
 mod usage;
 mod writer;
 
+pub use open::{find_damaged, find_set_aside};
 pub use requests::{RequestOrder, RequestQuery};
 pub(crate) use source::Source;
 pub(crate) use store::SqliteStore;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
+use crate::disk::{try_directory, write_remedy};
 use crate::error::StoreError;
 
 const FILE: &str = "respool.db";
@@ -50,7 +51,6 @@ pub(super) struct Opened {
     pub(super) writer: Connection,
     pub(super) reader: Connection,
     pub(super) path: PathBuf,
-    pub(super) set_aside: Option<PathBuf>,
 }
 
 /// Makes the directory, for its owner alone, if it is missing.
@@ -79,12 +79,12 @@ pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
                 enable_auto_vacuum(&writer, &path);
                 release_claims(&writer, &path);
             }
-            Ok(Opened { writer, reader, path, set_aside: None })
+            Ok(Opened { writer, reader, path })
         }
         Err(Fault::Damaged) if alone => {
-            let aside = set_aside(&path).map_err(|error| unusable(dir, &error.to_string()))?;
+            set_aside(&path).map_err(|error| unusable(dir, &error.to_string()))?;
             let (writer, reader) = connections(&path).map_err(|fault| fault.into_error(&path))?;
-            Ok(Opened { writer, reader, path, set_aside: Some(aside) })
+            Ok(Opened { writer, reader, path })
         }
         Err(fault) => Err(fault.into_error(&path)),
     }
@@ -101,8 +101,7 @@ pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Con
     };
     match both() {
         Err(Fault::Damaged) => {
-            let aside = set_aside(path).map_err(|error| unusable(path, &error.to_string()))?;
-            tracing::error!(target: "respool::store", set_aside = %aside.display(), "the database was damaged; it was set aside, and a new one begun");
+            set_aside(path).map_err(|error| unusable(path, &error.to_string()))?;
             both().map_err(|fault| fault.into_error(path))
         }
         other => other.map_err(|fault| fault.into_error(path)),
@@ -186,7 +185,7 @@ impl Fault {
             )),
             Self::Sql(error) => failed("open", path, &error),
             Self::Damaged => StoreError(format!(
-                "{} is damaged; end all processes of respool that use it, and start one again, which sets the file aside",
+                "{} is damaged; end all processes of respool that use it, and start `respool serve` again, which sets the file aside",
                 path.display()
             )),
         }
@@ -303,7 +302,7 @@ fn enable_auto_vacuum(connection: &Connection, path: &Path) {
 }
 
 /// Moves a damaged database, its log included, to a name under which it can still be looked at.
-fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
+fn set_aside(path: &Path) -> std::io::Result<()> {
     let name = |number| path.with_extension(format!("damaged-{number}"));
     let aside = (1..100).map(name).find(|path| !path.exists()).unwrap_or_else(|| name(100));
     fs::rename(path, &aside)?;
@@ -311,7 +310,37 @@ fn set_aside(path: &Path) -> std::io::Result<PathBuf> {
         let with = |path: &Path| PathBuf::from(format!("{}{ending}", path.display()));
         let _ = fs::rename(with(path), with(&aside));
     }
-    Ok(aside)
+    tracing::error!(target: "respool::store", set_aside = %aside.display(), "the database was damaged: it was set aside, and a new one begun");
+    Ok(())
+}
+
+/// Returns the damaged databases of a state directory that were set aside and are still there.
+pub fn find_set_aside(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
+    let is_one = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str()?.strip_prefix("damaged-"));
+        ending.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let mut found: Vec<PathBuf> = files.filter(is_one).collect();
+    found.sort();
+    found
+}
+
+/// Returns the databases of a state directory that are damaged, as far as a short look shows. Nothing is
+/// changed.
+pub fn find_damaged(dir: &Path) -> Vec<PathBuf> {
+    let is_damaged = |path: &PathBuf| {
+        let look = || {
+            let opened = open_read_only(path)?;
+            if is_small(path) { is_sound(&opened) } else { Ok(true) }
+        };
+        match look() {
+            Ok(is_sound) => !is_sound,
+            Err(error) => matches!(Fault::from(error), Fault::Damaged),
+        }
+    };
+    let all = [path(dir), super::usage::path(dir)];
+    all.into_iter().filter(|path| path.exists() && is_damaged(path)).collect()
 }
 
 /// The state directory cannot be used.
@@ -324,6 +353,12 @@ pub(super) fn unusable(dir: &Path, why: &str) -> StoreError {
 
 /// A database error, with what to do about it.
 pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreError {
+    // Where nothing can be written, the system's reason says more than SQLite's.
+    if is_unwritable(error)
+        && let Some(Err(why)) = path.parent().map(try_directory)
+    {
+        return StoreError(format!("cannot {what} {}: {why}; {}", path.display(), write_remedy(&why)));
+    }
     let todo = match error.sqlite_error_code() {
         Some(ErrorCode::DiskFull) => "make room on its disk",
         Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied | ErrorCode::CannotOpen) => {

@@ -1,6 +1,6 @@
 //! The store of a state directory: how it is opened, and how everything else here reads and writes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
@@ -29,8 +29,6 @@ pub(crate) struct SqliteStore {
     /// An entry was queued by this process.
     pub(super) queued: Notify,
     counts: Arc<CommitCounts>,
-    /// The path to which a damaged database was moved.
-    pub(crate) set_aside: Option<PathBuf>,
 }
 
 impl SqliteStore {
@@ -40,10 +38,22 @@ impl SqliteStore {
     /// When the directory or the file cannot be used. A file that is damaged is set aside and a new one
     /// begun, unless another process uses it.
     pub(crate) fn open(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_where(config, true)
+    }
+
+    /// Opens or makes the store for a command, which leaves a damaged file where it is.
+    ///
+    /// # Errors
+    /// When the directory or the file cannot be used.
+    pub(crate) fn open_in_place(config: &StoreConfig) -> Result<Self, StoreError> {
+        Self::open_where(config, false)
+    }
+
+    fn open_where(config: &StoreConfig, may_move: bool) -> Result<Self, StoreError> {
         let dir = &config.state_dir;
         open::make_directory(dir)?;
         let lease = Lease::take(dir).map_err(|error| open::unusable(dir, &error.to_string()))?;
-        let opened = open::open(dir, lease.is_alone().unwrap_or(false))?;
+        let opened = open::open(dir, may_move && lease.is_alone().unwrap_or(false))?;
         open::check_later(&opened.path);
         Self::start(config, lease, opened)
     }
@@ -70,7 +80,6 @@ impl SqliteStore {
             responses: config.responses.clone(),
             queued: Notify::new(),
             counts,
-            set_aside: opened.set_aside,
         })
     }
 

@@ -15,7 +15,11 @@ fn open(dir: &Path) -> Result<SqliteStore, StoreError> {
 }
 
 fn keeping(dir: &Path, runs: RunsConfig) -> Result<SqliteStore, StoreError> {
-    SqliteStore::open(&StoreConfig { state_dir: dir.to_owned(), runs, ..StoreConfig::default() })
+    SqliteStore::open(&StoreConfig { runs, ..config(dir) })
+}
+
+fn config(dir: &Path) -> StoreConfig {
+    StoreConfig { state_dir: dir.to_owned(), ..StoreConfig::default() }
 }
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {
@@ -180,12 +184,16 @@ async fn a_damaged_file_is_set_aside() {
         "it is not moved from under another process: {error}"
     );
     drop(other);
+    let error = SqliteStore::open_in_place(&config(dir.path())).unwrap_err().0;
+    assert!(error.contains("start `respool serve`"), "no command moves it: {error}");
+    assert_eq!(open::find_damaged(dir.path()), [dir.path().join("respool.db")]);
     let store = open(dir.path()).unwrap();
-    let aside = store.set_aside.clone().unwrap();
-    assert!(fs::read_to_string(&aside).unwrap().starts_with("this is no database"), "{}", aside.display());
+    let [aside] = &*open::find_set_aside(dir.path()) else { panic!("it is set aside") };
+    assert!(fs::read_to_string(aside).unwrap().starts_with("this is no database"), "{}", aside.display());
     store.begin(new("a", "f", 1)).await.unwrap();
     drop(store);
-    assert_eq!(open(dir.path()).unwrap().set_aside, None);
+    open(dir.path()).unwrap();
+    assert_eq!((open::find_damaged(dir.path()).len(), open::find_set_aside(dir.path()).len()), (0, 1));
 
     let path = dir.path().join("respool.db");
     let connection = rusqlite::Connection::open(&path).unwrap();
@@ -195,7 +203,8 @@ async fn a_damaged_file_is_set_aside() {
     let mut bytes = fs::read(&path).unwrap();
     bytes[4_096..].fill(0xa5);
     fs::write(&path, bytes).unwrap();
-    assert!(open(dir.path()).unwrap().set_aside.is_some());
+    open(dir.path()).unwrap();
+    assert_eq!(open::find_set_aside(dir.path()).len(), 2);
 }
 
 /// To read it whole would hold up the start.
@@ -216,12 +225,12 @@ async fn a_large_damaged_file_is_set_aside_later() {
     }
     fs::write(&path, bytes).unwrap();
     let store = open(dir.path()).unwrap();
-    assert_eq!(store.set_aside, None);
+    assert!(open::find_set_aside(dir.path()).is_empty());
     let mark = dir.path().join("respool.db-damaged");
     testing::waiting::wait_until("the damage is found", async || mark.exists()).await;
     drop(store);
     let store = open(dir.path()).unwrap();
-    assert!(store.set_aside.is_some() && !mark.exists());
+    assert!(open::find_set_aside(dir.path()).len() == 1 && !mark.exists());
     assert_eq!(left(&store).await, Vec::<String>::new());
 }
 

@@ -25,6 +25,11 @@ const STEPS: [&str; 2] = [include_str!("usage_schema.sql"), include_str!("usage_
 /// At most this many rows are deleted in one batch.
 const BATCH: u32 = 5_000;
 
+/// The file in a directory.
+pub(super) fn path(state_dir: &Path) -> PathBuf {
+    state_dir.join(FILE)
+}
+
 /// The rows of one state directory.
 #[derive(Debug)]
 pub struct UsageStore {
@@ -43,7 +48,7 @@ impl UsageStore {
     /// When it cannot be used. A damaged one is set aside.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         open::make_directory(state_dir)?;
-        let path = state_dir.join(FILE);
+        let path = path(state_dir);
         let (writer, reader) = open::open_other(&path, &STEPS)?;
         let file = DatabaseFile::opened(&path);
         let (writer, reader) = (Arc::new(Mutex::new(writer)), Arc::new(Mutex::new(reader)));
@@ -56,7 +61,7 @@ impl UsageStore {
     /// # Errors
     /// When it cannot be read.
     pub fn open_to_read(state_dir: &Path) -> Result<Self, StoreError> {
-        let path = state_dir.join(FILE);
+        let path = path(state_dir);
         let connection = Arc::new(Mutex::new(open::open_to_read(&path, &STEPS)?));
         let file = DatabaseFile::opened(&path);
         let writer = Arc::clone(&connection);
@@ -567,6 +572,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(FILE), "no database".repeat(1_000)).unwrap();
         UsageStore::open(dir.path()).unwrap();
-        assert!(dir.path().join("usage.damaged-1").exists());
+        assert_eq!(open::find_set_aside(dir.path()), [dir.path().join("usage.damaged-1")]);
     }
 }
