@@ -92,7 +92,15 @@ fn page_address(listen: &str) -> Option<String> {
 fn list_alerts(loaded: &Loaded, arguments: &ListArgs) -> Result<(), Failure> {
     new_runtime()?.block_on(warn_of_unkept_records(&loaded.settings));
     let dir = &loaded.settings.store.state_dir;
+    let listen = find_listener(&loaded.settings);
     let Some(open) = read_open(dir, clock::now()) else {
+        if is_answering(&listen) && dir.exists() {
+            let what = format!(
+                "The respool that runs at {listen} has not written its alerts to {}: its page shows them.",
+                dir.display()
+            );
+            return Err(what.into());
+        }
         let what =
             format!("No alerts have been recorded in {} yet. `respool serve` records them.", dir.display());
         say_on_stderr(&what);
@@ -111,7 +119,6 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) -> Result<(), Failure> {
             dir.display()
         ));
     }
-    let listen = find_listener(&loaded.settings);
     if !is_answering(&listen) {
         say_on_stderr(&format!("No respool answers at {listen}: these alerts are those of before it ended."));
     }

@@ -114,6 +114,7 @@ mod tests {
                 name: "box".into(),
                 problem: None,
                 asks_for_key,
+                is_respool: false,
                 models: Vec::new(),
                 took: Duration::ZERO,
             };

@@ -29,7 +29,7 @@ use super::template_check::{PROBE_WITHIN, check_template};
 use super::tool_check::check_tools;
 use alerts::Rule;
 use relay::{Opened, Origin, Relay, StreamPart};
-use server::{Access, App, is_for_everybody};
+use server::{Access, App, is_for_everybody, is_open_to_others};
 use settings::{Loaded, Place, Settings, VLLM_KEY};
 use store::{find_damaged, find_set_aside, try_directory, write_remedy};
 use telemetry::{Recording, RequestRecord, RequestStart};
@@ -110,6 +110,10 @@ fn check_keys(settings: &Settings, findings: &mut Findings) {
     if let Some(file) = &settings.server.client_keys_file {
         let count = Noun("key", "keys").count_things(names.len());
         findings.ok(&format!("{count} of clients, with those of {}", file.display()));
+        if is_open_to_others(file) {
+            let text = format!("others on this machine can read the client keys in {}", file.display());
+            findings.warn(&text, &format!("chmod 600 {}", file.display()));
+        }
     }
     for Advice { text, todo } in find_unknown_keys(settings, &names) {
         findings.warn(&text, &todo);
@@ -422,8 +426,11 @@ async fn models_of(
     };
     findings.ok(&format!("reachable in {} ms", began.elapsed().as_millis()));
     if upstream.is_respool(PROBE_WITHIN).await {
-        findings
-            .fail(IS_RESPOOL, &format!("make {} that of the model server behind it", address.setting_name()));
+        let behind = format!(
+            "make {} that of the model server behind it, if you mean that one",
+            address.setting_name()
+        );
+        findings.warn(IS_RESPOOL, &format!("{behind}; else check the other respool for its own upstreams"));
         return None;
     }
     if models.is_empty() {

@@ -35,6 +35,8 @@ struct Use {
     /// The tokens of today, by key; `None` where the store cannot be read, as on a full disk.
     tokens: Option<BTreeMap<String, u64>>,
     budgets: Vec<DayBudget>,
+    /// The amounts of the budgets are known: the store that counts them can be read.
+    knows_spending: bool,
     currency: String,
     /// When the amounts of a day begin again.
     resets: u64,
@@ -51,13 +53,15 @@ pub(super) fn show_keys(loaded: &Loaded, arguments: &KeysArgs) -> Result<(), Fai
     runtime.block_on(warn_of_unkept_records(&loaded.settings));
     let (ledger, fault) = runtime.block_on(open_ledger(loaded))?;
     if let Some(error) = &fault {
-        say_on_stderr(&format!("The tokens that keys used today are not known: {error}"));
+        say_on_stderr(&format!("What keys used today is not known: {error}"));
     }
     let now = clock::now();
     let tokens = || names.iter().map(|name| (name.clone(), ledger.tokens_today(name))).collect();
     let used = Use {
         tokens: fault.is_none().then(tokens),
         budgets: ledger.budgets(&names),
+        // Without a database, the amounts are those of `usage.db`.
+        knows_spending: fault.is_none() || settings.store.store.url.is_none(),
         quotas,
         currency: ledger.currency(),
         resets: (now / DAY + 1) * DAY,
@@ -121,7 +125,10 @@ impl Use {
             None => used,
         };
         let or_dash = |limit: Option<u32>| limit.map_or_else(|| "–".to_owned(), |limit| limit.to_string());
-        let spent = |budget: &DayBudget| format!("{} of {}", budget.spent, budget.budget);
+        let spent = |budget: &DayBudget| {
+            let spent = if self.knows_spending { budget.spent.to_string() } else { "–".to_owned() };
+            format!("{spent} of {}", budget.budget)
+        };
         let heads = ["name", "tokens today", "requests/min", "at a time", "spent today"].map(str::to_owned);
         let keys = self.quotas.iter().map(|quota| {
             let tokens = self.tokens_of(&quota.name).map_or_else(|| "–".to_owned(), |used| used.to_string());
@@ -159,8 +166,10 @@ impl Use {
     }
 
     fn to_json(&self) -> Value {
-        let spent =
-            |budget: &DayBudget| json!({"spent": budget.spent.units(), "limit": budget.budget.units()});
+        let spent = |budget: &DayBudget| {
+            let spent = self.knows_spending.then(|| budget.spent.units());
+            json!({"spent": spent, "limit": budget.budget.units()})
+        };
         let key = |quota: &KeyQuota| {
             json!({
                 "name": quota.name, "operator": quota.is_operator,
@@ -204,6 +213,7 @@ mod tests {
             quotas: vec![quota("alice", Some(1_000)), quota("root", None)],
             tokens: Some(BTreeMap::from([("alice".to_owned(), 250)])),
             budgets: vec![budget(Scope::Everybody, 0.5), budget(Scope::Key("alice".into()), 0.25)],
+            knows_spending: true,
             currency: "EUR".into(),
             resets: 1_795_223_698_000,
         }
@@ -218,8 +228,10 @@ mod tests {
         assert_eq!(cells(1), ["alice", "250 of 1000", "60", "–", "0.250 of 2.00"]);
         assert_eq!(cells(2), ["root (operator)", "0", "–", "–", "–"]);
         assert_eq!(cells(3), ["all requests together", "–", "–", "–", "0.500 of 2.00"]);
-        let unread = Use { tokens: None, ..sample() };
-        assert!(unread.table_lines()[1].contains("– of 1000"), "{:?}", unread.table_lines());
+        let unread = Use { tokens: None, knows_spending: false, ..sample() };
+        let lines = unread.table_lines();
+        assert!(lines[1].contains("– of 1000") && lines[1].contains("– of 2.00"), "{lines:?}");
+        assert_eq!(unread.to_json()["keys"][0]["budget"], json!({"spent": null, "limit": 2.0}));
         let text = sample().describe();
         assert!(text.contains("in EUR") && text.ends_with("at 2026-11-21T01:14:58Z."), "{text}");
         let json = sample().to_json();

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use upstream::{Fleet, ListedModel, NoModelList, Upstream};
 
-/// The problem of an upstream that is another respool.
+/// The note on an upstream that is another respool, which works and need not be meant.
 pub(super) const IS_RESPOOL: &str = "this is a respool, not a model server";
 
 /// The answer of an upstream.
@@ -19,6 +19,7 @@ pub(super) struct Reachability {
     pub(super) problem: Option<String>,
     /// It asks for a key, and respool has none for it.
     pub(super) asks_for_key: bool,
+    pub(super) is_respool: bool,
     pub(super) models: Vec<ListedModel>,
     pub(super) took: Duration,
 }
@@ -35,7 +36,7 @@ impl Reachability {
     pub(super) fn json(&self) -> Value {
         let model = |model: &ListedModel| json!({"id": model.id, "context_window": model.window});
         json!({
-            "name": self.name, "ready": self.problem.is_none(), "problem": self.problem,
+            "name": self.name, "ready": self.problem.is_none(), "problem": self.problem, "respool": self.is_respool,
             "milliseconds": clock::to_millis(self.took),
             "models": self.models.iter().map(model).collect::<Vec<_>>(),
         })
@@ -52,10 +53,11 @@ async fn query_upstream(upstream: &Upstream, within: Duration) -> Reachability {
     let listed = upstream.ask_models(HeaderMap::new(), within).await;
     let asks_for_key = listed.as_ref().is_err_and(NoModelList::waits_for_client_key);
     let (models, problem) = match listed {
-        Ok(models) if upstream.is_respool(within).await => (models, Some(IS_RESPOOL.to_owned())),
         Ok(models) if models.is_empty() => (models, Some("it lists no models".to_owned())),
         Ok(models) => (models, None),
         Err(problem) => (Vec::new(), Some(problem.to_string())),
     };
-    Reachability { name: upstream.name.clone(), problem, asks_for_key, models, took: began.elapsed() }
+    let took = began.elapsed();
+    let is_respool = problem.is_none() && upstream.is_respool(within).await;
+    Reachability { name: upstream.name.clone(), problem, asks_for_key, is_respool, models, took }
 }

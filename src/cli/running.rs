@@ -97,6 +97,11 @@ impl RunningUpstream {
         self.circuit != "closed"
     }
 
+    /// Returns true if requests are sent there.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_ready && !self.is_failing()
+    }
+
     pub(super) fn line(&self) -> String {
         let Self { name, is_ready, problem, in_flight, queued, recent_errors, .. } = self;
         let state = problem.as_deref().unwrap_or(if *is_ready { "it works" } else { "it cannot be used" });
@@ -138,7 +143,7 @@ mod tests {
             socket.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
         });
         let seen = ask_running(&address).await.unwrap();
-        assert!(seen[0].is_failing());
+        assert!(seen[0].is_failing() && !seen[0].is_usable());
         let expected = "box: the running respool says: its requests fail; 3 in progress, 2 waiting; \
                         errors of the last 5 minutes: upstream_error";
         assert_eq!(seen[0].line(), expected);

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::banner::check_command;
 use super::failure::Failure;
-use super::reachability::{Reachability, ask_all};
+use super::reachability::{IS_RESPOOL, Reachability, ask_all};
 use super::running::{RunningUpstream, ask_running, find_listener};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
@@ -98,7 +98,8 @@ fn list_running(running: &[RunningUpstream], arguments: &UpstreamsArgs) -> Resul
     } else {
         running.iter().for_each(|seen| say(&flat_text(&seen.line())));
     }
-    report_failing(running)
+    report_failing(running)?;
+    if running.iter().all(RunningUpstream::is_usable) { Ok(()) } else { Err(Failure::Reported) }
 }
 
 /// Explains which requests tell more, if requests fail at an upstream.
@@ -188,7 +189,8 @@ fn table_lines(found: &[Reachability]) -> Vec<String> {
         for (index, model) in upstream.models.iter().enumerate() {
             let (name, state) = if index == 0 { (name.as_str(), "answers") } else { ("", "") };
             let took = upstream.took.as_millis();
-            let took = if index == 0 { format!("  ({took} ms)") } else { String::new() };
+            let note = if upstream.is_respool { format!("; {IS_RESPOOL}") } else { String::new() };
+            let took = if index == 0 { format!("  ({took} ms){note}") } else { String::new() };
             lines.push(format!("{name:<name_width$}  {state:<7}  {}{took}", describe_model(model)));
         }
     }

@@ -133,7 +133,7 @@ rules! {
         "Make room on the disk of `state_dir`, or give respool the right to write there. A damaged file is set aside when respool is restarted.";
     StateRemoved = "state_removed", Critical,
         "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
-        "With `store.url`, repair the database or the way to it: respool goes on by itself, and usage records that wait meanwhile are not lost. Without it, restart respool: it opens the file that is there then, or makes a new one. To keep what the old file held, restore a copy first.";
+        "Restart respool; to keep what the old file held, restore a copy first. A database of `store.url` needs no restart: repair it or the way to it, and respool goes on by itself; usage records that wait meanwhile are not lost.";
     DatabaseSetAside = "database_set_aside", Critical,
         "A database of `state_dir` was damaged. respool has set it aside and begun a new one, without what the old one held.",
         "Restore a copy if there is one (docs/operating.md). Then move the damaged file away or delete it: the alert ends.";
@@ -335,7 +335,10 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     let share = |count: u64, least: u64, what: &str| {
         (all >= FEW && count * 100 >= all * least).then(|| format!("{count} of {all} {what} in 5 minutes."))
     };
-    add(Rule::ErrorRate, share(window.failed, 20, "requests failed"));
+    add(
+        Rule::ErrorRate,
+        share(window.failed, 20, "requests failed").map(|what| what + &main_failure(&window)),
+    );
     add(Rule::SecondAttempts, share(window.asked_again, 30, "turns needed a second attempt"));
     add(Rule::QueueWaits, share(window.waited_long, 20, "requests waited longer than 10 s"));
     let often = |count: u64, least: u64, what: &str| {
@@ -350,6 +353,15 @@ fn request_findings(minutes: &Minutes, now: u64) -> Vec<Finding> {
     found.extend(repeated_repairs(&long));
     found.extend(refused_findings(minutes, now));
     found
+}
+
+/// Names the error that most failed requests met.
+fn main_failure(window: &Counts) -> String {
+    let Some(((upstream, code), count)) = window.failures.iter().max_by_key(|(_, count)| **count) else {
+        return String::new();
+    };
+    let place = if upstream.is_empty() { String::new() } else { format!(" at `{upstream}`") };
+    format!(" Most often: `{code}`{place} ({count}).")
 }
 
 /// Finds the upstreams where the same repair was needed by at least ten requests, and by half of all.
@@ -465,6 +477,20 @@ mod tests {
         };
         check(requests(2, MINUTE, refused), &["key_refused"]);
         check(requests(2, 6 * MINUTE, refused), &[]);
+    }
+
+    #[test]
+    fn the_main_failure_is_named() {
+        let mut signals = Signals::default();
+        let failed = |index: usize, it: &mut RequestOutcome| {
+            it.failed = index < 10;
+            let code = if index < 8 { "upstream_error" } else { "upstream_timeout" };
+            it.errors = vec![("flaky".into(), code.into())];
+        };
+        requests(11, MINUTE, failed).into_iter().for_each(|(at, it)| signals.minutes.add_request(it, at));
+        let found = find_problems(&signals, NOW);
+        let expected = "10 of 11 requests failed in 5 minutes. Most often: `upstream_error` at `flaky` (8).";
+        assert_eq!(found[0].what, expected);
     }
 
     /// Regression: the alert stayed for five minutes after the key was corrected.

@@ -74,7 +74,12 @@ impl KeyFile {
             Err(problems) => {
                 let fault = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
                 if self.fault.as_ref() != Some(&fault) {
-                    tracing::error!(target: "respool::server", fault, "the changed file of client keys is wrong; the old keys stay in use: correct the file");
+                    let kept = if self.list().keys.is_empty() {
+                        "no key is in use"
+                    } else {
+                        "the old keys stay in use"
+                    };
+                    tracing::error!(target: "respool::server", fault, "the changed file of client keys is wrong; {kept}: correct the file");
                 }
                 self.fault = Some(fault);
                 None
@@ -102,11 +107,15 @@ fn parse_keys(path: &Path, text: &str) -> Result<KeyList, Vec<KeyFileError>> {
     KeyList::parse(text).map_err(|mistakes| mistakes.into_iter().map(name).collect())
 }
 
+/// Returns true if others on this machine can read the file.
+pub fn is_open_to_others(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|file| file.permissions().mode() & 0o077 != 0)
+}
+
 /// Warns about permissions of the file that are too wide.
 fn warn_about_permissions(path: &Path, list: &KeyList) {
     let file = path.display().to_string();
-    let mode = std::fs::metadata(path).map(|file| file.permissions().mode()).unwrap_or_default();
-    if mode & 0o077 != 0 {
+    if is_open_to_others(path) {
         let todo = format!("chmod 600 {file}");
         tracing::warn!(target: "respool::server", file, todo, "others on this machine can read the client keys");
     }

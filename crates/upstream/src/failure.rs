@@ -135,6 +135,8 @@ struct ErrorBody {
     is_overflow: bool,
     /// Named as such in `code`.
     is_model_missing: bool,
+    /// It is a page, as of a proxy.
+    is_page: bool,
 }
 
 impl ErrorBody {
@@ -153,7 +155,8 @@ impl UpstreamError {
     /// Returns an answer with an error status. `name`: the upstream's name in the configuration.
     pub fn from_answer(name: &str, status: u16, body: &str) -> Self {
         let said = read_error_body(body);
-        let message = readable_text(&said.message);
+        let text = readable_text(&said.message);
+        let message = if said.is_page { format!("HTTP {status} with {text}") } else { text };
         let internal = format!("HTTP {status}");
         let (tier, mut error) = judge_failure(name, status, &message, &said);
         error.param.clone_from(&said.param);
@@ -360,7 +363,7 @@ fn overflow_text(message: &str) -> String {
 /// Texts of servers that contain nothing of the conversation and that readers of the log need.
 static HARMLESS: LazyLock<Regex> = LazyLock::new(|| {
     compile_pattern(
-        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^tool parsing is not available|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^an HTML page titled|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|^CUDA (error|out of memory)|^CUDA driver error|^NCCL error|^(torch\.)?OutOfMemoryError|must not be an empty array|Stream options can only",
+        r"(?i)--enable-auto-tool-choice|--tool-call-parser|^tool parsing is not available|^This model's maximum context length is \d+|^Input length|^max_tokens|The model `[^`]*` does not exist|^EngineCore encountered|^Unauthorized|^(HTTP \d+ with )?an HTML page|^an empty body|^overloaded$|QueueOverflow|MaxQueuedTokens|^Not Found$|^Method Not Allowed$|^`tools` must not|^Internal server error|^CUDA (error|out of memory)|^CUDA driver error|^NCCL error|^(torch\.)?OutOfMemoryError|must not be an empty array|Stream options can only",
     )
 });
 
@@ -404,7 +407,8 @@ pub fn shorten_body(body: &str) -> String {
 fn read_error_body(body: &str) -> ErrorBody {
     let trimmed = body.trim();
     let Ok(object) = Object::parse(trimmed) else {
-        return ErrorBody { message: plain_text(trimmed), ..ErrorBody::default() };
+        let is_page = trimmed.starts_with('<');
+        return ErrorBody { message: plain_text(trimmed), is_page, ..ErrorBody::default() };
     };
     let inner = object.get("error").and_then(|text| Object::parse(text).ok());
     let fields = inner.as_ref().unwrap_or(&object);
@@ -419,7 +423,8 @@ fn read_error_body(body: &str) -> ErrorBody {
     let is_model_missing = named.as_deref() == Some(ErrorCode::ModelNotFound.as_str());
     let is_overflow = named.as_deref() == Some(ErrorCode::ContextLengthExceeded.as_str())
         || fields.string("type").as_deref() == Some("exceed_context_size_error");
-    ErrorBody { message, param: fields.string("param"), code, is_overflow, is_model_missing }
+    let param = fields.string("param");
+    ErrorBody { message, param, code, is_overflow, is_model_missing, is_page: false }
 }
 
 /// Reads `FastAPI`'s `detail` list: `[{"loc":[…],"msg":…}]`.
@@ -499,7 +504,7 @@ mod tests {
             "<html><head><title>502 Bad Gateway</title></head>",
             502,
             Tier::Transient,
-            "502 Bad Gateway",
+            "HTTP 502 with an HTML page titled \"502 Bad Gateway\"",
         );
         check(500, "", 500, Tier::Fatal, "empty body");
         check(503, "overloaded", 503, Tier::Transient, "overloaded");

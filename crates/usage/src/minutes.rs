@@ -90,6 +90,8 @@ pub struct Counts {
     pub all: u64,
     /// Those that failed through no fault of the client.
     pub failed: u64,
+    /// The same, by upstream and code of the error.
+    pub failures: BTreeMap<(String, String), u64>,
     /// Those whose reply was requested again.
     pub asked_again: u64,
     /// Those that waited long for a place.
@@ -122,6 +124,11 @@ impl Counts {
         self.waited_long += u64::from(ended.queued > LONG_WAIT);
         self.loops_stopped += u64::from(ended.loop_stopped);
         self.overflowed.extend(ended.overflowed.filter(|_| self.overflowed.len() < OVERFLOWS));
+        if let Some(last) = ended.errors.last().filter(|_| ended.failed)
+            && (self.failures.len() < ERRORS || self.failures.contains_key(last))
+        {
+            *self.failures.entry(last.clone()).or_default() += 1;
+        }
         let room = ERRORS.saturating_sub(self.errors.len());
         self.errors.extend(ended.errors.into_iter().take(room));
         self.prefixes_lost += u64::from(ended.prefix_lost.is_some());
@@ -136,6 +143,9 @@ impl Counts {
     fn merge(mut self, other: &Self) -> Self {
         self.all += other.all;
         self.failed += other.failed;
+        for (failure, count) in &other.failures {
+            *self.failures.entry(failure.clone()).or_default() += count;
+        }
         self.asked_again += other.asked_again;
         self.waited_long += other.waited_long;
         self.loops_stopped += other.loops_stopped;

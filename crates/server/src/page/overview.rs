@@ -125,7 +125,7 @@ fn upstream_table(app: &App) -> Markup {
                 th scope="row" { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &upstream.name)])) { (upstream.name) } }
                 td class="words" {
                     @match circuit {
-                        _ if let Some((_, problem)) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (problem) }
+                        _ if let Some((_, problem)) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (format::with_code(problem)) }
                         "closed" if probed.asks_for_key => { (layout::colour_badge("middling", "asks for a key")) " Set " code { "api_key" } ", unless clients send theirs." }
                         _ if let Some(problem) = upstream.state.circuit_problem() => { (layout::colour_badge("bad", "failing")) " " (problem) }
                         _ => (layout::colour_badge("good", "works")),
