@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::message::Message;
-use store::{Outbox as _, Store, StoreError};
+use store::{Store, StoreError};
 
 /// Posts the messages of processes.
 pub(super) struct Outbox {

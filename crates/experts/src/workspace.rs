@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use cap_std::ambient_authority;
 use cap_std::fs::{Dir, OpenOptions};
-use serde_json::Value;
 
 use super::epoch::begin_epoch;
 use super::file_error::FileError;
@@ -384,7 +383,7 @@ impl Workspace {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
     use agent::{EndsRun, RequestedCall};
