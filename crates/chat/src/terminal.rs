@@ -2,17 +2,23 @@
 //! read. It reads `/dev/tty`, so standard input may be redirected.
 
 use std::fs::File;
-use std::io::{Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::libc::{O_NOCTTY, O_NONBLOCK};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::termios::{
     LocalFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcgetattr, tcsetattr,
 };
 use tokio::sync::mpsc;
+
+const TTY: &str = "/dev/tty";
 
 /// The settings of the terminal at the start, which are restored however the process ends.
 #[derive(Debug)]
@@ -24,7 +30,7 @@ pub(super) struct SavedTerminal {
 impl SavedTerminal {
     /// Reads the settings of the terminal; `None` without one.
     pub(super) fn read() -> Option<Self> {
-        let tty = File::options().read(true).write(true).open("/dev/tty").ok()?;
+        let tty = File::options().read(true).write(true).open(TTY).ok()?;
         let settings = tcgetattr(&tty).ok()?.into();
         Some(Self { tty, settings })
     }
@@ -32,6 +38,27 @@ impl SavedTerminal {
     pub(super) fn restore(&self) {
         // A closed terminal needs nothing.
         let _ = tcsetattr(&self.tty, SetArg::TCSANOW, &Termios::from(self.settings));
+    }
+}
+
+/// The keys of a terminal. Reading them waits no longer than it should, whatever the terminal's mode: after
+/// the process was suspended, the shell's mode holds, in which a key without Enter is not there yet.
+#[derive(Debug)]
+struct Keys(File);
+
+impl Keys {
+    fn open(path: &str) -> Option<Self> {
+        File::options().read(true).custom_flags(O_NONBLOCK | O_NOCTTY).open(path).ok().map(Self)
+    }
+
+    /// Reads what was typed, and waits at most this long for it. Returns 0 if there is nothing.
+    fn read(&self, bytes: &mut [u8], limit: Duration) -> io::Result<usize> {
+        let mut ready = [PollFd::new(self.0.as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut ready, PollTimeout::try_from(limit).unwrap_or(PollTimeout::ZERO));
+        match (&self.0).read(bytes) {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => Ok(0),
+            read => read,
+        }
     }
 }
 
@@ -43,6 +70,7 @@ const LEAVE_PASTES: &[u8] = b"\x1b[?2004l";
 #[derive(Debug)]
 pub(super) struct Quiet {
     terminal: SavedTerminal,
+    keys: Keys,
     typed: Mutex<TypedKeys>,
 }
 
@@ -73,13 +101,16 @@ const ESCAPE: u8 = 27;
 const ESCAPE_PAUSE: Duration = Duration::from_millis(80);
 /// The pause after which a paste is complete.
 const PASTE_PAUSE: Duration = Duration::from_millis(100);
-/// The tenths of a second without a key after which a single letter is an answer.
+/// How long a read waits for a key where one is waited for.
+const KEY_WAIT: Duration = Duration::from_millis(100);
+/// The reads without a key after which a single letter is an answer.
 const PAUSES: usize = 3;
 
 impl Quiet {
     /// Begins the mode without echo; `None` without a terminal.
     pub(super) fn begin() -> Option<Self> {
-        let quiet = Self { terminal: SavedTerminal::read()?, typed: Mutex::default() };
+        let quiet =
+            Self { terminal: SavedTerminal::read()?, keys: Keys::open(TTY)?, typed: Mutex::default() };
         quiet.write_code(MARK_PASTES);
         quiet.set_mode(true).then_some(quiet)
     }
@@ -103,8 +134,7 @@ impl Quiet {
         self.set_mode(false);
     }
 
-    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key, and a read does not wait.
-    /// Otherwise a read waits for at most a tenth of a second.
+    /// Sets the mode. `signals`: Ctrl-C interrupts instead of being a key.
     fn set_mode(&self, signals: bool) -> bool {
         let mut quiet = Termios::from(self.terminal.settings);
         quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON);
@@ -112,16 +142,16 @@ impl Quiet {
         // Ctrl-C discards nothing that was typed.
         quiet.local_flags.insert(LocalFlags::NOFLSH);
         quiet.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
-        quiet.control_chars[SpecialCharacterIndices::VTIME as usize] = u8::from(!signals);
+        quiet.control_chars[SpecialCharacterIndices::VTIME as usize] = 0;
         tcsetattr(&self.terminal.tty, SetArg::TCSANOW, &quiet).is_ok()
     }
 
     /// Keeps what was typed up to now, and returns all of it. The terminal has room for 4 KiB; once that is
-    /// full, Ctrl-C would not arrive either. Does not block while no question waits for a key.
+    /// full, Ctrl-C would not arrive either. Does not block.
     pub(super) fn keep_typed(&self) -> TypedText {
         let mut typed = self.typed.lock().unwrap_or_else(PoisonError::into_inner);
         let mut chunk = [0; 4096];
-        while let Ok(count @ 1..) = (&self.terminal.tty).read(&mut chunk) {
+        while let Ok(count @ 1..) = self.keys.read(&mut chunk, Duration::ZERO) {
             typed.bytes.extend_from_slice(&chunk[..count]);
         }
         clean_typed(&String::from_utf8_lossy(&typed.bytes))
@@ -141,11 +171,11 @@ impl Quiet {
             if gone.load(Ordering::Relaxed) {
                 break None;
             }
-            match (&self.terminal.tty).read(&mut bytes) {
+            match self.keys.read(&mut bytes, KEY_WAIT) {
                 // An arrow, another special key, or a marked paste: its bytes are not letters.
                 Ok(count @ 1..) if bytes[0] == ESCAPE => {
                     let mut is_alone = count == 1;
-                    while matches!((&self.terminal.tty).read(&mut bytes), Ok(1..)) {
+                    while matches!(self.keys.read(&mut bytes, KEY_WAIT), Ok(1..)) {
                         is_alone = false;
                     }
                     if is_alone {
@@ -158,7 +188,6 @@ impl Quiet {
                 }
                 Ok(count @ 1..) => break Some(Typed::from_bytes(&self.read_rest(&bytes[..count]))),
                 Ok(0) => {}
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(_) => break None,
             }
         };
@@ -172,7 +201,7 @@ impl Quiet {
         let mut chunk = [0; 256];
         let mut pauses = 0;
         while all.last().is_some_and(u8::is_ascii_alphanumeric) && pauses < PAUSES {
-            match (&self.terminal.tty).read(&mut chunk) {
+            match self.keys.read(&mut chunk, KEY_WAIT) {
                 Ok(count @ 1..) => {
                     all.extend_from_slice(&chunk[..count]);
                     pauses = 0;
@@ -230,19 +259,16 @@ impl PassedKeys {
         let terminal = SavedTerminal::read()?;
         let mut raw = Termios::from(terminal.settings);
         cfmakeraw(&mut raw);
-        raw.control_chars[SpecialCharacterIndices::VMIN as usize] = 0;
-        raw.control_chars[SpecialCharacterIndices::VTIME as usize] = 1;
-        let mut tty = terminal.tty.try_clone().ok()?;
-        tcsetattr(&tty, SetArg::TCSANOW, &raw).ok()?;
+        let tty = Keys::open(TTY)?;
+        tcsetattr(&terminal.tty, SetArg::TCSANOW, &raw).ok()?;
         let is_over = Arc::new(AtomicBool::new(false));
         let over = Arc::clone(&is_over);
         let reader = std::thread::spawn(move || {
             let mut chunk = [0; 4096];
             while !over.load(Ordering::Relaxed) {
-                match tty.read(&mut chunk) {
+                match tty.read(&mut chunk, KEY_WAIT) {
                     Ok(0) => {}
                     Ok(count) => drop(keys.send(chunk[..count].to_vec())),
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                     Err(_) => return,
                 }
             }
@@ -345,7 +371,31 @@ impl Drop for Quiet {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::sync::mpsc;
+
     use super::*;
+
+    /// Regression: after Ctrl-Z and `fg`, a read in the shell's mode blocked the thread that sets the chat's.
+    #[tokio::test]
+    async fn no_mode_of_the_terminal_blocks() {
+        use tokio::io::AsyncWriteExt as _;
+        let (mut person, terminal) = pty_process::open().unwrap();
+        let keys = Keys::open(&format!("/proc/self/fd/{}", terminal.as_fd().as_raw_fd())).unwrap();
+        let read = |keys: Keys, limit: u64| {
+            let (sender, done) = mpsc::channel();
+            std::thread::spawn(move || {
+                let count = keys.read(&mut [0; 64], Duration::from_secs(limit)).unwrap();
+                drop(sender.send((count, keys)));
+            });
+            done.recv_timeout(Duration::from_secs(20)).expect("it blocks")
+        };
+        person.write_all(b"no line").await.unwrap();
+        let (count, keys) = read(keys, 0);
+        assert_eq!(count, 0, "the line is not complete");
+        person.write_all(b"\n").await.unwrap();
+        assert_eq!(read(keys, 10).0, "no line\n".len());
+    }
 
     #[test]
     fn only_a_single_key_is_one() {
