@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::screen::Shown;
-use wire::visible::make_visible;
+use wire::visible::{EMOJI_LOOK, is_keycap, make_visible};
 
 /// The destination of the model's words.
 pub(super) enum Answers {
@@ -40,8 +40,9 @@ impl PlainText {
     /// Writes a piece of a reply.
     pub(super) fn push(&mut self, piece: &str) {
         self.line.push_str(piece);
-        // It may be the first half of a line break.
+        // It may be the first half of a line break, or of a keycap.
         let whole = self.line.trim_end_matches('\r');
+        let whole = whole.strip_suffix(EMOJI_LOOK).filter(|text| text.ends_with(is_keycap)).unwrap_or(whole);
         let new = make_visible(whole).split_off(self.written);
         self.written += new.len();
         if let Some(end) = whole.rfind('\n') {

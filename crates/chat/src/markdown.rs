@@ -9,7 +9,7 @@ use super::emphasis::with_clear_emphasis;
 use super::paint::Paint;
 use super::preview::split_columns;
 use super::wrapping::wrap_styled;
-use wire::visible::{char_width, make_visible};
+use wire::visible::{char_width, make_visible, without_joined_emoji};
 
 /// A text that is being written.
 #[derive(Clone)]
@@ -88,7 +88,7 @@ impl Markdown {
             return;
         }
         if self.fence.is_none() && line.trim_start().starts_with('|') {
-            self.table.push_str(&line);
+            self.table.push_str(&without_joined_emoji(&line));
             self.table.push('\n');
             return;
         }
@@ -117,7 +117,8 @@ impl Markdown {
         if let Some(records) = table_records(&table, self.width) {
             return records.iter().for_each(|line| self.render_line(line, out));
         }
-        let rows: Vec<String> = table.lines().map(with_clear_emphasis).collect();
+        let rows = table.lines().flat_map(split_breaks);
+        let rows: Vec<String> = rows.map(|row| with_clear_emphasis(&with_plain_marks(&row))).collect();
         self.render_text(&rows.join("\n"), self.width, 0, out);
     }
 
@@ -132,7 +133,7 @@ impl Markdown {
     /// Renders a line. The renderer takes text behind four spaces for code; it belongs to a list.
     fn render_line(&self, line: &str, out: &mut String) {
         let text = line.trim_start_matches(' ');
-        if text.len() >= 3 && ['*', '_'].iter().any(|mark| text.chars().all(|c| c == *mark)) {
+        if text.len() >= 3 && ['*', '_', '='].iter().any(|mark| text.chars().all(|c| c == *mark)) {
             return self.render_text("---", self.width, 0, out);
         }
         let indent = match line.len() - text.len() {
@@ -143,7 +144,7 @@ impl Markdown {
         let indent = indent.min(self.width / 2);
         let line =
             if indent > 0 && is_list_item(text) { format!("   {text}") } else { line[indent..].to_owned() };
-        let line = with_clear_emphasis(&with_plain_links(&with_boxes(&line)));
+        let line = with_clear_emphasis(&with_plain_marks(&with_plain_links(&with_boxes(&line))));
         let has_wide = line.chars().any(|c| char_width(c) > 1);
         if has_wide && !text.starts_with('>') {
             // The renderer breaks lines only at spaces.
@@ -189,13 +190,17 @@ fn with_plain_links(line: &str) -> String {
     let mut rest = line;
     while let Some((before, after)) = rest.split_once('[') {
         out.push_str(before);
+        let is_image = before.ends_with('!');
         let link = after.split_once("](").and_then(|(text, more)| {
             let (address, end) = more.split_once(')')?;
             let is_link = !text.contains(['[', ']', '`']) && !address.contains([' ', '(']);
             (is_link && out.matches('`').count().is_multiple_of(2)).then_some((text, address, end))
         });
+        if link.is_some() && is_image {
+            out.pop();
+        }
         match link {
-            Some((text, address, end)) if text == address => {
+            Some((text, address, end)) if text == address || text.is_empty() => {
                 out.push_str(address);
                 rest = end;
             }
@@ -210,6 +215,58 @@ fn with_plain_links(line: &str) -> String {
         }
     }
     out + rest
+}
+
+/// Writes the signs that entities stand for, and addresses without their brackets, except in code.
+fn with_plain_marks(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    let (mut rest, mut is_code) = (line, false);
+    while let Some(at) = rest.find(['&', '<', '`']) {
+        let (before, mark) = rest.split_at(at);
+        out.push_str(before);
+        is_code ^= mark.starts_with('`');
+        let entity = ENTITIES.iter().find(|(name, _)| !is_code && mark.starts_with(name));
+        let address = mark[1..].split_once('>').map(|(address, _)| address).filter(|address| {
+            let is_web = ["http://", "https://"].iter().any(|scheme| address.starts_with(scheme));
+            !is_code && is_web && mark.starts_with('<') && !address.contains(' ')
+        });
+        let taken = match (entity, address) {
+            (Some((name, sign)), _) => {
+                out.push_str(sign);
+                name.len()
+            }
+            (None, Some(address)) => {
+                out.push_str(address);
+                address.len() + 2
+            }
+            (None, None) => {
+                out.push_str(&mark[..1]);
+                1
+            }
+        };
+        rest = &mark[taken..];
+    }
+    out + rest
+}
+
+/// Entities that models write.
+const ENTITIES: [(&str, &str); 6] =
+    [("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"), ("&quot;", "\""), ("&#39;", "'"), ("&nbsp;", " ")];
+
+/// Returns the rows of a table that a row with line breaks in its cells stands for.
+fn split_breaks(row: &str) -> Vec<String> {
+    let row = row.replace("<br/>", "<br>").replace("<br />", "<br>");
+    let cells: Vec<Vec<&str>> =
+        table_cells(&row).iter().map(|cell| cell.split("<br>").map(str::trim).collect()).collect();
+    let rows = cells.iter().map(Vec::len).max().unwrap_or(1);
+    if rows < 2 {
+        return vec![row];
+    }
+    let line = |index: usize| {
+        let parts = cells.iter().map(|parts| parts.get(index).copied().unwrap_or_default());
+        format!("| {} |", parts.collect::<Vec<_>>().join(" | "))
+    };
+    (0..rows).map(line).collect()
 }
 
 /// The least width at which a column of a table can be read.
@@ -348,9 +405,23 @@ mod tests {
             ("see [the docs](https://a.b/c) now", "see the docs (https://a.b/c) now"),
             ("[https://a.b](https://a.b)", "https://a.b"),
             ("a[0](x y) [x] `[a](b)`", "a[0](x y) [x] `[a](b)`"),
+            ("![a cat](u.png) ![](v.png)!", "a cat (u.png) v.png!"),
         ] {
             assert_eq!(with_plain_links(line), expected);
         }
+    }
+
+    #[test]
+    fn entities_and_breaks_are_read() {
+        for (line, expected) in [
+            ("&lt;a&gt; &amp;lt; &nbsp;R&D `&lt;` &quot;", "<a> &lt;  R&D `&lt;` \""),
+            ("<https://a.b/c> <b> `<https://a>` 1 < 2", "https://a.b/c <b> `<https://a>` 1 < 2"),
+        ] {
+            assert_eq!(with_plain_marks(line), expected);
+        }
+        let shown = text(true, "| a | b |\n|---|---|\n| one<br>two | x |\n| 3 | y |\n");
+        assert!(shown.contains("│one│x  │\n│two│   │\n│3  │y  │\n"), "{shown}");
+        assert_eq!(text(true, "Title\n====="), text(true, "Title\n---"));
     }
 
     #[test]
@@ -358,6 +429,12 @@ mod tests {
         let mut markdown = Markdown::new(Paint(true), true, 60);
         assert_eq!(markdown.push("| a | b |\n|---|---|\n| 1 | 2 |\n"), "");
         assert!(markdown.push("\n").contains('1'));
+    }
+
+    #[test]
+    fn cells_have_no_joined_emoji() {
+        let shown = text(true, "| a | b |\n|---|---|\n| 👩‍💻 | 👍🏽 |\n\n👩‍💻\n");
+        assert!(shown.contains("│👩 │👍 │") && shown.ends_with("👩‍💻\n"), "{shown}");
     }
 
     #[test]

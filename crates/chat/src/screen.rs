@@ -17,14 +17,14 @@ use super::figures::{format_count, format_seconds, format_thousands, terminal_co
 use super::markdown::Markdown;
 use super::outputs::{CallOutput, Outputs, keep_end};
 use super::paint::Paint;
-use super::preview::{self, Kind, Row};
+use super::preview::{self, Kind, Row, split_columns};
 use super::reasoning::Reasoning;
 use super::terminal::{END, TypedText};
 use agent::{CallOutcome, ToolEnd};
 pub(super) use ask::Answer;
 pub(super) use shown::Shown;
 use tools::{Consent, named_subject, plain_text};
-use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
+use wire::visible::{char_width, cut_line, make_visible, one_line, without_joined_emoji, wrap_text};
 
 /// The most rows of a change that are shown at once.
 const MOST_ROWS: usize = 40;
@@ -41,6 +41,9 @@ const STOP_HINT: Duration = Duration::from_secs(3);
 const BYTES_PER_TOKEN: usize = 5;
 const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
 const MODEL_AWAITED: &str = "waiting for the model";
+/// Has the terminal cut lines that are too long for it, or wrap them again (DECAWM).
+const UNWRAPPED: &str = "\u{1b}[?7l";
+const WRAPPED: &str = "\u{1b}[?7h";
 const SPINNER: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
 /// The status line at the bottom.
@@ -48,6 +51,14 @@ struct Status {
     what: String,
     since: Instant,
     frame: usize,
+}
+
+/// The text at the bottom of the terminal.
+#[derive(Default)]
+struct Drawn {
+    text: String,
+    /// The columns of the terminal when it was drawn.
+    columns: usize,
 }
 
 /// One person's view.
@@ -63,7 +74,7 @@ pub(super) struct Screen {
     status: Option<Status>,
     /// The text at the bottom of the terminal that the next drawing replaces: what is not complete, and the
     /// status line.
-    drawn: String,
+    drawn: Drawn,
     /// The person has typed this for the next prompt.
     typed: TypedText,
     /// They had begun this before the turn.
@@ -113,7 +124,7 @@ impl Screen {
             answers,
             markdown: Markdown::new(paint, moves, width),
             status: None,
-            drawn: String::new(),
+            drawn: Drawn::default(),
             typed: TypedText::default(),
             draft: String::new(),
             pieces: 0,
@@ -507,7 +518,7 @@ impl Screen {
 
     /// Leaves what was drawn at the bottom: a shell has written below it.
     pub(super) fn forget_drawn(&mut self) {
-        self.drawn.clear();
+        self.drawn.text.clear();
     }
 
     /// Moves what is at the bottom: called ten times a second.
@@ -533,9 +544,10 @@ impl Screen {
         let breaks = if self.is_begun || self.is_open { self.breaks.as_str() } else { "\n" };
         let above = if preview.is_empty() { String::new() } else { format!("{breaks}{preview}\n") };
         let line = self.paint.dim(&self.status_line(status, preview.is_empty()));
-        let drawn = above + &line + &self.typed_line();
-        let codes = erasing_codes(&std::mem::replace(&mut self.drawn, drawn), self.width, terminal_height());
-        let written = format!("{codes}{}", self.drawn);
+        let drawn = Drawn { text: above + &line + &self.typed_line(), columns: terminal_columns() };
+        let codes =
+            std::mem::replace(&mut self.drawn, drawn).erasing_codes(terminal_columns(), terminal_height());
+        let written = format!("{codes}{UNWRAPPED}{}{WRAPPED}", self.drawn.text);
         let _ = self.out.write_all(written.as_bytes()).and_then(|()| self.out.flush());
     }
 
@@ -583,15 +595,16 @@ impl Screen {
         let room = self.width.saturating_sub(line.chars().count() + 6);
         let tail = if has_thought { end_of(self.reasoning.reply_text(), room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
-        wrap_text(&(line + &tail), self.width)
+        let rows = wrap_text(&(line + &tail), self.width);
+        rows.lines().flat_map(|row| split_columns(row, self.width)).collect::<Vec<_>>().join("\n")
     }
 
     fn wipe_status(&mut self) {
-        if self.drawn.is_empty() {
+        if self.drawn.text.is_empty() {
             return;
         }
         self.measure_terminal();
-        let codes = erasing_codes(&std::mem::take(&mut self.drawn), self.width, terminal_height());
+        let codes = std::mem::take(&mut self.drawn).erasing_codes(terminal_columns(), terminal_height());
         let _ = self.out.write_all(codes.as_bytes()).and_then(|()| self.out.flush());
     }
 
@@ -681,14 +694,20 @@ fn last_rows(text: &str, width: usize, rows: usize) -> &str {
     &text[start..]
 }
 
-/// Returns the codes that erase what was drawn at the bottom, row by row. A terminal that is narrower now has
-/// wrapped it again.
-fn erasing_codes(drawn: &str, width: usize, height: usize) -> String {
-    if drawn.is_empty() {
-        return String::new();
+impl Drawn {
+    /// Returns the codes that erase it row by row. Each line has a row, whatever the terminal's idea of its
+    /// width: it was drawn unwrapped. A terminal that is narrower now has wrapped it again.
+    fn erasing_codes(&self, columns: usize, height: usize) -> String {
+        if self.text.is_empty() {
+            return String::new();
+        }
+        let rows_of = |line: &str| match columns {
+            columns if columns >= self.columns => 1,
+            columns => rows_of(&without_joined_emoji(line), columns),
+        };
+        let rows: usize = self.text.split('\n').map(rows_of).sum();
+        format!("\r\u{1b}[K{}", "\u{1b}[1A\u{1b}[K".repeat(rows.min(height) - 1))
     }
-    let rows: usize = drawn.split('\n').map(|line| rows_of(line, width)).sum();
-    format!("\r\u{1b}[K{}", "\u{1b}[1A\u{1b}[K".repeat(rows.min(height) - 1))
 }
 
 /// Returns the rows that a line takes in a terminal of this width. The line may have styles.

@@ -11,7 +11,10 @@ pub fn make_visible(text: &str) -> String {
     let mut chars = text.chars().peekable();
     let mut before = None;
     while let Some(c) = chars.next() {
-        let is_shown = !c.is_control() && (!is_invisible(c) || joins_previous(before, c));
+        let is_shown = !c.is_control()
+            && (!is_invisible(c)
+                || joins_previous(before, c)
+                || (c == EMOJI_LOOK && before.is_some_and(is_keycap) && chars.peek() == Some(&KEYCAP)));
         match c {
             '\n' => out.push(c),
             '\t' => out.push_str("    "),
@@ -20,6 +23,37 @@ pub fn make_visible(text: &str) -> String {
             c => out.extend(c.escape_unicode()),
         }
         before = Some(c).filter(|_| is_shown);
+    }
+    out
+}
+
+/// Selects the look of an emoji for the sign before it.
+pub const EMOJI_LOOK: char = '\u{fe0f}';
+const KEYCAP: char = '\u{20e3}';
+const JOINER: char = '\u{200d}';
+
+/// Returns true for a sign that, with [`EMOJI_LOOK`] behind it, may begin a keycap such as 1️⃣.
+pub fn is_keycap(c: char) -> bool {
+    c.is_ascii_digit() || matches!(c, '#' | '*')
+}
+
+/// Writes each joined emoji, such as a woman with a laptop, as its first one: terminals do not agree on the
+/// columns of the whole.
+pub fn without_joined_emoji(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // The last sign that was kept, the last sign, and whether it was left out.
+    let (mut kept, mut last, mut is_left_out) = (' ', ' ', false);
+    for c in text.chars() {
+        let is_part = match c {
+            JOINER | '\u{1f3fb}'..='\u{1f3ff}' => is_emoji(kept) || kept == EMOJI_LOOK,
+            EMOJI_LOOK => is_left_out,
+            c => is_left_out && last == JOINER && is_emoji(c),
+        };
+        if !is_part {
+            out.push(c);
+            kept = c;
+        }
+        (last, is_left_out) = (c, is_part);
     }
     out
 }
@@ -100,13 +134,15 @@ fn is_invisible(c: char) -> bool {
 /// a sequence can begin. There it is visible; after plain letters it only hides text.
 fn joins_previous(before: Option<char>, c: char) -> bool {
     let joins = matches!(c, '\u{200c}' | '\u{200d}' | '\u{fe0e}' | '\u{fe0f}');
-    let is_emoji =
-        |c: char| matches!(c, '\u{2190}'..='\u{2bff}' | '\u{3030}' | '\u{303d}' | '\u{1f000}'..='\u{1faff}');
     let is_joined_script = |c: char| matches!(c, '\u{600}'..='\u{8ff}' | '\u{900}'..='\u{dff}' | '\u{fe0f}');
     joins
         && before.is_some_and(|before| {
             is_emoji(before) || (is_joined_script(before) && matches!(c, '\u{200c}' | '\u{200d}'))
         })
+}
+
+fn is_emoji(c: char) -> bool {
+    matches!(c, '\u{2190}'..='\u{2bff}' | '\u{3030}' | '\u{303d}' | '\u{1f000}'..='\u{1faff}')
 }
 
 #[cfg(test)]
@@ -122,6 +158,10 @@ mod tests {
             ("10%\rrm", "10%\\u{d}rm"),
             ("a\u{202e}b\u{9b}c", "a\\u{202e}b\\u{9b}c"),
             ("grün 👩‍💻 ❤️ नमस्ते می‌خواهم", "grün 👩‍💻 ❤️ नमस्ते می‌خواهم"),
+            (
+                "1\u{fe0f}\u{20e3} #\u{fe0f}\u{20e3} 2\u{fe0f}x",
+                "1\u{fe0f}\u{20e3} #\u{fe0f}\u{20e3} 2\\u{fe0f}x",
+            ),
             ("r\u{200d}m a\u{fe0f} 💻\u{200d}\u{200d}x", "r\\u{200d}m a\\u{fe0f} 💻\u{200d}\\u{200d}x"),
             (
                 "a\u{e0041}\u{3164}\u{115f}\u{2800}b\u{61c}\u{85}",
@@ -134,6 +174,17 @@ mod tests {
         assert_eq!(one_line("  a\nbc\u{8}", 80), "a bc\\u{8}");
         assert_eq!(one_line("abcdef", 4), "abc…");
         assert_eq!((one_line("漢字漢字", 8), one_line("漢字漢字", 7)), ("漢字漢字".into(), "漢字漢…".into()));
+    }
+
+    #[test]
+    fn joined_emoji_are_their_first() {
+        for (text, expected) in [
+            ("👩‍💻 👩‍👩‍👧‍👦. 🙂🙂", "👩 👩. 🙂🙂"),
+            ("👍🏽🙂 👩🏽‍💻x 🏃‍♂️x 👩‍❤️‍👨x ❤️‍🔥x ❤️x", "👍🙂 👩x 🏃x 👩x ❤️x ❤️x"),
+            ("می‌خواهم क्‍ष 🇩🇪 1\u{fe0f}\u{20e3}", "می‌خواهم क्‍ष 🇩🇪 1\u{fe0f}\u{20e3}"),
+        ] {
+            assert_eq!(without_joined_emoji(text), expected);
+        }
     }
 
     #[test]

@@ -383,7 +383,12 @@ fn long_lines_and_styles_are_counted_in_rows() {
     assert_eq!(last_rows("a\nbcde\nf", 2, 3), "bcde\nf");
     assert_eq!(last_rows("a\nbcde\nf", 2, 2), "f");
     // Regression: a terminal that became narrower kept copies of what was drawn.
-    let rows = |drawn, width, height| erasing_codes(drawn, width, height).matches("\u{1b}[K").count();
+    let rows = |text: &str, columns, height| {
+        let drawn = Drawn { text: text.into(), columns: 10 };
+        drawn.erasing_codes(columns, height).matches("\u{1b}[K").count()
+    };
     assert_eq!([rows("", 10, 9), rows("waiting", 10, 9), rows("one two\nwaiting", 10, 9)], [0, 1, 2]);
     assert_eq!([rows("one two\nwaiting", 4, 9), rows("one two\nwaiting", 4, 3)], [4, 3]);
+    // Regression: joined emoji, which tmux shows in two columns, had the rows above erased.
+    assert_eq!([rows("1234567 👩‍👩‍👧‍👦", 10, 9), rows("1234567 👩‍👩‍👧‍👦", 9, 9)], [1, 2]);
 }
