@@ -275,6 +275,7 @@ async fn conversations_continue_in_another_process() {
     assert_eq!(fake.requests()[3].json()["messages"].as_array().unwrap().len(), 2);
 }
 
+    assert!(stderr(&refused).contains("--resume lists the others"), "{}", stderr(&refused));
 #[tokio::test]
 async fn answered_prompts_are_done() {
     let place = ChatFolder::new();

@@ -402,6 +402,11 @@ async fn edits_show_their_changes() {
         matches!(tools.call(&edit, Some(&person)).await, Err(ToolError::Failed(_))),
         "it is not there any more"
     );
+    let write = invocation("write", &json!({"path": "file", "content": "one\n2\nthree\n"}));
+    let Err(ToolError::Failed(why)) = tools.call(&write, Some(&person)).await else {
+        panic!("it is written")
+    };
+    assert_eq!(why, "file has exactly this content already: nothing was written");
     assert_eq!(person.asked.lock().unwrap().len(), 1, "nobody is asked about what cannot work");
 }
 

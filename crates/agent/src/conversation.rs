@@ -308,7 +308,7 @@ impl Conversation {
     /// Returns about how many tokens the conversation has, and those of the model's window.
     pub fn context_size(&self) -> Option<(u64, u64)> {
         let run = &self.held.as_ref()?.run;
-        Some((run.clone().weigh_prompt(), run.configured_sizes().window))
+        Some((run.clone().likely_prompt(), run.configured_sizes().window))
     }
 
     /// Holds the conversation between two turns. One with gaps in the store is no longer written there.

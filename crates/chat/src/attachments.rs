@@ -58,16 +58,17 @@ pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (Strin
     (added, mentions)
 }
 
-/// Returns the names behind each `@` that begins a word: up to the next space, or in quotes.
+/// Returns the names behind each `@` that begins a word: up to the next space, or in quotes. The last quote
+/// may be missing.
 fn mentioned_names(line: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     let mut before = ' ';
     for (at, c) in line.char_indices() {
         if c == '@' && before.is_whitespace() {
             let rest = &line[at + 1..];
-            let quoted = rest.strip_prefix('"').and_then(|rest| rest.split_once('"'));
+            let quoted = rest.strip_prefix('"');
             let name = match quoted {
-                Some((name, _)) => name,
+                Some(rest) => rest.split_once('"').map_or_else(|| rest.trim_end(), |(name, _)| name),
                 None => rest
                     .split_whitespace()
                     .next()
@@ -155,8 +156,7 @@ fn directory_names(path: &Path) -> io::Result<Vec<String>> {
 
 /// Completes the mention at the end of a line: where it begins, and what may stand there.
 pub(super) fn complete_mention(line: &str, root: &Path) -> Option<(usize, Vec<String>)> {
-    let start = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
-    let begun = line[start..].strip_prefix('@')?;
+    let (start, begun) = begun_mention(line)?;
     let (directory, name) = begun.split_at(begun.rfind('/').map_or(0, |at| at + 1));
     let names = directory_names(&find_path(directory, root)).unwrap_or_default();
     let fits = |found: &&String| {
@@ -173,6 +173,17 @@ pub(super) fn complete_mention(line: &str, root: &Path) -> Option<(usize, Vec<St
         found = find_files(begun, root).iter().map(|path| quoted_mention(path)).collect();
     }
     Some((start, found))
+}
+
+/// Finds a mention at the end of a line, in quotes that are still open or without them: where it begins, and
+/// its path.
+fn begun_mention(line: &str) -> Option<(usize, &str)> {
+    let begins_word = |at: &usize| *at == 0 || line[..*at].ends_with(char::is_whitespace);
+    let open = line.rfind("@\"").filter(begins_word).map(|at| (at, &line[at + 2..]));
+    open.filter(|(_, path)| !path.contains('"')).or_else(|| {
+        let start = line.rfind(char::is_whitespace).map_or(0, |at| at + 1);
+        Some((start, line[start..].strip_prefix('@')?))
+    })
 }
 
 /// Returns a mention of this path, with a space behind it.
@@ -227,6 +238,7 @@ mod tests {
         assert_eq!((added.as_str(), mentions), ("", vec![Mention { note, is_problem: false }]));
         let (added, mentions) = attach_files("@src/nope.rs @image", dir.path(), false);
         assert_eq!((added.as_str(), mentions.len()), ("", 2));
+        assert_eq!(attach_files("@\"src/my", dir.path(), false).1[0].note, "@src/my: no such file");
         assert!(mentions.iter().all(|mention| mention.is_problem));
         assert_eq!(mentions[0].note, "@src/nope.rs: no such file");
         assert_eq!(mentions[1].note, "@image is not sent along: it is not text");
@@ -268,6 +280,8 @@ mod tests {
         check("@nope/x", Some((0, &[])));
         check("in @FILE.r", Some((3, &["@\"src/my file.rs\" "])));
         check("@z", Some((0, &[])));
+        check("x @\"src/my f", Some((2, &["@\"src/my file.rs\" "])));
+        check("x @\"a\" @a", Some((7, &["@a.txt "])));
         check("see a", None);
     }
 }

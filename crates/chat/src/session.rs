@@ -84,6 +84,8 @@ pub(super) enum NotResumed {
     Last(ResumeError),
     #[error("no conversation was chosen")]
     NoneChosen,
+    #[error("the last conversation of this directory: {0}; --resume lists the others")]
+    LastIsOpen(ResumeError),
 }
 
 impl Session {
@@ -175,7 +177,11 @@ impl Session {
 
     /// Resumes the last conversation of this directory.
     pub(super) async fn take_up(&mut self, others: &[String]) -> Result<(), NotResumed> {
-        let taken = self.conversation.resume_last(others).await.map_err(NotResumed::Last)?;
+        let taken = self.conversation.resume_last(others).await;
+        let taken = taken.map_err(|why| match why {
+            ResumeError::OpenElsewhere => NotResumed::LastIsOpen(why),
+            why => NotResumed::Last(why),
+        })?;
         let turns = transcript::turn_count(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
         let during = self.conversation.interrupted_call().map(|call| {

@@ -38,6 +38,12 @@ pub(super) fn preview_write(
 ) -> Result<Option<String>, ToolError> {
     let before = read_current(workspace, place)?;
     let content = whole_marks(content, before.as_deref());
+    if before.as_deref() == Some(&*content) && workspace.dir.symlink_metadata(&place.real).is_ok() {
+        let path = place.written.display();
+        return Err(ToolError::Failed(format!(
+            "{path} has exactly this content already: nothing was written"
+        )));
+    }
     Ok(change_diff(place, before, &content))
 }
 
