@@ -68,6 +68,9 @@ pub(super) struct ChatArgs {
     /// Run commands and change files without asking; whatever the policy denies stays denied
     #[arg(long)]
     yes: bool,
+    /// Only look: files are read, and commands that only look run, until `/readonly off`
+    #[arg(long)]
+    read_only: bool,
     /// Continue the last conversation of this directory
     #[arg(short = 'c', long)]
     r#continue: bool,
@@ -160,6 +163,7 @@ fn chat_options(arguments: &ChatArgs, prompt: Option<String>, model: Option<Stri
     ChatOptions {
         model: arguments.model.clone().or(model),
         yes: arguments.yes,
+        read_only: arguments.read_only,
         resume: arguments.wanted_resume(),
         operator_key: std::env::var(OPERATOR_KEY).ok(),
         prompt,

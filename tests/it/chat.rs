@@ -166,6 +166,53 @@ async fn the_policy_overrules_yes() {
 }
 
 #[tokio::test]
+async fn read_only_chats_change_nothing() {
+    let place = ChatFolder::new();
+    let make = ("shell_command", json!({"command": "echo x > made"}));
+    let read = ("read_file", json!({"file_path": "a.txt"}));
+    let fake = FakeVllm::start([calls(&[make]), edit(), calls(&[read]), text(&["ok"])]).await;
+    let settings = "[tools.policy]\ndefault = 'allow'";
+    let done = place.chat(&fake.url(), settings, &["--yes", "--read-only", "-p", "Go."]).await;
+    assert_eq!(stdout(&done), "ok\n", "{}", stderr(&done));
+    for request in [1, 2] {
+        let result = last_result(&fake, request);
+        assert!(result.contains("did not run: this chat is read-only"), "{result}");
+    }
+    assert!(last_result(&fake, 3).contains("one\ntwo"), "{}", last_result(&fake, 3));
+    let asked = last_result(&fake, 0);
+    assert!(asked.starts_with("Go.\n\n(For this message you may only look"), "{asked}");
+    assert!(place.read("a.txt") == "one\ntwo\n" && !place.work().join("made").exists());
+}
+
+#[tokio::test]
+async fn mcp_servers_start_with_the_turn() {
+    let place = ChatFolder::new();
+    let server = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/support/strict_mcp.py");
+    let said = place.0.path().join("said");
+    std::fs::create_dir(&said).unwrap();
+    std::fs::write(place.work().join("own.py"), "").unwrap();
+    let settings = format!(
+        "[tools.mcp.strict]\ncommand = 'python3'\nargs = ['{server}', '{}']\n\
+         [tools.mcp.own]\ncommand = 'python3'\nargs = ['own.py']",
+        said.display()
+    );
+    let echo = || calls(&[("strict__echo", json!({"text": "hello"}))]);
+    let fake = FakeVllm::start([echo(), text(&["ok"]), echo(), text(&["ok"])]).await;
+    let done = place.chat(&fake.url(), &settings, &["-p", "Go."]).await;
+    let told = stderr(&done);
+    assert!(last_result(&fake, 1).contains("it needs consent"), "{}", last_result(&fake, 1));
+    assert!(told.contains("MCP server strict: 9 tools"), "{told}");
+    assert!(told.contains("! MCP server own cannot be used"), "commands write its code: {told}");
+    let tools = fake.requests()[0].json()["tools"].clone();
+    assert_eq!(
+        (tools.as_array().unwrap().len(), &tools[4]["function"]["name"]),
+        (13, &json!("strict__echo"))
+    );
+    let done = place.chat(&fake.url(), &settings, &["--yes", "-p", "Go."]).await;
+    assert_eq!((last_result(&fake, 3).as_str(), done.status.code()), ("hello", Some(0)));
+}
+
+#[tokio::test]
 async fn configured_aliases_and_windows_hold() {
     let place = ChatFolder::new();
     let settings = "[models.fast]\ntarget = \"gpt-oss-20b\"\ncontext_window = 9000\n\
@@ -228,6 +275,7 @@ async fn conversations_open_in_one_terminal() {
     let (first, refused) = tokio::join!(place.chat(&url, "", &["--yes", "-p", "Wait."]), meanwhile);
     assert_eq!((stdout(&first).as_str(), refused.status.code()), ("first\n", Some(1)));
     assert!(stderr(&refused).contains("open in another terminal"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("--resume lists the others"), "{}", stderr(&refused));
     let after = place.chat(&url, "", &["--continue", "-p", "x"]).await;
     assert_eq!(stdout(&after), "second\n", "{}", stderr(&after));
 }
@@ -275,7 +323,6 @@ async fn conversations_continue_in_another_process() {
     assert_eq!(fake.requests()[3].json()["messages"].as_array().unwrap().len(), 2);
 }
 
-    assert!(stderr(&refused).contains("--resume lists the others"), "{}", stderr(&refused));
 #[tokio::test]
 async fn answered_prompts_are_done() {
     let place = ChatFolder::new();

@@ -12,6 +12,7 @@ use serde_json::json;
 use tempfile::TempDir;
 use tools::{
     Approver, Consent, Level, Question, QuestionKind, Sources, ToolError, ToolSet, Tools as _, ToolsConfig,
+    Verdict,
 };
 
 use testing::waiting::{look_blocking, wait_until};
@@ -605,6 +606,42 @@ fn chat(workspace: &Path) -> ToolSet {
     let mut settings = ToolsConfig::default();
     settings.local.launcher = Some(launcher());
     ToolSet::open_for_chat(&settings, &settings.policy.clone(), workspace).unwrap()
+}
+
+/// Someone in the read-only mode, who would agree to everything.
+struct Looker;
+
+impl Approver for Looker {
+    fn only_looks(&self) -> bool {
+        true
+    }
+
+    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
+        Box::pin(async { Consent::Given })
+    }
+}
+
+#[tokio::test]
+async fn read_only_chats_run_what_looks() {
+    let Some(_) = confined_bed("").await else { return };
+    let outer = folder();
+    let work = outer.path().join("work");
+    fs::create_dir(&work).unwrap();
+    fs::write(work.join("a"), "text").unwrap();
+    for default in [Verdict::Ask, Verdict::Allow] {
+        let mut settings = ToolsConfig::default();
+        settings.local.launcher = Some(launcher());
+        settings.policy.default = default;
+        let tools = ToolSet::open_for_chat(&settings, &settings.policy.clone(), &work).unwrap();
+        let run = async |command: &str| {
+            tools.call(&invocation("shell_command", &json!({"command": command})), Some(&Looker)).await
+        };
+        assert!(run("cat a").await.unwrap().text.contains("text"));
+        for command in ["touch made", "sort -o made a"] {
+            assert!(matches!(run(command).await, Err(ToolError::Denied(_))), "{command}");
+        }
+        assert!(!work.join("made").exists());
+    }
 }
 
 #[tokio::test]

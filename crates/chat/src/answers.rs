@@ -135,7 +135,7 @@ fn event_of(shown: &Shown) -> Option<Value> {
             "change": display,
             "took_ms": ended.took,
         }),
-        Shown::Note(text) => json!({"type": "note", "text": text}),
+        Shown::Note(text) | Shown::Warning(text) => json!({"type": "note", "text": text}),
         Shown::NotKept => json!({"type": "note", "text": "the conversation cannot be kept on disk"}),
         Shown::ServerAwaited(None) | Shown::Asking(_) => return None,
     })

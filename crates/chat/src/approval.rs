@@ -208,6 +208,8 @@ impl OutputTail {
 /// The person at the terminal, or `--yes` in their place.
 pub(super) struct Person {
     pub(super) yes: bool,
+    /// Whether only calls that look may run.
+    pub(super) only_looks: bool,
     pub(super) allowed: Arc<Mutex<Allowed>>,
     /// The workspace, without symlinks.
     pub(super) root: PathBuf,
@@ -221,6 +223,10 @@ impl Person {
 }
 
 impl Approver for Person {
+    fn only_looks(&self) -> bool {
+        self.only_looks
+    }
+
     fn output_watcher(&self) -> Option<OutputWatcher> {
         let (screen, waiting) = (self.screen.clone(), OutputTail::default());
         Some(Arc::new(move |bytes: &[u8]| {
@@ -429,7 +435,7 @@ mod tests {
         let allowed = Arc::<Mutex<Allowed>>::default();
         let (arguments, target) = (Map::new(), shell("make", "."));
         allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
-        let mut person = Person { yes: false, allowed, root: "/w".into(), screen };
+        let mut person = Person { yes: false, only_looks: false, allowed, root: "/w".into(), screen };
         assert_eq!(person.approve(question(QuestionKind::Call, &arguments, &target)).await, Consent::Given);
         for said in [Consent::Given, Consent::DECLINED, Consent::Given] {
             let answer = async {
@@ -451,7 +457,8 @@ mod tests {
     #[test]
     fn output_that_is_not_shown_takes_little_memory() {
         let (screen, mut inbox) = mpsc::unbounded_channel();
-        let person = Person { yes: true, allowed: Arc::default(), root: "/w".into(), screen };
+        let person =
+            Person { yes: true, only_looks: false, allowed: Arc::default(), root: "/w".into(), screen };
         let watcher = person.output_watcher().unwrap();
         (0..10_000).for_each(|_| watcher(&[b'y'; 1_000]));
         watcher(b"end");
@@ -466,7 +473,13 @@ mod tests {
     async fn a_closed_screen_refuses() {
         let (screen, mut inbox) = mpsc::unbounded_channel();
         let allowed = Arc::<Mutex<Allowed>>::default();
-        let person = Person { yes: false, allowed: Arc::clone(&allowed), root: "/w".into(), screen };
+        let person = Person {
+            yes: false,
+            only_looks: false,
+            allowed: Arc::clone(&allowed),
+            root: "/w".into(),
+            screen,
+        };
         let (arguments, target) = (Map::new(), shell("ls", "."));
         let question = || question(QuestionKind::Call, &arguments, &target);
         let answer = async {

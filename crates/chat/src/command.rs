@@ -9,6 +9,8 @@ pub(super) enum Command {
     /// Show the models, or switch to this one.
     Model(Option<String>),
     Tools,
+    /// Begin the read-only mode or end it; `None` changes between the two.
+    ReadOnly(Option<bool>),
     Cost,
     /// Show what changed in the files of the directory.
     Diff,
@@ -30,12 +32,13 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 16] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 17] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
     ("/output", "[N]", "the whole output of a call (Ctrl-O: the last)"),
     ("/thinking", "", "the model's reasoning in the last turn"),
     ("/tools", "", "what the assistant may do, and what it asks for"),
+    ("/readonly", "[on|off]", "let it look and change nothing"),
     ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
     ("/resume", "", "continue an earlier conversation from here"),
@@ -69,6 +72,8 @@ const KEYS: [(&str, &str); 11] = [
 pub(super) enum CommandError {
     #[error("{0} takes no argument")]
     Argument(String),
+    #[error("/readonly takes `on` or `off`")]
+    OnOrOff,
     #[error("there is no command {0}; /help lists all of them")]
     Unknown(String),
 }
@@ -93,6 +98,12 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
         "/model" => Command::Model(argument),
         "/save" => Command::Save(argument),
         "/output" => Command::Output(argument),
+        "/readonly" => match argument.as_deref() {
+            None => Command::ReadOnly(None),
+            Some("on") => Command::ReadOnly(Some(true)),
+            Some("off") => Command::ReadOnly(Some(false)),
+            Some(_) => return Some(Err(CommandError::OnOrOff)),
+        },
         "/approvals" => Command::Approvals(ApprovalCommand::Show(argument)),
         "/approve" => Command::Approvals(ApprovalCommand::Approve(argument)),
         "/reject" => Command::Approvals(ApprovalCommand::Reject(argument)),
@@ -155,6 +166,8 @@ mod tests {
         check(" /model gpt-oss-20b ", Some(Ok(Command::Model(Some("gpt-oss-20b".into())))));
         check("/model", Some(Ok(Command::Model(None))));
         check("/undo now", Some(Err("takes no argument")));
+        check("/readonly off", Some(Ok(Command::ReadOnly(Some(false)))));
+        check("/readonly maybe", Some(Err("takes `on` or `off`")));
         check("/nope", Some(Err("no command /nope")));
         let reject = ApprovalCommand::Reject(Some("ab12 not now".into()));
         check("/reject ab12 not now", Some(Ok(Command::Approvals(reject))));

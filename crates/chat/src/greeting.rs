@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use super::ChatOptions;
 use tools::programs::holds_home;
-use tools::{Level, LocalConfig, PolicyConfig, Rule, Verdict, reached_services, sandbox_level};
+use tools::{Level, LocalConfig, PolicyConfig, Rule, ToolsConfig, Verdict, reached_services, sandbox_level};
 
 /// The most rules that are listed one by one.
 const MOST_RULES: usize = 6;
@@ -26,8 +27,8 @@ pub struct Sources {
 pub(super) fn greeting_lines(
     sources: &Sources,
     rules: Option<&str>,
-    policy: &PolicyConfig,
-    yes: bool,
+    tools: &ToolsConfig,
+    options: &ChatOptions,
 ) -> Vec<String> {
     let of = |path: &Option<PathBuf>, none: &str| path.as_deref().map_or(none.to_owned(), display_path);
     let upstream = format!("upstream: {}", sources.upstreams.join(", "));
@@ -37,9 +38,16 @@ pub(super) fn greeting_lines(
         of(&sources.system, "built in"),
         rules.map(|name| format!(" and {name}")).unwrap_or_default()
     );
-    let permitted =
-        format!("It {}. /help shows the commands, Esc stops a turn.", permission_line(policy, yes));
-    sources.unread.iter().cloned().chain([upstream, files, permitted]).collect()
+    let servers: Vec<&str> = tools.mcp.keys().map(String::as_str).collect();
+    let servers = (!servers.is_empty())
+        .then(|| format!("MCP servers, which start with your first message: {}", servers.join(", ")));
+    let permission = if options.read_only {
+        "only looks and changes nothing (/readonly off ends that)".to_owned()
+    } else {
+        permission_line(&tools.policy, options.yes)
+    };
+    let permitted = format!("It {permission}. /help shows the commands, Esc stops a turn.");
+    sources.unread.iter().cloned().chain([upstream, files]).chain(servers).chain([permitted]).collect()
 }
 
 fn display_path(path: &Path) -> String {
@@ -152,14 +160,23 @@ mod tests {
     fn endpoint_and_files_are_told() {
         let sources = Sources { upstreams: vec!["http://a (key: $A)".into()], ..Sources::default() };
         let shown = |sources: &Sources| {
-            greeting_lines(sources, Some("AGENTS.md"), &PolicyConfig::default(), false)[..2].join(" | ")
+            let tools = toml::from_str("[mcp.files]\nurl = 'http://a'\n[mcp.web]\nurl = 'http://b'").unwrap();
+            let options = ChatOptions { read_only: true, ..ChatOptions::default() };
+            greeting_lines(sources, Some("AGENTS.md"), &tools, &options).join(" | ")
         };
+        let more = " | MCP servers, which start with your first message: files, web | It only looks and changes \
+                    nothing (/readonly off ends that). /help shows the commands, Esc stops a turn.";
         assert_eq!(
             shown(&sources),
-            "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in and AGENTS.md"
+            format!(
+                "upstream: http://a (key: $A) | settings: defaults, no file · prompt: built in and AGENTS.md{more}"
+            )
         );
         let sources = Sources { config: Some("/c".into()), system: Some("/s".into()), ..sources };
-        assert_eq!(shown(&sources), "upstream: http://a (key: $A) | settings: /c · prompt: /s and AGENTS.md");
+        assert_eq!(
+            shown(&sources),
+            format!("upstream: http://a (key: $A) | settings: /c · prompt: /s and AGENTS.md{more}")
+        );
         let sources = Sources { unread: Some("x is not read".into()), ..sources };
         assert!(shown(&sources).starts_with("x is not read | upstream"));
     }

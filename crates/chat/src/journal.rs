@@ -17,7 +17,8 @@ use futures::future::BoxFuture;
 use super::changes::FileChange;
 use tools::diff::unified_diff;
 use tools::{
-    Approver, Consent, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSpec, Tools,
+    Approver, Consent, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSet, ToolSpec,
+    Tools,
 };
 
 /// Larger files are not remembered.
@@ -27,7 +28,7 @@ const MOST_TURNS: usize = 20;
 
 /// The tools of a chat, with their memory.
 pub(super) struct Journal {
-    inner: Arc<dyn Tools>,
+    inner: Arc<ToolSet>,
     /// The workspace, without symlinks.
     root: PathBuf,
     turns: Mutex<Vec<Turn>>,
@@ -91,8 +92,13 @@ fn list_names(names: &[String]) -> String {
 
 impl Journal {
     /// Returns a journal between the chat and these tools. `root`: the workspace of the tools.
-    pub(super) fn new(inner: Arc<dyn Tools>, root: PathBuf) -> Self {
+    pub(super) fn new(inner: Arc<ToolSet>, root: PathBuf) -> Self {
         Self { inner, root, turns: Mutex::default() }
+    }
+
+    /// Returns the tools.
+    pub(super) fn tools(&self) -> &ToolSet {
+        &self.inner
     }
 
     fn lock_turns(&self) -> MutexGuard<'_, Vec<Turn>> {
@@ -269,6 +275,10 @@ impl Approver for Watch<'_> {
         self.approver.and_then(Approver::output_watcher)
     }
 
+    fn only_looks(&self) -> bool {
+        self.approver.is_some_and(Approver::only_looks)
+    }
+
     fn is_present(&self) -> bool {
         self.approver.is_some_and(Approver::is_present)
     }
@@ -363,7 +373,7 @@ fn put_back(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
-    use tools::{Caller, PolicyConfig, ToolSet, ToolsConfig, Verdict};
+    use tools::{Caller, PolicyConfig, ToolsConfig, Verdict};
 
     struct Yes<'a>(&'a Path);
 

@@ -125,11 +125,14 @@ pub struct Ports {
 }
 
 /// The options of the command line and the environment.
+#[derive(Default)]
 pub struct ChatOptions {
     /// The model; `None` for the first that the endpoint names.
     pub model: Option<String>,
     /// Whether to run calls without asking.
     pub yes: bool,
+    /// Whether only calls that look may run, until the person ends that.
+    pub read_only: bool,
     /// The earlier conversation to resume.
     pub resume: Resume,
     /// The operator's key with which the person decides requests of agents and experts.
@@ -261,18 +264,15 @@ async fn begin_session(
     let models = Arc::clone(&setting.ports.models);
     let approvals = Approvals {
         store: setting.store.clone(),
-        operator_key: setting.options.operator_key,
+        operator_key: setting.options.operator_key.clone(),
         event_of_run: setting.ports.event_of_run,
     };
     let conversation = Conversation::new(agent, setting.store, setting.report, setting.log_content, place);
     let session_root = root.clone();
+    screen.set_read_only(setting.options.read_only);
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
-    session.greeting = greeting::greeting_lines(
-        &setting.sources,
-        rules.as_deref(),
-        &setting.tools.policy,
-        setting.options.yes,
-    );
+    session.greeting =
+        greeting::greeting_lines(&setting.sources, rules.as_deref(), &setting.tools, &setting.options);
     session.sandbox = greeting::sandbox_line(&setting.tools.local);
     let doubts: Vec<String> = unlisted.into_iter().chain(greeting::home_warning(&session_root)).collect();
     session.doubt = (!doubts.is_empty()).then(|| doubts.join("\n"));

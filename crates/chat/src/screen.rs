@@ -9,7 +9,7 @@ mod whole;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use super::answers::Answers;
 use super::editor::PROMPT;
@@ -110,6 +110,8 @@ pub(super) struct Screen {
     reply: String,
     /// Whether a call was denied.
     has_denied: bool,
+    /// Whether the person lets the assistant only look.
+    is_read_only: bool,
 }
 
 impl Screen {
@@ -144,6 +146,7 @@ impl Screen {
             previewed: false,
             reply: String::new(),
             has_denied: false,
+            is_read_only: false,
         }
     }
 
@@ -205,6 +208,16 @@ impl Screen {
             let count = format_count(lines.len() - shown, "more line");
             self.write_line(&self.paint.dim(&format!("… {count} (/save writes all)")));
         }
+    }
+
+    /// Returns true in the read-only mode.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.is_read_only
+    }
+
+    /// Sets whether the status line names the read-only mode.
+    pub(super) fn set_read_only(&mut self, is_on: bool) {
+        self.is_read_only = is_on;
     }
 
     /// Returns true if a call was denied.
@@ -278,6 +291,7 @@ impl Screen {
             Shown::Begins { tool, arguments, again } => self.begin_call(&tool, &arguments, again),
             Shown::Ended { tool, ended, display } => self.end_call(&tool, &ended, display.as_deref()),
             Shown::Note(text) => self.write_line(&self.paint.dim(&one_line(&text, 160))),
+            Shown::Warning(text) => self.write_warning(&one_line(&text, 600)),
             Shown::NotKept => {
                 self.write_warning("the conversation cannot be kept on disk at present; it goes on");
             }
@@ -377,7 +391,8 @@ impl Screen {
         // The model wrote this name; such a tool may not exist.
         let tool = &one_line(tool, 60);
         let again = if again { " (again)" } else { "" };
-        named_subject(arguments).unwrap_or_default().trim().clone_into(&mut self.subject);
+        let whole = || if arguments.is_empty() { String::new() } else { json!(arguments).to_string() };
+        self.subject = named_subject(arguments).map_or_else(whole, |subject| subject.trim().to_owned());
         let subject = self.subject.replace('\n', " ⏎ ");
         let on = one_line(&subject, self.width.saturating_sub(tool.chars().count() + again.len() + 4));
         let head = format!("{} {}{again} {on}", self.paint.cyan("●"), self.paint.bold(tool));
@@ -591,7 +606,8 @@ impl Screen {
         let tokens = if tokens > 0 { format!(" · {count} tokens") } else { String::new() };
         let seconds = format_seconds(status.since.elapsed());
         let stop = if self.speaks() && status.since.elapsed() >= STOP_HINT { " · Esc stops" } else { "" };
-        let line = format!("{spinner} {} · {seconds}{tokens}{stop}", status.what);
+        let mode = if self.is_read_only { "read-only · " } else { "" };
+        let line = format!("{spinner} {mode}{} · {seconds}{tokens}{stop}", status.what);
         let room = self.width.saturating_sub(line.chars().count() + 6);
         let tail = if has_thought { end_of(self.reasoning.reply_text(), room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };

@@ -1,5 +1,7 @@
 //! One conversation in the terminal: its turns, its `/commands`, and interruptions by the person.
 
+mod permissions;
+
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,8 +33,8 @@ use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
-use tools::programs::holds_home;
-use tools::{Approver, Tools as _, end_commands, remove_temporary_directories};
+use permissions::start_servers;
+use tools::{Approver, end_commands, remove_temporary_directories};
 use wire::visible::{char_width, make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
@@ -69,6 +71,8 @@ pub(super) struct Session {
     sent: usize,
     /// The person's own commands since the last turn, for the model.
     own_outputs: Vec<String>,
+    /// Whether the MCP servers were started.
+    has_started_servers: bool,
     /// Cancelled when the process should end.
     pub(super) ending: CancellationToken,
 }
@@ -80,12 +84,12 @@ pub(super) enum NotResumed {
     Chosen(ResumeError),
     #[error("the conversations of this directory: {0}")]
     Listed(ResumeError),
+    #[error("the last conversation of this directory: {0}; --resume lists the others")]
+    LastIsOpen(ResumeError),
     #[error("the last conversation of this directory: {0}")]
     Last(ResumeError),
     #[error("no conversation was chosen")]
     NoneChosen,
-    #[error("the last conversation of this directory: {0}; --resume lists the others")]
-    LastIsOpen(ResumeError),
 }
 
 impl Session {
@@ -114,6 +118,7 @@ impl Session {
             typed: None,
             sent: 0,
             own_outputs: Vec::new(),
+            has_started_servers: false,
             ending: CancellationToken::new(),
         }
     }
@@ -374,12 +379,28 @@ impl Session {
         let (screen, inbox) = mpsc::unbounded_channel();
         let observer = observer_of(&screen);
         let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
-        let approver: Arc<dyn Approver> = Arc::new(Person { yes, allowed, root, screen });
+        let (only_looks, shown) = (self.screen.is_read_only(), screen.clone());
+        let approver: Arc<dyn Approver> = Arc::new(Person { yes, only_looks, allowed, root, screen });
         let stop = self.ending.child_token();
         self.journal.begin_turn();
-        self.screen.begin_turn();
+        let awaited = self.awaited_servers();
+        match &awaited {
+            Some(servers) => self.screen.begin_wait(servers),
+            None => self.screen.begin_turn(),
+        }
         self.screen.set_draft(self.typed.as_deref().unwrap_or_default());
-        let work = self.conversation.run_turn(text, observer, Some(approver), stop.clone());
+        let (text, journal) = (self.with_mode(text), Arc::clone(&self.journal));
+        let (conversation, ends) = (&mut self.conversation, stop.clone());
+        let work = async move {
+            if awaited.is_some() {
+                tokio::select! {
+                    () = start_servers(&journal, &shown) => {}
+                    // A conversation would keep the tools that it began with.
+                    () = ends.cancelled() => return Outcome { cancelled: true, ..Outcome::default() },
+                }
+            }
+            conversation.run_turn(&text, observer, Some(approver), ends).await
+        };
         let view = &mut self.screen;
         let (outcome, typed) =
             Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended }
@@ -500,6 +521,7 @@ impl Session {
             Command::Model(None) => self.show_models().await,
             Command::Model(Some(id)) => self.choose_model(&id).await,
             Command::Tools => self.show_tools(),
+            Command::ReadOnly(wanted) => self.set_read_only(wanted),
             Command::Cost => self.show_cost(),
             Command::Diff => self.show_changes().await,
             Command::Output(number) => self.show_whole_output(number.as_deref()),
@@ -581,27 +603,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    fn show_tools(&mut self) {
-        for spec in self.journal.specs() {
-            self.show_note(&format!("{:<14} {}", spec.name, spec.description));
-        }
-        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).list();
-        let asks = match (self.yes, allowed.is_empty()) {
-            (true, _) => "--yes: nothing is asked; what the policy denies stays denied".to_owned(),
-            (false, true) if holds_home(&self.root) => {
-                "everything needs consent in a home directory, unless [tools.policy] decides".to_owned()
-            }
-            (false, true) => {
-                "reading, and commands that only look, need no consent; everything else does, unless \
-                 [tools.policy] decides"
-                    .to_owned()
-            }
-            (false, false) => format!("allowed without a question:\n  {}", allowed.join("\n  ")),
-        };
-        self.show_note(&asks);
-        self.show_note(&self.sandbox.clone());
     }
 
     fn show_whole_output(&mut self, number: Option<&str>) {

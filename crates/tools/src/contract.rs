@@ -193,6 +193,11 @@ pub trait Approver: Send + Sync {
         None
     }
 
+    /// Returns true while only calls that look may run, whatever the policy permits.
+    fn only_looks(&self) -> bool {
+        false
+    }
+
     /// Returns true if a person agrees to this call, and not a rule made beforehand.
     fn is_person(&self) -> bool {
         true

@@ -234,6 +234,10 @@ impl Source for Local {
         self.naming.offers()
     }
 
+    fn only_looks(&self, offer: &Offer) -> bool {
+        offer.spec.is_repeatable
+    }
+
     fn subject<'a>(
         &'a self,
         offer: &'a Offer,

@@ -51,6 +51,8 @@ impl Drop for AbortOnDrop {
 pub(super) struct Server {
     name: String,
     state: watch::Receiver<State>,
+    /// Has it started.
+    begin: Arc<Notify>,
     /// Signals that the server could not be reached; `None` for a program, whose end is noticed anyway.
     doubt: Option<Arc<Notify>>,
     workspace: Option<PathBuf>,
@@ -63,18 +65,40 @@ pub(super) struct Server {
 impl Server {
     /// Starts a server and keeps it running until it is dropped.
     pub(super) fn start(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
+        let server = Self::prepare(name, config, workspace);
+        server.begin();
+        server
+    }
+
+    /// Returns a server that starts with [`Self::begin`].
+    pub(super) fn prepare(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
         let (sender, state) = watch::channel(State::Starting);
-        let doubt = Arc::new(Notify::new());
-        let supervisor =
-            tokio::spawn(supervise_server(name.to_owned(), config.clone(), sender, Arc::clone(&doubt)));
+        let (begin, doubt) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let supervision = supervise_server(name.to_owned(), config.clone(), sender, Arc::clone(&doubt));
+        let begun = Arc::clone(&begin);
+        let supervisor = tokio::spawn(async move {
+            begun.notified().await;
+            supervision.await;
+        });
         Arc::new(Self {
             name: name.to_owned(),
             state,
+            begin,
             doubt: is_url(config).then_some(doubt),
             workspace,
             known: Mutex::default(),
             _supervisor: AbortOnDrop(supervisor),
         })
+    }
+
+    /// Starts it, unless it has been started.
+    pub(super) fn begin(&self) {
+        self.begin.notify_one();
+    }
+
+    /// Returns its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Waits until it has started, at most for `limit`.
@@ -306,6 +330,11 @@ impl Source for Server {
                 foreign::build_subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
             Ok(Subject { changed: self.definition_change(&offer.spec.name), ..subject })
         })
+    }
+
+    fn only_looks(&self, offer: &Offer) -> bool {
+        let tool = self.find_tool(&offer.spec.name);
+        tool.and_then(|tool| tool.annotations?.read_only_hint) == Some(true)
     }
 
     fn note_consent(&self, tool: &str) {

@@ -3,19 +3,26 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 
 use super::config::ToolsConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use super::mcp::Server;
 use super::offer::Offer;
 use super::plain::plain_text;
 use super::policy::held::HeldPolicy;
 use super::record::Record;
-use super::source::{Source, request_permit};
+use super::server_problem::ServerProblem;
+use super::source::{Source, denial_error, request_permit};
 use super::unavailable::UnavailableTool;
 use super::wanted::{Wanted, setting_for};
 use wire::visible::make_visible;
+
+/// Why a call does not run where only those run that look.
+const ONLY_LOOKS: &str =
+    "this chat is read-only: files are read, and commands that only look run, until the user ends that";
 
 /// The tools of one agent.
 pub struct ToolSet {
@@ -23,6 +30,8 @@ pub struct ToolSet {
     pub(super) config: Arc<ToolsConfig>,
     /// The sources, each with the names that the agent wants from it.
     pub(super) sources: Vec<(Arc<dyn Source>, Wanted)>,
+    /// The MCP servers of a chat, which wait for [`Self::start_servers`].
+    pub(super) servers: Vec<Arc<Server>>,
 }
 
 impl ToolSet {
@@ -76,6 +85,22 @@ impl ToolSet {
         self.policy.current().asks_before(&names)
     }
 
+    /// Starts the MCP servers of a chat that do not run, and waits until each has its tools or a problem, at
+    /// most this long.
+    pub async fn start_servers(&self, limit: Duration) {
+        self.servers.iter().for_each(|server| server.begin());
+        join_all(self.servers.iter().map(|server| server.wait_until_started(limit))).await;
+    }
+
+    /// Returns the MCP servers of a chat by name: how many tools each has, or why it cannot be called now.
+    pub fn servers(&self) -> Vec<(&str, Result<usize, ServerProblem>)> {
+        let found = |server: &Server| match server.problem() {
+            Some(problem) => Err(problem),
+            None => Ok(server.tool_names().map_or(0, |names| names.len())),
+        };
+        self.servers.iter().map(|server| (server.name(), found(server))).collect()
+    }
+
     fn with_settings(&self, offer: Offer) -> ToolSpec {
         let Offer { mut spec, name } = offer;
         spec.timeout = setting_for(&self.config.timeouts, &name).copied().or(spec.timeout);
@@ -96,8 +121,9 @@ impl ToolSet {
             record.note_approval(approver);
         }
         let policy = self.policy.current();
+        let is_held = approver.is_some_and(Approver::only_looks) && !source.only_looks(&offer);
         if approver.is_some_and(Approver::is_present)
-            && policy.leaves_to_person(&subject)
+            && (policy.leaves_to_person(&subject) || (is_held && policy.allows(&subject)))
             && let Some(output) = source.look(invocation).await
         {
             record.note_rule("the sandbox, in which it could only look");
@@ -105,6 +131,11 @@ impl ToolSet {
             let looked = Ok(output);
             record.write_end(&looked).await;
             return looked;
+        }
+        if is_held {
+            record.note_rule("the read-only mode of the chat");
+            record.write_refusal().await;
+            return Err(denial_error(&invocation.name, ONLY_LOOKS));
         }
         let permit =
             match request_permit(source.as_ref(), subject, policy, invocation, approver, &mut record).await {

@@ -44,6 +44,11 @@ pub(super) trait Source: Send + Sync {
     /// Notes that a person agreed to a call of this tool.
     fn note_consent(&self, _tool: &str) {}
 
+    /// Returns true for a tool that changes nothing, by its own account.
+    fn only_looks(&self, _: &Offer) -> bool {
+        false
+    }
+
     /// Returns the change that a call would make, for the person who is asked.
     ///
     /// # Errors
@@ -138,7 +143,8 @@ pub(super) async fn request_permit(
     Ok(Permit { policy, subject, verdict, plan })
 }
 
-fn denial_error(tool: &str, reason: &str) -> ToolError {
+/// Returns the error of a call that may not run, with the reason.
+pub(super) fn denial_error(tool: &str, reason: &str) -> ToolError {
     ToolError::Denied(format!(
         "`{tool}` did not run: {reason}. The same call will be denied again; find another way, or say what is missing."
     ))

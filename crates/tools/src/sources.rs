@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::config::{PolicyConfig, ToolsConfig};
+use super::config::{LocalConfig, McpConfig, PolicyConfig, ToolsConfig};
 use super::gateway::{Connection, Gateway, known};
 use super::local::{Local, Naming, Workspace, agent_names};
 use super::mcp::Server;
@@ -203,7 +203,8 @@ impl Sources {
         }
         let servers = sorted.mcp.into_iter();
         sources.extend(servers.map(|(name, wanted)| (self.ensure_server(&name) as Arc<dyn Source>, wanted)));
-        let set = ToolSet { policy: Arc::clone(&self.policy), config: Arc::clone(&self.config), sources };
+        let (policy, config) = (Arc::clone(&self.policy), Arc::clone(&self.config));
+        let set = ToolSet { policy, config, sources, servers: Vec::new() };
         set.without_doubles()
     }
 
@@ -274,7 +275,8 @@ async fn missing_tools(server: &Server, wanted: &Wanted) -> Vec<UnavailableTool>
 
 impl ToolSet {
     /// Opens the chat's four tools on a workspace: `shell_command`, `read_file`, `edit_file`, `write_file`.
-    /// Rules, timeouts and limits also know them as `exec`, `read`, `edit` and `write`.
+    /// Rules, timeouts and limits also know them as `exec`, `read`, `edit` and `write`. Those of the MCP
+    /// servers come with [`Self::start_servers`].
     ///
     /// # Errors
     /// When the workspace cannot be opened or a rule cannot be used.
@@ -288,14 +290,21 @@ impl ToolSet {
             .map_err(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))?;
         workspace.refuses_links = AtomicBool::new(compiled.judges_paths());
         let policy = Arc::new(HeldPolicy::new(policy, compiled));
-        let local = config.local_beside_servers(&workspace.root);
+        let root = workspace.root.clone();
+        let local = config.local_beside_servers(&root);
+        let held = held_from_programs(&LocalConfig { workspace: Some(root.clone()), ..local.clone() });
         let local = Local::new(workspace, Naming::Chat, &local)?;
         log_confinement(local.sandbox());
+        let servers: Vec<Arc<Server>> = config
+            .mcp
+            .iter()
+            .map(|(name, server)| {
+                Server::prepare(name, &McpConfig { held: held.clone(), ..server.clone() }, Some(root.clone()))
+            })
+            .collect();
         let local: Arc<dyn Source> = Arc::new(local);
-        Ok(Self {
-            policy,
-            config: Arc::new(config.clone()),
-            sources: vec![(local, Wanted(vec!["*".into()]))],
-        })
+        let sources = std::iter::once(local).chain(servers.iter().map(|server| Arc::clone(server) as _));
+        let sources = sources.map(|source| (source, Wanted(vec!["*".into()]))).collect();
+        Ok(Self { policy, config: Arc::new(config.clone()), sources, servers })
     }
 }

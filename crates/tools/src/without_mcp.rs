@@ -26,6 +26,20 @@ impl Server {
         Arc::new(Self(name.to_owned()))
     }
 
+    /// Starts nothing.
+    pub(super) fn prepare(name: &str, config: &McpConfig, workspace: Option<PathBuf>) -> Arc<Self> {
+        Self::start(name, config, workspace)
+    }
+
+    /// Starts nothing.
+    #[expect(clippy::unused_self, reason = "as with the feature")]
+    pub(super) fn begin(&self) {}
+
+    /// Returns its name.
+    pub(super) fn name(&self) -> &str {
+        &self.0
+    }
+
     /// Says why it never starts.
     pub(super) fn wait_until_started(&self, _: Duration) -> Ready<Result<(), UnavailableTool>> {
         ready(Err(UnavailableTool::Server { name: self.0.clone(), problem: MISSING.to_owned() }))

@@ -187,6 +187,9 @@ impl Screen {
             (_, Target::Command { line, .. }) if rows > FEW_ROWS => {
                 format!(" ({rows} rows, from `{}`)", one_line(line, 40))
             }
+            (_, Target::Other) if asking.kind == QuestionKind::Call => {
+                format!(" {}", one_line(&asking.tool, 70))
+            }
             _ => String::new(),
         };
         let always = asking.always.question_text().map(|words| format!("[a]lways {}", one_line(&words, 60)));

@@ -38,6 +38,7 @@ pub(crate) enum Shown {
         display: Option<String>,
     },
     Note(String),
+    Warning(String),
     NotKept,
     Asking(Asking),
 }

@@ -86,6 +86,11 @@ impl Policies {
         judged.verdict == Verdict::Ask && judged.is_by_default && !self.judges_paths()
     }
 
+    /// Returns true for a call that needs no question.
+    pub(crate) fn allows(&self, subject: &Subject) -> bool {
+        self.judge(subject).verdict == Verdict::Allow
+    }
+
     /// Returns true if some rule has a pattern for paths, so that a file's other names matter.
     pub(crate) fn judges_paths(&self) -> bool {
         self.0.iter().any(|(_, policy)| policy.judges_paths())
