@@ -17,7 +17,7 @@ use tools::{
 
 use testing::waiting::{look_blocking, wait_until};
 
-use crate::support::tools::{config, failure, invocation, launcher, text};
+use crate::support::tools::{call, config, failure, invocation, launcher, text};
 use crate::tools_local::is_alive;
 
 /// Says that a test did not test, which is a failure where everything has to be there.
@@ -545,7 +545,7 @@ async fn services_in_reach_are_named() {
 
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_runs_nothing() {
-    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"writable":[],"scratch":[],"frozen":[],"covers":[],"spared":[],"forwarded":[],"avoided":[],"pinned":[]}"#;
+    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"hidden":[],"listed":[],"writable":[],"scratch":[],"frozen":[],"covers":[],"spared":[],"forwarded":[],"avoided":[],"pinned":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ran");
     for spec in [spec, "{}", "nonsense"] {
@@ -560,6 +560,27 @@ async fn a_sandbox_that_cannot_be_made_runs_nothing() {
         assert!(String::from_utf8_lossy(&done.stderr).contains("nothing ran"), "{done:?}");
     }
     assert!(!file.exists());
+}
+
+/// One that fails may leave others behind, which hold its pipes.
+#[tokio::test]
+async fn a_pasta_that_fails_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let pasta = folder.path().join("pasta");
+    fs::write(&pasta, "#!/bin/sh\nsleep 300 &\necho failed >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&pasta, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let spec = json!({
+        "directory": "/", "bubblewrap": null, "pasta": pasta, "network": true, "landlock": false, "seccomp": false,
+        "everything": false, "readable": [], "hidden": [], "listed": [], "writable": [], "scratch": [], "frozen": [], "covers": [], "spared": [],
+        "forwarded": [], "avoided": [], "pinned": [], "user": null,
+    });
+    let (control, _held) = std::io::pipe().unwrap();
+    let begun = Instant::now();
+    let mut command = std::process::Command::new(launcher());
+    let done =
+        command.args(["sandbox-exec", &spec.to_string(), "--", "true"]).stdin(control).output().unwrap();
+    assert!(done.status.code() == Some(125) && begun.elapsed() < Duration::from_secs(60), "{done:?}");
+    assert!(String::from_utf8_lossy(&done.stderr).contains("pasta: failed"), "{done:?}");
 }
 
 /// Landlock lets commands change what is not a file's content.
@@ -675,6 +696,51 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
         assert_eq!(file.exists(), answer);
         assert_eq!(fs::read_to_string(&own).unwrap(), "own");
     }
+}
+
+/// The keys of a server's clients lie in the workspace of a chat.
+#[tokio::test]
+async fn chat_commands_read_no_keys() {
+    for level in [Level::Full, Level::Landlock] {
+        let folder = folder();
+        for (name, text) in [("keys.toml", "TOKEN"), ("a", "own")] {
+            fs::write(folder.path().join(name), text).unwrap();
+        }
+        let mut settings = ToolsConfig::default();
+        settings.local.launcher = Some(launcher());
+        settings.local.highest_level = Some(level);
+        settings.local.hidden = vec![folder.path().join("keys.toml")];
+        let tools = ToolSet::open_for_chat(&settings, &settings.policy.clone(), folder.path()).unwrap();
+        for command in ["cat keys.toml a", "ls && cat keys.toml a; echo x > new"] {
+            let person = Person(false, std::sync::Mutex::default());
+            let call = invocation("shell_command", &json!({"command": command}));
+            let said = tools.call(&call, Some(&person)).await.unwrap().text;
+            assert!(!said.contains("TOKEN") && said.contains("own"), "{said}");
+            assert_eq!(said.contains("a\nkeys.toml\n"), command.starts_with("ls"), "{said}");
+            let asked = person.1.into_inner().unwrap();
+            assert!(asked[0].contains("keys.toml belongs to respool"), "{asked:?}");
+        }
+        assert!(!folder.path().join("new").exists());
+    }
+}
+
+/// An MCP server reads it outside the sandbox.
+#[tokio::test]
+async fn files_of_mcp_servers_need_consent() {
+    let outer = folder();
+    fs::create_dir(outer.path().join("work")).unwrap();
+    let place = outer.path().join("work/plugins").display().to_string();
+    let bed = bed_at(outer, &format!("mcp.x = {{ command = \"true\", args = [{place:?}] }}")).await;
+    fs::create_dir(bed.work("plugins")).unwrap();
+    fs::write(bed.work("plugins/a"), "old").unwrap();
+    for (tool, arguments) in [
+        ("write", json!({"path": "plugins/new", "content": "x"})),
+        ("edit", json!({"path": "plugins/a", "edits": [{"oldText": "old", "newText": "x"}]})),
+    ] {
+        let problem = call(&bed.tools, tool, arguments).await.unwrap_err();
+        assert!(problem.text().contains("an MCP server outside the sandbox"), "{problem:?}");
+    }
+    text(&bed.tools, "write", json!({"path": "other", "content": "x"})).await;
 }
 
 /// Landlock alone grants everything but respool's own files.
@@ -823,7 +889,7 @@ async fn everything_ends_when_the_pipe_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
         let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
-            "everything": true, "readable": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": [], "spared": [], "forwarded": [], "avoided": []});
+            "everything": true, "readable": [], "hidden": [], "listed": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": [], "spared": [], "forwarded": [], "avoided": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

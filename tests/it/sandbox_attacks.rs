@@ -532,15 +532,100 @@ fn a_missing_submodule_cannot_be_made_up() {
 fn git_leaves_its_own_files_alone_behind() {
     let site = Site::with_repository();
     site.person("git config filter.x.clean 'sh ./filter.sh'");
-    let filter = "printf 'cat; mkdir -p .git/hooks; for f in .git/hooks/post-commit .git/evil; do printf \"#!/bin/sh\\\\ntouch ~/PWNED\\\\n\" > $f; chmod +x $f; done; echo \"[core]\" >> .git/config; echo x > .git/commondir' > filter.sh; \
+    let filter = "printf 'cat; mkdir -p .git/hooks; for f in .git/hooks/post-commit .git/evil; do printf \"#!/bin/sh\\\\ntouch ~/PWNED\\\\n\" > $f; chmod +x $f; done; echo \"[core]\" >> .git/config; echo x > .git/commondir; ln -sf ../../.bashrc .git/COMMIT_EDITMSG' > filter.sh; \
         echo '* filter=x' > .gitattributes; echo b > b; true";
-    let outputs = site.run(&[], &[filter, "git add -A && git commit -qm two", "git log --format=%s -1"]);
-    assert!(outputs[1].contains("git also left commondir, which respool renamed to"), "{outputs:#?}");
-    assert_eq!(outputs[2], "two\n", "{outputs:#?}");
+    let outputs =
+        site.run(&[], &[filter, "git add -A && false", "git commit -qm two", "git log --format=%s -1"]);
+    assert!(outputs[1].contains("half of its work"), "{outputs:#?}");
+    assert!(outputs[1].contains("commondir, which respool renamed to"), "{outputs:#?}");
+    assert_eq!(outputs[3], "two\n", "{outputs:#?}");
     for name in ["hooks/post-commit", "evil", "commondir", "index.lock"] {
         assert!(!site.work(".git").join(name).exists(), "{name}");
     }
+    assert!(!site.work(".git/COMMIT_EDITMSG").is_symlink(), "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
+}
+
+/// The model chooses the timeout.
+#[test]
+fn an_ended_step_leaves_nothing() {
+    let site = Site::with_repository();
+    site.person("git config filter.x.clean 'sh ./filter.sh'");
+    let filter = "echo 'echo x > .git/commondir; sleep 1000' > filter.sh; echo '* filter=x' > .gitattributes; echo b > b";
+    let outputs = site.run_at("full", "timeouts.exec = \"12s\"", &[], &[filter, "git add b"]).outputs;
+    assert!(!site.work(".git/commondir").exists(), "{outputs:#?}");
+    assert!(outputs[1].contains("git also left commondir"), "{outputs:#?}");
+}
+
+/// They may hold keys, and `.gitignore` has their old names.
+#[test]
+fn renamed_settings_are_not_added() {
+    let site = Site::with_repository();
+    site.person("mkdir d");
+    let make = "mkdir .vscode; echo x > .vscode/x; echo b > d/b; true";
+    let outputs =
+        site.run(&[], &[make, "cd d && git add -A", "git ls-files", "git add a && git status --short"]);
+    assert!(site.work(".vscode.made-by-a-command/x").exists(), "{outputs:#?}");
+    assert_eq!(outputs[2], "a\nd/b\n", "{outputs:#?}");
+    assert!(outputs[3].starts_with("A  d/b\n"), "{outputs:#?}");
+}
+
+/// The hooks are elsewhere, by a link of the person's.
+#[test]
+fn links_of_git_stay() {
+    let site = Site::with_repository();
+    site.person("git config filter.x.clean 'sh ./filter.sh' && mkdir githooks && rm -rf .git/hooks && ln -s ../githooks .git/hooks");
+    let filter =
+        "echo 'cat; ln -sfn ../evil .git/hooks' > filter.sh; echo '* filter=x' > .gitattributes; echo b > b";
+    let outputs = site.run(&[], &[filter, "git add b"]);
+    assert!(!site.work(".git/hooks").is_symlink(), "{outputs:#?}");
+    assert!(outputs[1].contains("git also left hooks"), "{outputs:#?}");
+}
+
+/// A configuration may name what is not there yet, in a directory that commands make.
+#[test]
+fn named_places_are_judged_alone() {
+    let site = Site::with_repository();
+    site.person("git config core.hooksPath build/hooks");
+    let outputs = site.run(&[], &["mkdir -p build/x && echo made", "mkdir build/hooks; true"]);
+    assert!(outputs[0] == "made\n" && site.work("build/x").is_dir(), "{outputs:#?}");
+    assert!(!site.work("build/hooks").exists(), "{outputs:#?}");
+    let site = Site::with_repository();
+    site.person("git config core.hooksPath build/hooks");
+    let outputs = site.run(&[], &["mkdir -p evil/hooks; ln -s evil build"]);
+    assert!(!site.work("build").exists(), "{outputs:#?}");
+}
+
+/// The configuration is not written, so no branch follows another one.
+#[test]
+fn branches_that_follow_are_half_made() {
+    let site = Site::with_repository();
+    site.person("git clone -q --bare . ../o && git -C ../o branch side && git remote add origin ../o && git fetch -q origin");
+    let outputs =
+        site.run(&[], &["git switch side && git branch --show-current", "git switch -c x -t origin/side"]);
+    assert!(outputs[0].ends_with("side\n") && !outputs[0].contains("set up to track"), "{outputs:#?}");
+    assert!(outputs[1].contains("half of its work"), "{outputs:#?}");
+}
+
+/// Without bubblewrap the command could write nothing here.
+#[test]
+fn what_the_person_makes_meanwhile_stays() {
+    let site = Site::with_repository();
+    let wait = "touch $TMPDIR/begun; for i in $(seq 400); do if test -e .envrc; then break; fi; sleep 0.05; done; cat .envrc";
+    let has_begun = || {
+        let mut folders = fs::read_dir(site.path("tmp")).unwrap().flatten();
+        folders.any(|folder| folder.path().join("begun").exists())
+    };
+    std::thread::scope(|scope| {
+        let command = scope.spawn(|| site.run_at("landlock", "", &[], &[wait]).outputs);
+        while !has_begun() {
+            assert!(!command.is_finished(), "{:#?}", command.join());
+            std::thread::yield_now();
+        }
+        fs::write(site.work(".envrc"), "own\n").unwrap();
+        let outputs = command.join().unwrap();
+        assert!(outputs[0] == "own\n" && site.work(".envrc").exists(), "{outputs:#?}");
+    });
 }
 
 /// A link to the link that was renamed.
@@ -1209,12 +1294,12 @@ fn a_repository_that_starts_programs_is_set_aside() {
         site.person_says("git add -A; git status; git diff", false);
         site.assert_not_escaped(&outputs);
     }
-    // Without mounts, the second command could change it.
+    // Without mounts, the second command only reads.
     let site = Site::new();
     let make = format!("git init -q y; git -C y {commit}");
     let change = format!("{FSMONITOR}printf \"$fsm\" >> y/.git/config");
     let outputs = site.run_at("landlock", "", &[], &[&make, &change]).outputs;
-    assert!(outputs[1].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+    assert!(outputs[1].contains("ermission denied") && site.work("y/.git").is_dir(), "{outputs:#?}");
     // A name like `.git` counts for nothing.
     let site = Site::with_repository();
     let make = format!("{FSMONITOR}git init -q y; git -C y {commit}; printf \"$fsm\" >> y/.git/config");
@@ -1519,22 +1604,22 @@ fn later_hooks_are_read_only() {
     site.assert_status_is_safe(&outputs);
 }
 
-/// Settings are known by the shape of their names. Their links are read-only with them, and files that direnv
-/// takes unasked. What they name is the project's code, unless the owner says otherwise.
+/// Settings are known by the shape of their names. Their links are read-only with them. What they name is the
+/// project's code, unless the owner says otherwise.
 #[test]
 fn settings_are_protected_by_their_names() {
     let site = Site::new();
     site.person(
         "mkdir -p .claude scripts bin kept && echo own > scripts/run && echo own > kept/lint && ln -s ../scripts/run .claude/run && \
-         printf 'dotenv\\nPATH_add bin\\nsource kept/lint\\n' > .envrc && echo own > .env.local && echo own > a",
+         printf 'dotenv\\nPATH_add bin\\nsource kept/lint\\n' > .envrc && echo own > a",
     );
-    let evil = "for f in scripts/run bin/ls kept/lint .env.local .env a; do echo evil > $f; done; mv scripts s; mv kept k; true";
+    let evil = "for f in scripts/run bin/ls kept/lint .env a; do echo evil > $f; done; mv scripts s; mv kept k; true";
     let settings = "local.read_only = [\"kept\", \"later\"]";
     let outputs = site.run_at("full", settings, &[], &[evil, "mkdir later"]).outputs;
     let read = |name: &str| fs::read_to_string(site.work(name)).unwrap_or_default();
     assert_eq!(
-        [read("scripts/run"), read("bin/ls"), read("kept/lint"), read(".env.local"), read(".env"), read("a")],
-        ["own\n", "evil\n", "own\n", "own\n", "", "evil\n"],
+        [read("scripts/run"), read("bin/ls"), read("kept/lint"), read(".env"), read("a")],
+        ["own\n", "evil\n", "own\n", "evil\n", "evil\n"],
         "{outputs:#?}"
     );
     assert!(!site.work("later").exists(), "{outputs:#?}");
@@ -1645,6 +1730,20 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
     assert_eq!(outputs[1].matches("respool renamed it").count(), 2, "{outputs:#?}");
     assert_eq!(outputs[2], "made\n", "{outputs:#?}");
     assert!(outputs[3].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    // git takes a link below `refs` for a `HEAD`, whatever the file says.
+    let site = Site::new();
+    let marked = format!(
+        "mkdir -p src/refs/heads; cd src; {make}; rm HEAD; ln -s refs/heads/main HEAD; echo 'gitdir: /dev/null' > HEAD; \
+        sed -i 's/worktree = ../worktree = ./' config"
+    );
+    let outputs = site.run(&[], &[&marked.replace("mkdir objects refs", "mkdir -p objects refs")]);
+    site.person_says("cd src && git status", false);
+    site.assert_not_escaped(&outputs);
+    assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    // The person's git would write where a link leads.
+    let outputs = Site::new()
+        .run(&[], &["git init -q --bare b.git; mkdir b.git/logs; ln -s ../../.envrc b.git/logs/HEAD"]);
+    assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
 }
 
 /// Package managers keep such repositories in their caches, and a merge may stop.
@@ -1725,12 +1824,21 @@ fn no_interface_leads_around_the_closed_roads() {
 /// Settings differ between branches, and git cannot write those that commands only read.
 #[test]
 fn half_of_a_switch_is_a_failure() {
-    let site = Site::with_repository();
-    site.person("echo one > AGENTS.md && git add . && git commit -qm rules && git switch -qc other && echo two > AGENTS.md && git commit -qam two && git switch -q main");
-    let outputs = site.run(&[], &["git switch other && git commit -q --allow-empty -m lost"]);
-    assert!(outputs[0].contains("half of its work"), "{outputs:#?}");
-    let log = site.person("git log --format=%s -1 other");
-    assert_eq!(String::from_utf8_lossy(&log.stdout), "two\n", "{outputs:#?}");
+    for (file, change) in [
+        ("AGENTS.md", "echo two > AGENTS.md"),
+        ("AGENTS.md", "git rm -q AGENTS.md"),
+        (".vscode/tasks.json", "git rm -qr .vscode"),
+    ] {
+        let site = Site::with_repository();
+        site.person(&format!(
+            "mkdir .vscode && echo one > {file} && git add . && git commit -qm rules && git switch -qc other && {change} && \
+             git commit -qam two && git switch -q main"
+        ));
+        let outputs = site.run(&[], &["git switch other && git commit -q --allow-empty -m lost"]);
+        assert!(outputs[0].contains("half of its work"), "{change}: {outputs:#?}");
+        let log = site.person("git log --format=%s -1 other");
+        assert_eq!(String::from_utf8_lossy(&log.stdout), "two\n", "{outputs:#?}");
+    }
 }
 
 /// An index that only looks large is not read.

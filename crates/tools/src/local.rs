@@ -248,7 +248,14 @@ impl Source for Local {
             let call = self.read_call(&offer.spec.name, arguments).await?;
             self.refuse_guarded(&call).await?;
             let is_kept = self.is_kept(&call).await?;
-            Ok(call.subject(names, &self.workspace, is_kept))
+            let mut subject = call.subject(names, &self.workspace, is_kept);
+            if let Call::Write { place, .. } | Call::Edit { place, .. } = &call
+                && self.sandbox.is_of_server(&self.workspace.root.join(&place.real))
+            {
+                subject.changed =
+                    Some("an MCP server outside the sandbox is started with this path".to_owned());
+            }
+            Ok(subject)
         })
     }
 
@@ -259,7 +266,7 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { .. } = call {
-                return Ok(self.sandbox.services().map(str::to_owned));
+                return Ok(self.sandbox.warning().map(str::to_owned));
             }
             let workspace = Arc::clone(&self.workspace);
             run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
@@ -395,7 +402,7 @@ impl Local {
     /// Runs one step after the other until one fails.
     async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<Ran, ToolError> {
         let deadline = Instant::now() + order.limit;
-        let mut all = Ran { text: String::new(), failed: false };
+        let mut all = Ran { text: String::new(), failed: false, is_changed: false };
         for step in steps {
             let limit = deadline.saturating_duration_since(Instant::now());
             let order = Order { plan: step.plan, directory: step.directory, limit, ..order.clone() };
@@ -419,14 +426,14 @@ impl Local {
     }
 
     async fn run_git(&self, order: Order) -> Result<Ran, ToolError> {
-        let directory = order.directory.clone();
-        let work = self.with_sandbox(move |sandbox| sandbox.begin_git(&directory)).await?;
-        let work = Arc::new(work);
-        let mut ran = exec::run_order(order, Reach::Repository(Arc::clone(&work))).await?;
-        let half = UNWRITTEN.iter().any(|sign| ran.text.contains(sign)).then(|| HALF_DONE.to_owned());
-        ran.failed |= half.is_some();
-        for note in half.into_iter().chain(self.with_sandbox(move |_| work.end()).await?) {
-            ran.text = format!("{}\n[{note}]\n", ran.text.trim_end());
+        let mut ran = exec::run_order(order, Reach::Repository).await?;
+        let is_unwritten = |line: &str| {
+            let (kind, text) = line.split_once(": ").unwrap_or_default();
+            ["error", "warning"].contains(&kind) && UNWRITTEN.iter().any(|sign| text.starts_with(sign))
+        };
+        if ran.is_changed || ran.text.lines().any(is_unwritten) {
+            ran.failed = true;
+            ran.text = format!("{}\n[{HALF_DONE}]\n", ran.text.trim_end());
         }
         Ok(ran)
     }
@@ -475,10 +482,10 @@ impl Local {
     }
 }
 
-/// git's words, with exit code 0, on files of the work tree that it could not write.
-const UNWRITTEN: [&str; 2] = ["unable to unlink old", "unable to create file"];
-const HALF_DONE: &str = "git could not write files that commands only read, and has done half of its work: ask the user to run this command, \
-    and commit nothing before";
+/// git's words, with exit code 0, on files that it could not write or remove.
+const UNWRITTEN: [&str; 3] = ["unable to unlink", "unable to create file", "could not write config file"];
+const HALF_DONE: &str = "git has done half of its work: files that commands only read could not be written or removed, or new ones were \
+    renamed. Ask the user to put that right (`git status`), and commit nothing before";
 
 /// Runs file work on a thread that may block. It stops when its caller has gone.
 async fn run_blocking<T: Send + 'static>(

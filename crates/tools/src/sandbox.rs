@@ -43,13 +43,12 @@ use std::sync::{Arc, OnceLock};
 
 use tempfile::TempDir;
 use tokio::process::Command;
-use tokio::sync::{OwnedRwLockReadGuard, RwLock};
 
 use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
-use super::programs::{find_program, system_path};
-pub(super) use git::{GitWork, writes_repository};
+use super::programs::{find_program, resolve_symlinks, system_path};
+use git::{GitDirectory, writes_repository};
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;
@@ -73,7 +72,10 @@ pub fn launch(_: &str, _: &str, _: &[std::ffi::OsString]) -> u8 {
 /// The sandbox of one workspace.
 #[derive(Debug)]
 pub(super) struct Sandbox {
-    programs: Programs,
+    /// The programs that it starts, found once.
+    launcher: Option<PathBuf>,
+    bubblewrap: Option<PathBuf>,
+    git: Option<PathBuf>,
     level: Level,
     network: CommandNetwork,
     /// Without bubblewrap commands write also where repositories are.
@@ -81,6 +83,10 @@ pub(super) struct Sandbox {
     workspace: PathBuf,
     /// The places that the configuration names and that MCP servers are given, and respool's own files.
     named: Vec<PathBuf>,
+    /// The places that MCP servers are given, and the links to them.
+    of_servers: Vec<PathBuf>,
+    /// A sentence for the owner before a command runs.
+    warning: Option<String>,
     places: Places,
     /// What commands see as `/tmp`.
     temporary: Option<TempDir>,
@@ -88,27 +94,17 @@ pub(super) struct Sandbox {
     locks: Option<PathBuf>,
     /// Found before the first command.
     protected: OnceLock<Arc<Protected>>,
-    /// Read by commands, written by git's own: none runs beside those.
-    turn: Arc<RwLock<()>>,
-}
-
-/// The programs that the sandbox starts, found once.
-#[derive(Debug)]
-struct Programs {
-    launcher: Option<PathBuf>,
-    bubblewrap: Option<PathBuf>,
-    git: Option<PathBuf>,
 }
 
 /// How much a command may reach.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reach {
     /// The same files as for the workspace, but none is written, and there is no network.
     Look,
     /// The workspace, the usual caches, and what the configuration adds.
     Workspace,
     /// The same, and for git itself its directory.
-    Repository(Arc<GitWork>),
+    Repository,
     /// All files of the user, and Unix sockets: a person said so.
     User,
 }
@@ -134,7 +130,6 @@ impl Sandbox {
     /// # Errors
     /// When the configuration requires a sandbox and the kernel has none.
     pub(super) fn open(config: &LocalConfig, workspace: &Path, is_persons: bool) -> Result<Self, String> {
-        let launcher = config.launcher.clone();
         let level = level(config);
         if config.sandbox == SandboxMode::Require && !level.holds_files() {
             return Err(format!(
@@ -142,14 +137,10 @@ impl Sandbox {
                  `landlock` in /sys/kernel/security/lsm), or set tools.local.sandbox = \"auto\""
             ));
         }
-        let bubblewrap = bubblewrap(config, &level);
         let has_network = config.network.unwrap_or(is_persons);
-        let network = if has_network {
-            CommandNetwork::find(config, &level, bubblewrap.as_deref())
-        } else {
-            CommandNetwork::Off
-        };
-        if let Some(why) = network.reached_services() {
+        let network = if has_network { CommandNetwork::find(config, &level) } else { CommandNetwork::Off };
+        let mut warning = network.reached_services().map(str::to_owned);
+        if let Some(why) = &warning {
             if config.sandbox == SandboxMode::Require {
                 return Err(format!(
                     "a sandbox is required, and {why}, or set tools.local.network = false, or tools.local.sandbox = \"auto\""
@@ -164,7 +155,9 @@ impl Sandbox {
             if !is_persons {
                 return Err(why);
             }
-            tracing::warn!(target: "respool::tools", "{why}. Until then commands only read");
+            let why = format!("{why}. Until then commands only read, and not everything");
+            tracing::warn!(target: "respool::tools", "{why}");
+            warning = Some(warning.map_or_else(|| why.clone(), |services| format!("{why}; {services}")));
         }
         // The temporary directory of a workspace that holds it is the workspace's own.
         let is_outside = !std::env::temp_dir().starts_with(workspace);
@@ -173,8 +166,12 @@ impl Sandbox {
             .map_err(|error| format!("the directory for temporary files cannot be made: {error}"))?;
         // A state directory around the workspace does not make the workspace respool's own.
         let is_around = |own: &Path| own.canonicalize().is_ok_and(|own| workspace.starts_with(own));
+        let of_servers = config.named_by_servers.iter();
+        let of_servers = of_servers.filter_map(|path| resolve_symlinks(&workspace.join(path)));
         Ok(Self {
-            programs: Programs { launcher, bubblewrap, git: find_program("git", &writable) },
+            git: find_program("git", &writable),
+            launcher: config.launcher.clone(),
+            bubblewrap: bubblewrap(config, &level),
             level,
             network,
             accepts_unprotected: config.unprotected_repositories,
@@ -186,11 +183,12 @@ impl Sandbox {
                 .chain(config.own_files.iter().filter(|own| !is_around(own)))
                 .map(|path| workspace.join(path))
                 .collect(),
+            of_servers: of_servers.flat_map(|place| place.links.into_iter().chain([place.real])).collect(),
+            warning,
             places,
             temporary,
             locks: config.state_dir.as_ref().map(|directory| directory.join("commands")),
             protected: OnceLock::new(),
-            turn: Arc::default(),
         })
     }
 
@@ -198,10 +196,15 @@ impl Sandbox {
         &self.level
     }
 
-    /// Returns the services that a command of the workspace reaches, in a sentence for the owner; `None`
-    /// where it reaches none.
-    pub(super) fn services(&self) -> Option<&str> {
-        self.network.reached_services()
+    /// Returns what the owner should know before a command runs: the services that it reaches, and files of
+    /// respool in the workspace.
+    pub(super) fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+
+    /// Returns true for a path that an MCP server is given, which may be code of it.
+    pub(super) fn is_of_server(&self, path: &Path) -> bool {
+        self.of_servers.iter().any(|place| path.starts_with(place))
     }
 
     /// True for what tools on files never write: git's own files, and respool's. It may search the workspace.
@@ -252,31 +255,12 @@ impl Sandbox {
         self.level.has_namespaces()
     }
 
-    /// Waits until no git of this sandbox's is at work; `None` for git itself, whose work has the turn.
-    pub(super) async fn shared_turn(&self, reach: &Reach) -> Option<OwnedRwLockReadGuard<()>> {
-        let is_git = matches!(reach, Reach::Repository(_));
-        if is_git { None } else { Some(Arc::clone(&self.turn).read_owned().await) }
-    }
-
     /// The words that start git for a command that writes into a protected repository; `None` where any
     /// command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
         let is_protected = || self.protected().repository_of(directory).is_some();
-        let git =
-            self.programs.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
+        let git = self.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
         is_protected().then(|| git::own_words(git, words))
-    }
-
-    /// Begins the work of a git command in the repository of a directory.
-    ///
-    /// # Errors
-    /// Why it cannot begin.
-    pub(super) fn begin_git(&self, directory: &Path) -> io::Result<GitWork> {
-        let turn = Arc::clone(&self.turn).try_write_owned().map_err(|_| {
-            io::Error::other("another command is at work in this workspace; wait for its end")
-        })?;
-        let repository = self.protected().repository_of(directory).ok_or(io::ErrorKind::NotFound)?;
-        GitWork::begin(repository, turn)
     }
 
     /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
@@ -290,26 +274,37 @@ impl Sandbox {
         directory: &Path,
         passing: &Passing,
         also: &[(&str, &str)],
-        reach: &Reach,
+        reach: Reach,
     ) -> io::Result<Launch> {
-        let Some(launcher) = &self.programs.launcher else {
+        let Some(launcher) = &self.launcher else {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
             command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
             return Ok(Launch { command, control: None, watched: None });
         };
-        if !matches!(reach, Reach::Look) {
+        if reach != Reach::Look {
             self.places.made.make_missing();
         }
         let has_mounts = self.level.has_namespaces();
         // The owner may have accepted that commands make settings.
         let is_watched = self.level.holds_files()
-            && matches!(reach, Reach::Workspace | Reach::Repository(_))
+            && matches!(reach, Reach::Workspace | Reach::Repository)
             && (has_mounts || !self.accepts_unprotected);
-        let begun = is_watched.then(|| self.protected().begin(directory, has_mounts));
-        let (kept, watched) = begun.unzip();
-        let kept: Kept = kept.unwrap_or_default();
-        let spec = serde_json::to_string(&self.spec(directory, reach, &kept))?;
+        let begun = is_watched.then(|| self.protected().begin(directory));
+        let (kept, mut watched) = begun.unzip();
+        let mut spec = self.spec(directory, reach, &kept.unwrap_or_default());
+        // Where the command can write nothing, all is the person's.
+        let can_write = self.protected().roots.iter().any(|root| spec.writable.contains(root));
+        watched = watched.filter(|_| can_write);
+        if reach == Reach::Repository {
+            let (Some(repository), Some(watched)) = (self.protected().repository_of(directory), &mut watched)
+            else {
+                return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+            };
+            watched.git = GitDirectory::open_all(repository)?;
+            watched.git.iter().for_each(|git| git.add_to(&mut spec));
+        }
+        let spec = serde_json::to_string(&spec)?;
         let (control, writer) = io::pipe()?;
         let mut command = process::plain_command(launcher, passing);
         command.args(["sandbox-exec", &spec, "--"]).args(words);
@@ -319,11 +314,13 @@ impl Sandbox {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
         }
-        if matches!(reach, Reach::Look) {
+        if reach == Reach::Look {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");
         }
-        if matches!(reach, Reach::Repository(_)) {
+        if reach == Reach::Repository {
+            // Of what git says, some words count.
+            command.env("LANGUAGE", "C");
             // Filters and helpers are the system's too.
             let places = self.places.writable.iter().chain([&self.workspace]);
             command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
@@ -332,11 +329,11 @@ impl Sandbox {
         Ok(Launch { command, control: Some(writer), watched })
     }
 
-    fn spec(&self, directory: &Path, reach: &Reach, kept: &Kept) -> Spec {
+    fn spec(&self, directory: &Path, reach: Reach, kept: &Kept) -> Spec {
         let git = self.protected().git_directories();
         let mut spec = Spec {
             directory: directory.to_owned(),
-            bubblewrap: self.programs.bubblewrap.clone(),
+            bubblewrap: self.bubblewrap.clone(),
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
             spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],
@@ -344,7 +341,10 @@ impl Sandbox {
             ..Spec::default()
         };
         let places = || self.places.writable.iter().chain([&self.workspace]).cloned();
-        if matches!(reach, Reach::Look) {
+        let is_private = |place: &PathBuf| self.places.private.iter().any(|own| own.starts_with(place));
+        spec.hidden.clone_from(&self.places.private);
+        spec.listed = places().filter(is_private).collect();
+        if reach == Reach::Look {
             // No tools and caches of the home directory: there are keys among them.
             let system = self.places.readable.iter().filter(|place| places::is_of_system(place));
             spec.readable.extend(system.chain([&self.workspace]).cloned());
@@ -358,7 +358,7 @@ impl Sandbox {
         spec.network = !matches!(self.network, CommandNetwork::Off);
         spec.readable.extend(self.places.readable.iter().cloned());
         spec.readable.extend(self.places.settings.iter().cloned());
-        if matches!(reach, Reach::User) {
+        if reach == Reach::User {
             spec.everything = true;
             // Where this user cannot get, a command cannot either.
             spec.frozen = self.places.own.iter().filter(|own| own.exists()).cloned().collect();
@@ -372,10 +372,8 @@ impl Sandbox {
         }
         spec.scratch.clone_from(&self.places.scratch);
         // Without mounts, nothing else keeps commands from what is protected in a place.
-        let is_read_only = |place: &PathBuf| {
-            self.places.private.iter().any(|own| own.starts_with(place))
-                || (!self.level.has_namespaces() && kept.has_any_in(place))
-        };
+        let is_read_only =
+            |place: &PathBuf| is_private(place) || (!self.level.has_namespaces() && kept.has_any_in(place));
         let (read_only, writable): (Vec<_>, Vec<_>) = places().partition(is_read_only);
         spec.readable.extend(read_only);
         spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
@@ -385,9 +383,6 @@ impl Sandbox {
         }
         self.add_temporary(&mut spec);
         spec.leave_out_hidden();
-        if let Reach::Repository(work) = reach {
-            work.add_to(&mut spec);
-        }
         spec
     }
 
@@ -410,8 +405,8 @@ impl Sandbox {
         }
     }
 
-    fn seen_temporary(&self, reach: &Reach) -> Option<PathBuf> {
-        let own = self.temporary.as_ref().filter(|_| !matches!(reach, Reach::User))?;
+    fn seen_temporary(&self, reach: Reach) -> Option<PathBuf> {
+        let own = self.temporary.as_ref().filter(|_| reach != Reach::User)?;
         Some(if self.level.has_namespaces() { "/tmp".into() } else { own.path().to_owned() })
     }
 
@@ -458,7 +453,7 @@ fn hold_variables(command: &mut Command) {
 }
 
 /// What a program says when the sandbox may have stopped it.
-const SIGNS: [&str; 12] = [
+const SIGNS: [&str; 13] = [
     "ermission denied",
     "peration not permitted",
     "ead-only file system",
@@ -470,6 +465,8 @@ const SIGNS: [&str; 12] = [
     "etwork is unreachable",
     "EAI_AGAIN",
     "evice or resource busy",
+    // git's, on its index.
+    "ould not write index",
     // git's, where it does not see the person's configuration.
     "dubious ownership",
 ];
@@ -513,7 +510,5 @@ pub fn held_from_programs(config: &LocalConfig) -> Vec<PathBuf> {
 /// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;
 /// `None` where it reaches none.
 pub fn reached_services(config: &LocalConfig) -> Option<String> {
-    let level = level(config);
-    let bubblewrap = bubblewrap(config, &level);
-    CommandNetwork::find(config, &level, bubblewrap.as_deref()).reached_services().map(str::to_owned)
+    CommandNetwork::find(config, &level(config)).reached_services().map(str::to_owned)
 }

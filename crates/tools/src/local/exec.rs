@@ -57,6 +57,8 @@ pub(super) struct Ran {
     pub(super) text: String,
     /// Whether its exit code was not 0.
     pub(super) failed: bool,
+    /// Whether something that it made was put right.
+    pub(super) is_changed: bool,
 }
 
 impl From<Ran> for ToolOutput {
@@ -129,7 +131,7 @@ pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolErr
     // The caller may go away. In a task of its own the command is still ended, and its settings are renamed.
     let (caller, gone) = oneshot::channel::<()>();
     let at_work = AtWork::begin();
-    let mut task = tokio::spawn(async {
+    let mut task = tokio::spawn(async move {
         let ran = run_to_end(order, reach, gone).await;
         drop(at_work);
         ran
@@ -146,25 +148,22 @@ pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolErr
     ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
 }
 
-async fn run_to_end(order: Order, reach: Reach, mut gone: oneshot::Receiver<()>) -> Result<Ran, ToolError> {
-    let _turn = tokio::select! {
-        turn = order.sandbox.shared_turn(&reach) => turn,
-        _ = &mut gone => return Err(caller_gone()),
-    };
+async fn run_to_end(order: Order, reach: Reach, gone: oneshot::Receiver<()>) -> Result<Ran, ToolError> {
     let captured = Captured::with_watcher(order.watcher.clone());
-    let (limit, plan, of_command) = (order.limit, order.plan.clone(), reach.clone());
+    let (limit, plan) = (order.limit, order.plan.clone());
     // Both search the workspace.
-    let started = run_blocking(move |_| Ok(start_order(&order, &of_command))).await?;
+    let started = run_blocking(move |_| Ok(start_order(&order, reach))).await?;
     let (running, watched) = match (started, plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Ran { text: not_found(&words), failed: true });
+            return Ok(Ran { text: not_found(&words), failed: true, is_changed: false });
         }
         (started, _) => started.map_err(|error| start_error(&error))?,
     };
     let ended = wait_for_exit(running, captured, limit, gone).await;
+    // Also when the command was ended.
     let restore = move || watched.map(|watched| watched.restore()).unwrap_or_default();
-    let notes = run_blocking(move |_| Ok(restore())).await?;
-    with_notes(ended, &notes)
+    let (is_changed, notes) = run_blocking(move |_| Ok(restore())).await?;
+    with_notes(ended, &notes).map(|ran| Ran { is_changed, ..ran })
 }
 
 fn caller_gone() -> ToolError {
@@ -241,7 +240,7 @@ fn command_words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start_order(order: &Order, reach: &Reach) -> io::Result<(Running, Option<Watched>)> {
+fn start_order(order: &Order, reach: Reach) -> io::Result<(Running, Option<Watched>)> {
     let Order { plan, directory, passing, sandbox, .. } = order;
     let (reader, writer) = io::pipe()?;
     let Launch { mut command, control, watched } =
@@ -257,12 +256,12 @@ fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     let output = captured.text();
     let note = match (status.code(), status.signal()) {
         (Some(0), _) if output.is_empty() => NO_OUTPUT.to_owned(),
-        (Some(0), _) => return Ran { text: output, failed: false },
+        (Some(0), _) => return Ran { text: output, failed: false, is_changed: false },
         (Some(code), _) => format!("[exit code {code}]"),
         (None, signal) => format!("[ended by signal {}]", signal.unwrap_or_default()),
     };
     let text = if output.is_empty() { note } else { format!("{}\n\n{note}", output.trim_end_matches('\n')) };
-    Ran { text, failed: !status.success() }
+    Ran { text, failed: !status.success(), is_changed: false }
 }
 
 /// The output of a command, and the receiver of its pieces.

@@ -1,9 +1,6 @@
 //! The work that may be done for one command: directories that are searched, and places that are looked up.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
-
-use super::handles::{MOST_TEXT, read_small};
 
 /// The most directories that are searched and places that are looked up before or after one command, and the
 /// longest time for that. A workspace that needs more is read-only as a whole.
@@ -31,14 +28,5 @@ impl Budget {
 
     pub(super) fn is_spent(&self) -> bool {
         self.left == 0
-    }
-
-    /// Reads a small text. No more steps are left after a larger one, which may say anything.
-    pub(super) fn read(&mut self, file: &Path) -> Option<String> {
-        if file.metadata().is_ok_and(|data| data.is_file() && data.len() > MOST_TEXT as u64) {
-            self.left = 0;
-        }
-        let text = self.take(1).then(|| read_small(file)).flatten()?;
-        self.take(text.len() / 64).then_some(text)
     }
 }

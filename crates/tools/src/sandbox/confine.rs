@@ -16,6 +16,7 @@ use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::filter;
 use super::handles::{is_directory, open_place};
+use super::places::without_all;
 use super::spec::{HELD, Spec};
 
 /// The newest interface that is known here; older kernels hold what they can.
@@ -120,7 +121,8 @@ fn hold_files(spec: &Spec) -> io::Result<()> {
             .handle_access(all)?
             .scope(Scope::from_all(NEWEST))?
             .create()?
-            .add_rules(rules(spec.readable.clone(), read))?
+            .add_rules(rules(without_all(spec.readable.clone(), &spec.hidden), read))?
+            .add_rules(rules(spec.listed.clone(), AccessFs::ReadDir.into()))?
             .add_rules(rules(writable(spec), written))?
             .restrict_self()
     };
@@ -139,5 +141,5 @@ fn rule(
 ) -> Option<Result<PathBeneath<std::os::fd::OwnedFd>, landlock::RulesetError>> {
     let handle = open_place(place, rustix::fs::OFlags::CLOEXEC).ok()?;
     let access = if is_directory(&handle) { access } else { access & AccessFs::from_file(NEWEST) };
-    Some(Ok(PathBeneath::new(handle, access)))
+    (!access.is_empty()).then(|| Ok(PathBeneath::new(handle, access)))
 }

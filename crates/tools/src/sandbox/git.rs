@@ -11,9 +11,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
-use tokio::sync::OwnedRwLockWriteGuard;
 
-use super::handles::{Entry, open_directory, set_aside};
+use super::handles::{Entry, RENAMED, open_directory, set_aside};
 use super::harmless::{is_in, is_written};
 use super::protected::Repository;
 use super::spec::Spec;
@@ -21,29 +20,35 @@ use super::spec::Spec;
 /// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other
 /// repository says.
 const WRITING: &str =
-    "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch";
+    "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch tag";
+/// Of `rebase`, which runs what its list says, the words that end one which `pull` began.
+const REBASE: &str = "--abort --continue --quit --skip";
 /// Before the command: no program but git's own, and no work in the background.
 /// A split index has another half, which is not among the files below.
-const SETTINGS: &str =
-    "core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false core.splitIndex=false";
+/// A new branch follows none, because the configuration is not written.
+const SETTINGS: &str = "\
+    core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false core.splitIndex=false \
+    branch.autoSetupMerge=false";
 /// Options that name a program, or a file that git writes.
-const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd --output --output-directory";
+const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd --output --output-directory --strategy";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// More names that git's commands write: the steps that `--continue` goes on with, and the stores of git-lfs
 /// and rerere.
 const CONTINUED: &str = "MERGE_RR lfs rebase-apply rebase-merge rr-cache sequencer";
-/// A name that the person's git may add meanwhile, and that is of no use to a command.
-const ADDED: &str = "worktrees";
 
 /// Returns true for the words of a git command that writes into its repository, and names no program and no
 /// unusual reference.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     let [git, verb, rest @ ..] = words else { return false };
     let only_looks = verb == "stash" && matches!(rest.first().map(String::as_str), Some("list" | "show"));
+    // `pull` hands its strategy on to `rebase`, which starts any program.
+    let names_strategy =
+        |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('s');
     git == "git"
-        && is_in(WRITING, verb)
+        && (is_in(WRITING, verb) || (verb == "rebase" && matches!(rest, [word] if is_in(REBASE, word))))
         && !only_looks
+        && !(verb == "pull" && rest.iter().any(names_strategy))
         && !rest.iter().any(|word| names_program(word) || replaces(word))
 }
 
@@ -63,60 +68,50 @@ fn replaces(word: &str) -> bool {
 pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
-    std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).collect()
-}
-
-/// A command of git's at work in its directories.
-#[derive(Debug)]
-pub(crate) struct GitWork {
-    directories: Vec<GitDirectory>,
-    /// No other command runs meanwhile.
-    _turn: OwnedRwLockWriteGuard<()>,
-}
-
-/// One of git's directories, and the entries in it that git's commands only read.
-#[derive(Debug)]
-struct GitDirectory {
-    path: PathBuf,
-    real: Dir,
-    before: BTreeMap<OsString, Entry>,
-}
-
-impl GitDirectory {
-    fn open(path: PathBuf) -> io::Result<Self> {
-        let real = open_directory(&path)?;
-        Ok(Self { before: others_in(&real)?, path, real })
-    }
+    // What was renamed is ignored by its old name alone.
+    let adds = |word: &String| !word.starts_with('-') || is_in("-A --all -u --update", word);
+    let is_add = words.get(1).is_some_and(|verb| verb == "add") && words.iter().skip(2).any(adds);
+    let without = is_add.then(|| format!(":(exclude,top)*{RENAMED}*"));
+    std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).chain(without).collect()
 }
 
 /// Returns the entries of a directory of git's that commands of git's never write.
 fn others_in(git: &Dir) -> io::Result<BTreeMap<OsString, Entry>> {
     let names = git.entries()?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
     let is_continued = |name: &OsStr| name.to_str().is_some_and(|name| is_in(CONTINUED, name));
-    let others = names.into_iter().filter(|name| !is_written(name) && !is_continued(name));
-    Ok(others.filter_map(|name| Some((name.clone(), Entry::find(git, &name)?))).collect())
+    let found = names.into_iter().filter_map(|name| Some((name.clone(), Entry::find(git, &name)?)));
+    // Where git writes, no link leads elsewhere.
+    Ok(found.filter(|(name, entry)| entry.is_link() || !(is_written(name) || is_continued(name))).collect())
 }
 
-impl GitWork {
-    /// Looks at git's directories.
+/// One of git's directories while git works, and the entries in it that git's commands only read.
+#[derive(Debug)]
+pub(super) struct GitDirectory {
+    path: PathBuf,
+    real: Dir,
+    before: BTreeMap<OsString, Entry>,
+}
+
+impl GitDirectory {
+    /// Looks at the directories of a repository.
     ///
     /// # Errors
     /// When they cannot be opened, through no link.
-    pub(super) fn begin(repository: Repository, turn: OwnedRwLockWriteGuard<()>) -> io::Result<Self> {
-        let Repository { own, common, .. } = repository;
-        let directories = BTreeSet::from([own, common]).into_iter().map(GitDirectory::open);
-        Ok(Self { directories: directories.collect::<io::Result<_>>()?, _turn: turn })
+    pub(super) fn open_all(repository: Repository) -> io::Result<Vec<Self>> {
+        let open = |path: PathBuf| {
+            let real = open_directory(&path)?;
+            Ok(Self { before: others_in(&real)?, path, real })
+        };
+        BTreeSet::from([repository.own, repository.common]).into_iter().map(open).collect()
     }
 
     /// Lets git write what it may.
     pub(super) fn add_to(&self, spec: &mut Spec) {
-        for git in &self.directories {
-            spec.frozen.retain(|place| *place != git.path);
-            spec.writable.push(git.path.clone());
-            // A link cannot be made read-only.
-            let others = git.before.iter().filter(|(_, entry)| !entry.is_link());
-            spec.frozen.extend(others.map(|(name, _)| git.path.join(name)));
-        }
+        spec.frozen.retain(|place| *place != self.path);
+        spec.writable.push(self.path.clone());
+        // A link cannot be made read-only.
+        let others = self.before.iter().filter(|(_, entry)| !entry.is_link());
+        spec.frozen.extend(others.map(|(name, _)| self.path.join(name)));
     }
 
     /// Renames what is new, and returns a note on that. What was there before was read-only, so only the
@@ -124,13 +119,16 @@ impl GitWork {
     ///
     /// # Errors
     /// When something cannot be renamed.
-    pub(crate) fn end(&self) -> io::Result<Option<String>> {
+    pub(super) fn end(&self) -> io::Result<Option<String>> {
         let mut left = Vec::new();
-        for git in &self.directories {
-            let after = others_in(&git.real)?;
-            let is_left = |name: &&OsString| !git.before.contains_key(*name) && *name != ADDED;
-            for name in after.keys().filter(is_left) {
-                let new = set_aside(&git.real, name)?;
+        for (name, entry) in others_in(&self.real)? {
+            let is_left = match self.before.get(&name) {
+                None => true,
+                // A link could be led elsewhere.
+                Some(before) => *before != entry && (before.is_link() || entry.is_link()),
+            };
+            if is_left {
+                let new = set_aside(&self.real, &name)?;
                 left.push(format!("{}, which respool renamed to {new}", name.display()));
             }
         }
@@ -153,6 +151,10 @@ mod tests {
             "git fetch . a:refs/heads/b",
             "git fetch ssh://x:22/refs/y",
             "git stash pop",
+            "git commit -s",
+            "git cherry-pick -s x",
+            "git tag v1",
+            "git rebase --continue",
         ] {
             assert!(writes(line), "{line}");
         }
@@ -167,6 +169,12 @@ mod tests {
             "git fetch . x:refs/replace/y",
             "git fetch . +refs/*:refs/*",
             "git fetch --refmap=refs/heads/x:refs/replace/y . x",
+            "git cherry-pick --strategy=x/evil x",
+            "git rebase main",
+            "git rebase --continue --exec=x",
+            "git revert --strat x/evil x",
+            "git pull --rebase -s x/evil . x",
+            "git pull -rsx/evil . x",
         ] {
             assert!(!writes(line), "{line}");
         }

@@ -14,7 +14,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, openat};
 use rustix::io::Errno;
 
 /// Larger files of configuration are not read.
-pub(super) const MOST_TEXT: usize = 1 << 20;
+const MOST_TEXT: usize = 1 << 20;
 /// The end of the name of what a command made and may not stay.
 pub(super) const RENAMED: &str = ".made-by-a-command";
 /// A handle that only names a place.

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::super::programs::{Resolved, resolve_symlinks};
 use super::budget::Budget;
 use super::handles::Entry;
+use super::obeyed::is_renamed;
 
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
 /// for a hundred, 2.5 s for four hundred, minutes for three thousand). A long path counts as several: all are
@@ -21,12 +22,12 @@ pub(super) struct Kept {
     pub(super) frozen: BTreeSet<PathBuf>,
     /// Directories that stay where they are.
     pub(super) pinned: BTreeSet<PathBuf>,
-    /// Paths, links on the way to those among them, and the entries that stay there; `None` where nothing is.
-    pub(super) expected: BTreeMap<PathBuf, Option<Entry>>,
+    /// Paths, links on the way to those among them, and the entries that stay there.
+    pub(super) expected: BTreeMap<PathBuf, Entry>,
+    /// Paths at which nothing is, and the first name on the way that is missing.
+    pub(super) missing: BTreeMap<PathBuf, PathBuf>,
     /// A repository that is written although a directory above it is read-only as a whole.
     pub(super) spared: Option<PathBuf>,
-    /// The places that could not be looked through, and are read-only as a whole.
-    pub(super) unsearched: BTreeSet<PathBuf>,
 }
 
 impl Kept {
@@ -44,7 +45,10 @@ impl Kept {
         for name in links.iter().map(PathBuf::as_path).chain(missing).filter(is_named) {
             let parent = name.parent().filter(|parent| !roots.iter().any(|root| root == parent));
             self.pinned.extend(parent.map(Path::to_owned));
-            self.expected.insert(name.to_owned(), Entry::find_at(name));
+            match Entry::find_at(name) {
+                Some(entry) => drop(self.expected.insert(name.to_owned(), entry)),
+                None => drop(self.missing.insert(real.clone(), name.to_owned())),
+            }
         }
         if missing.is_none() && is_inside(&real) {
             self.freeze(&real);
@@ -58,9 +62,10 @@ impl Kept {
         }
     }
 
-    /// True when something in this directory is kept that only a mount keeps.
+    /// True when something in this directory is kept that only a mount keeps, besides what was renamed.
     pub(super) fn has_any_in(&self, directory: &Path) -> bool {
-        self.frozen.iter().chain(&self.pinned).any(|place| place.starts_with(directory))
+        let mut places = self.frozen.iter().chain(&self.pinned);
+        places.any(|place| place.starts_with(directory) && !is_renamed(place))
     }
 
     /// Makes directories read-only as a whole, and forgets what is in them.

@@ -69,17 +69,12 @@ impl fmt::Display for Level {
 pub(super) fn probe(launcher: &Path, bubblewrap: Option<PathBuf>, highest: Option<&Level>) -> Level {
     static FOUND: Mutex<BTreeMap<Question, Level>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
-    let question = Question { launcher: launcher.to_owned(), bubblewrap, highest: highest.cloned() };
+    let question = (launcher.to_owned(), bubblewrap, highest.cloned());
     found.entry(question).or_insert_with_key(find).clone()
 }
 
-/// The programs with which a level was found.
-#[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Question {
-    launcher: PathBuf,
-    bubblewrap: Option<PathBuf>,
-    highest: Option<Level>,
-}
+/// The launcher, bubblewrap and the highest level with which a level was found.
+type Question = (PathBuf, Option<PathBuf>, Option<Level>);
 
 /// Returns why pasta cannot make a network of a command's own; `None` if it can.
 pub(super) fn why_pasta_fails(launcher: &Path, bubblewrap: &Path, pasta: &Path) -> Option<String> {
@@ -101,8 +96,7 @@ fn trial(bubblewrap: Option<&Path>, landlock: bool) -> Spec {
     }
 }
 
-fn find(question: &Question) -> Level {
-    let Question { launcher, bubblewrap, highest } = question;
+fn find((launcher, bubblewrap, highest): &Question) -> Level {
     let mut why = String::new();
     let full = bubblewrap.as_ref().map(|bubblewrap| (Level::Full, trial(Some(bubblewrap), true)));
     let others = [(Level::Landlock, trial(None, true)), (Level::Filter, trial(None, false))];

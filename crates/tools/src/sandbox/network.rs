@@ -17,6 +17,7 @@ use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
 use super::spec::{End, Spec};
+use super::supervise;
 
 /// Connected as the machine is, apart from its loopback. Listeners of the command are its own.
 const OPTIONS: &str = "--quiet --foreground --config-net --no-map-gw -t none -u none -U none";
@@ -78,12 +79,15 @@ pub(super) fn run_in_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io:
     let script = format!("echo {STARTED} >&2; exec \"$@\" 2>&1");
     command.args(["--", "/bin/sh", "-c", &script, "sh"]).arg(std::env::current_exe()?);
     command.args(apart.stage_arguments("apart")?).args(words);
+    nix::sys::prctl::set_child_subreaper(true)?;
     let mut child = command.stderr(Stdio::piped()).spawn()?;
+    let (errors, code) = (child.stderr.take(), child.wait()?.code());
+    // A pasta that fails may leave others behind, which hold the pipe.
+    supervise::end_all();
     let mut said = Vec::new();
-    if let Some(mut errors) = child.stderr.take() {
+    if let Some(mut errors) = errors {
         errors.read_to_end(&mut said)?;
     }
-    let code = child.wait()?.code();
     let said = String::from_utf8_lossy(&said);
     match code.filter(|_| said.contains(STARTED)) {
         Some(code) => Ok(End::Code(code)),

@@ -8,8 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::super::programs::{config_directories, home_directories};
-use super::budget::Budget;
-use super::handles::RENAMED;
+use super::handles::{RENAMED, read_small};
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
 /// alone or with an ending (`.envrc.local`), in any case. Renamed ones too: a person may be looking at them.
@@ -51,12 +50,6 @@ pub(super) fn is_renamed(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().contains(RENAMED))
 }
 
-/// True for files that direnv takes unasked.
-pub(super) fn is_environment(name: &OsStr) -> bool {
-    let is_own = |rest: &str| rest.is_empty() || rest.starts_with('.');
-    name.to_string_lossy().strip_prefix(".env").is_some_and(is_own)
-}
-
 /// Returns the settings of the person that are links, as those of dotfiles are: shells and other programs
 /// obey what is there.
 pub(super) fn linked_settings() -> impl Iterator<Item = PathBuf> {
@@ -72,14 +65,13 @@ pub(super) fn named_by_configuration(
     mut waiting: Vec<PathBuf>,
     top: &Path,
     home: Option<&Path>,
-    budget: &mut Budget,
 ) -> Vec<PathBuf> {
     let (mut read, mut named) = (BTreeSet::new(), Vec::new());
     while let Some(file) = waiting.pop() {
         if !read.insert(file.clone()) {
             continue;
         }
-        let text = budget.read(&file).unwrap_or_default().replace("\\\n", "");
+        let text = read_small(&file).unwrap_or_default().replace("\\\n", "");
         // A comment may be at the end, or a part of a name that only looks so.
         let lines = text.lines().flat_map(|line| [Some(line), line.split(['#', ';']).next()]).flatten();
         for (key, value) in lines.filter_map(|line| line.split_once('=')) {

@@ -13,7 +13,6 @@ use std::path::{Path, PathBuf};
 
 use super::super::config::LocalConfig;
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
-use super::budget::Budget;
 use super::obeyed::named_by_configuration;
 
 /// The system's own, read-only.
@@ -90,7 +89,10 @@ impl Places {
             writable.iter().map(|place| place.real.clone()).chain([workspace.to_owned()]).collect();
         let is_place = |place: &Resolved| {
             let is_changeable = |link: &PathBuf| changeable.iter().any(|place| link.starts_with(place));
-            !place.real.starts_with(workspace) && !place.links.iter().any(is_changeable)
+            // The launcher gets places as text.
+            place.real.to_str().is_some()
+                && !place.real.starts_with(workspace)
+                && !place.links.iter().any(is_changeable)
         };
         let real = |places: Vec<Resolved>| -> Vec<PathBuf> {
             places.into_iter().filter(is_place).map(|place| place.real).collect()
@@ -110,9 +112,8 @@ impl Places {
         let own = config.own_files.iter().filter_map(|own| resolve_symlinks(own)).map(|own| own.real);
         let hidden = config.hidden.iter().filter_map(|place| resolve_symlinks(place)).map(|place| place.real);
         let private: Vec<PathBuf> = hidden.filter(is_private).collect();
-        let out_of_reach: Vec<PathBuf> = private.iter().chain(&homes).cloned().collect();
         Self {
-            readable: without_all(real(resolved(&named.readable)), &out_of_reach),
+            readable: without_all(real(resolved(&named.readable)), &homes),
             settings: real(resolved(&named.settings)),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
@@ -203,8 +204,7 @@ impl Named {
         }
         self.readable.extend(below(home, TOOLS));
         // With what these include.
-        let of_git =
-            named_by_configuration(gits_own_settings(), Path::new(""), Some(home), &mut Budget::new());
+        let of_git = named_by_configuration(gits_own_settings(), Path::new(""), Some(home));
         let of_git = of_git.into_iter().filter(|place| place.is_absolute());
         self.settings.extend(below(home, SETTINGS).chain(of_git));
         if network {
@@ -271,7 +271,8 @@ fn without(place: PathBuf, left_out: &Path) -> Vec<PathBuf> {
     let Some(first) = below.components().next() else { return Vec::new() };
     let on_the_way = place.join(first);
     let entries = fs::read_dir(&place).into_iter().flatten().flatten().map(|entry| entry.path());
-    let mut beside: Vec<PathBuf> = entries.filter(|entry| *entry != on_the_way).collect();
+    let is_beside = |entry: &PathBuf| *entry != on_the_way && entry.to_str().is_some();
+    let mut beside: Vec<PathBuf> = entries.filter(is_beside).collect();
     if on_the_way != left_out {
         beside.extend(without(on_the_way, left_out));
     }

@@ -12,7 +12,7 @@ use super::budget::Budget;
 use super::handles::{Entry, read_path, target_of};
 use super::kept::Kept;
 use super::locks::Locks;
-use super::obeyed::{is_obeyed, is_renamed, linked_settings, links_in, named_by_configuration};
+use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
 use super::search::{Search, is_of_git};
 use super::watched::Watched;
 
@@ -30,21 +30,14 @@ pub(super) struct Repository {
 /// The knowledge of one command that the next one needs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
-    /// The entries that no command made.
+    /// The entries that were there while no command was at work.
     pub(super) known: HashMap<PathBuf, Entry>,
     /// No command of another respool was at work when these were found.
     is_sure: bool,
-    /// Where settings count: the roots, and directories that held a `.git` while no command was at work.
-    pub(super) tops: BTreeSet<PathBuf>,
+    /// The repositories without a work tree that commands made. Later commands work with them.
+    pub(super) made: HashMap<PathBuf, Entry>,
     /// Places that could not be looked through, or put right, when a command had ended.
     pub(super) unseen: BTreeSet<PathBuf>,
-}
-
-impl State {
-    /// Returns true for a work tree that the person has added to a repository, which commands do not write.
-    pub(super) fn is_linked(&self, git: &Path) -> bool {
-        common_of_linked(git).is_some_and(|common| self.known.contains_key(&common))
-    }
 }
 
 /// The files that commands never write.
@@ -80,9 +73,8 @@ impl Protected {
             let known: Vec<PathBuf> = repositories.iter().map(|known| known.common.clone()).collect();
             repositories.extend(repository(top, &known));
         }
-        let tops = search.repositories().map(Path::to_owned).chain(roots.iter().cloned()).collect();
-        let known = search.entries.into_iter().filter(|(path, _)| !is_renamed(path)).collect();
-        let state = Mutex::new(State { known, tops, ..State::default() });
+        let known = search.entries.into_iter().collect();
+        let state = Mutex::new(State { known, ..State::default() });
         Self { roots, named: named.to_vec(), caches: Vec::new(), locks: None, repositories, state }
     }
 
@@ -91,75 +83,71 @@ impl Protected {
     }
 
     /// Returns what a command in this directory leaves as it is, and what looks at that when it has ended.
-    pub(super) fn begin(self: &Arc<Self>, directory: &Path, has_mounts: bool) -> (Kept, Watched) {
+    pub(super) fn begin(self: &Arc<Self>, directory: &Path) -> (Kept, Watched) {
         let locks = Locks::take(self.locks.as_deref(), &self.roots);
         let mut budget = Budget::new();
         let mut search = Search::run(&self.roots, &mut budget, None);
         if locks.are_alone {
             self.learn(&search);
         }
-        let mut kept = self.find_kept(&search, has_mounts, &mut budget);
-        search.links.retain(|link, _| budget.take(16) && self.leads_away(link));
-        if budget.is_spent() {
-            search.unfinished.extend(self.roots.iter().cloned());
-        }
+        let mut kept = self.find_kept(&search, &mut budget);
+        // The launcher gets places as text.
+        let is_odd = |place: &PathBuf| place.to_str().is_none_or(|text| text.contains(char::is_control));
+        let odd: Vec<&PathBuf> =
+            kept.frozen.iter().chain(&kept.pinned).filter(|place| is_odd(place)).collect();
+        let is_unsearched =
+            |root: &&PathBuf| budget.is_spent() || odd.iter().any(|place| place.starts_with(root));
+        search.unfinished.extend(self.roots.iter().filter(is_unsearched).cloned());
         let notes = search.unfinished.iter().map(|place| {
             format!(
-                "{} is read-only for commands: it has too many directories or settings, or too long paths, to be looked through",
+                "{} is read-only for commands: it has too many directories or settings, or too long or odd paths, to be looked through",
                 place.display()
             )
         });
         let notes = notes.collect();
-        kept.unsearched = search.unfinished.union(&self.state().unseen).cloned().collect();
-        if !kept.unsearched.is_empty() {
-            kept.close(kept.unsearched.clone(), None);
+        let unsearched: BTreeSet<PathBuf> = search.unfinished.union(&self.state().unseen).cloned().collect();
+        if !unsearched.is_empty() {
+            kept.close(unsearched, None);
         }
-        if has_mounts {
-            kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
-        }
+        kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         search.closed.append(&mut search.unfinished);
         let watched = Watched {
             protected: Arc::clone(self),
             read_only: search.closed,
             links: search.links,
             expected: kept.expected.clone(),
+            missing: kept.missing.clone(),
             notes,
+            git: Vec::new(),
             _locks: locks.share(),
         };
         (kept, watched)
     }
 
-    /// Takes note of the settings that are there although no command made them, and forgets what is gone. A
-    /// repository counts as the person's only if it was there at the start.
+    /// Takes note of what is there although no command is at work, and forgets what is gone.
     fn learn(&self, search: &Search) {
         let mut state = self.state();
-        if !state.unseen.is_empty() || !search.unfinished.is_empty() {
-            return;
+        if state.unseen.is_empty() && search.unfinished.is_empty() {
+            let persons = search.entries.iter().filter(|(path, entry)| state.made.get(*path) != Some(*entry));
+            state.known = persons.map(|(path, entry)| (path.clone(), entry.clone())).collect();
+            state.is_sure = true;
         }
-        let is_persons = |(path, entry): &(&PathBuf, &Entry)| {
-            !is_of_git(path) || state.known.get(*path) == Some(*entry) || state.is_linked(path)
-        };
-        let persons = search.entries.iter().filter(|(path, _)| !is_renamed(path)).filter(is_persons);
-        state.known = persons.map(|(path, entry)| (path.clone(), entry.clone())).collect();
-        let tops = search.repositories().chain(self.roots.iter().map(PathBuf::as_path));
-        state.tops = tops.map(Path::to_owned).collect();
-        state.is_sure = true;
     }
 
-    /// Finds what is read-only. Of what commands made, that is only what mounts can keep so.
-    fn find_kept(&self, search: &Search, has_mounts: bool, budget: &mut Budget) -> Kept {
+    /// Finds what is read-only.
+    fn find_kept(&self, search: &Search, budget: &mut Budget) -> Kept {
         let State { known, is_sure, .. } = self.state().clone();
         let mut kept = Kept::default();
         kept.frozen.extend(search.closed.iter().cloned());
         let mut places: Vec<PathBuf> = linked_settings().chain(self.named.iter().cloned()).collect();
         let mut tops: BTreeSet<&Path> = self.roots.iter().map(PathBuf::as_path).collect();
         tops.extend(self.repositories.iter().map(|repository| repository.top.as_path()));
-        // Where a command's repository leads is its own.
-        tops.extend(search.repositories().filter(|top| known.contains_key(&top.join(".git"))));
+        // Where a later repository leads is its own: a command may have made it.
+        tops.extend(search.repositories().filter(|top| self.is_linked(&top.join(".git"))));
         for (path, entry) in &search.entries {
             let Some(top) = path.parent().filter(|_| budget.take(1)) else { break };
             let (is_git, is_bare) = (path.ends_with(".git"), path.ends_with("HEAD"));
-            if !known.contains_key(path) && (is_bare || !has_mounts) {
+            if is_bare && !known.contains_key(path) {
                 continue;
             }
             match entry {
@@ -173,7 +161,7 @@ impl Protected {
             }
         }
         let home = home_directories().into_iter().next();
-        let persons = named_by_configuration(gits_own_settings(), Path::new(""), home.as_deref(), budget);
+        let persons = named_by_configuration(gits_own_settings(), Path::new(""), home.as_deref());
         let (absolute, relative): (Vec<_>, Vec<_>) = persons.into_iter().partition(|path| path.is_absolute());
         places.extend(absolute);
         for top in tops {
@@ -181,7 +169,7 @@ impl Protected {
             let names_obeyed = |link: &PathBuf| link.file_name().is_some_and(is_obeyed);
             places.extend(links_in(top).filter(names_obeyed));
             places.extend(relative.iter().map(|path| top.join(path)));
-            places.extend(named_by_repository(top, home.as_deref(), budget));
+            places.extend(named_by_repository(top, home.as_deref()));
         }
         for place in places {
             kept.add(&place, &self.roots, budget);
@@ -190,20 +178,25 @@ impl Protected {
             }
         }
         let frozen = kept.frozen.iter().filter(|place| !is_of_git(place));
-        kept.expected.extend(frozen.map(|place| (place.clone(), Entry::find_at(place))));
+        kept.expected.extend(frozen.filter_map(|place| Some((place.clone(), Entry::find_at(place)?))));
         // What another command made is not what has to be there.
         let is_persons = |path: &PathBuf| is_sure && known.contains_key(path);
         kept.expected.retain(|path, _| !search.entries.contains_key(path) || is_persons(path));
         kept
     }
 
-    /// Returns true for a path that commands never write, as things are now.
+    /// Returns true for a path that commands never write, as things were when no command was at work.
     pub(super) fn keeps(&self, path: &Path) -> bool {
         let mut budget = Budget::new();
-        let search = Search::run(&self.roots, &mut budget, None);
-        let kept = self.find_kept(&search, true, &mut budget);
+        let entries = self.state().known.clone().into_iter().collect();
+        let kept = self.find_kept(&Search { entries, ..Search::default() }, &mut budget);
         budget.is_spent()
-            || kept.frozen.iter().chain(kept.expected.keys()).any(|place| path.starts_with(place))
+            || kept
+                .frozen
+                .iter()
+                .chain(kept.expected.keys())
+                .chain(kept.missing.keys())
+                .any(|place| path.starts_with(place))
     }
 
     /// Returns true for a link that leads to, above or through what commands write elsewhere, or by which
@@ -216,16 +209,24 @@ impl Protected {
                 && self.caches.iter().any(|cache| real.starts_with(cache) || cache.starts_with(&real))
     }
 
+    /// Returns true for a work tree that the person has added to a repository, which commands do not write.
+    pub(super) fn is_linked(&self, git: &Path) -> bool {
+        let is_known = |common: PathBuf| self.repositories.iter().any(|known| known.common == common);
+        common_of_linked(git).is_some_and(is_known)
+    }
+
     /// Returns true for what lies in git's directory of a repository, whatever the name of that is.
     pub(super) fn is_of_git(&self, path: &Path) -> bool {
-        let mut all = self.repositories.iter().flat_map(|repository| [&repository.own, &repository.common]);
-        all.any(|git| path.starts_with(git))
+        self.all_git().any(|git| path.starts_with(git))
+    }
+
+    fn all_git(&self) -> impl Iterator<Item = &PathBuf> {
+        self.repositories.iter().flat_map(|repository| [&repository.own, &repository.common])
     }
 
     /// Returns git's directories outside the writable places.
     pub(super) fn git_directories(&self) -> impl Iterator<Item = &PathBuf> {
-        let all = self.repositories.iter().flat_map(|repository| [&repository.own, &repository.common]);
-        all.filter(|git| !self.roots.iter().any(|root| git.starts_with(root)))
+        self.all_git().filter(|git| !self.roots.iter().any(|root| git.starts_with(root)))
     }
 
     /// Returns the repository that git would use in a directory. Of those that came later only one with a
@@ -236,16 +237,15 @@ impl Protected {
         let is_inside = self.roots.iter().any(|root| top.starts_with(root));
         let git = top.join(".git");
         let later = || {
-            let is_linked = common_of_linked(&git).is_some_and(|common| self.is_of_git(&common));
             let is_own = is_inside && git.symlink_metadata().is_ok_and(|data| data.is_dir());
-            (is_linked || is_own).then(|| repository(top, &[])).flatten()
+            (is_own || self.is_linked(&git)).then(|| repository(top, &[])).flatten()
         };
         known.or_else(later)
     }
 }
 
 /// Returns where a `.git` leads, by its own words, links in it and its configuration.
-fn named_by_repository(top: &Path, home: Option<&Path>, budget: &mut Budget) -> Vec<PathBuf> {
+fn named_by_repository(top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
     let git = top.join(".git");
     // git obeys the files to which included ones lead.
     let own = target_of(&git);
@@ -254,7 +254,7 @@ fn named_by_repository(top: &Path, home: Option<&Path>, budget: &mut Budget) -> 
     let all: Vec<PathBuf> = named.iter().cloned().chain([git]).collect();
     named.extend(all.iter().flat_map(|git| links_in(git).chain(links_in(&git.join("hooks")))));
     let files = all.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
-    named.extend(named_by_configuration(files.collect(), top, home, budget));
+    named.extend(named_by_configuration(files.collect(), top, home));
     named
 }
 
@@ -284,7 +284,7 @@ fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
 
 /// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that
 /// leads somewhere.
-pub(super) fn common_of_linked(git: &Path) -> Option<PathBuf> {
+fn common_of_linked(git: &Path) -> Option<PathBuf> {
     let own = target_of(git)?.canonicalize().ok()?;
     let back = own.join(read_path(&own.join("gitdir"))?).canonicalize().ok()?;
     let common = own.join(read_path(&own.join("commondir"))?).canonicalize().ok()?;
@@ -339,28 +339,43 @@ mod tests {
         Protected { locks: Some(directory.join("locks")), ..Protected::find(root, &[], &[]) }
     }
 
-    /// Two commands at once could exchange a repository between the search and the mounts of one of them.
+    /// Two commands at once could exchange a repository between the search and the mounts of one of them. A
+    /// repository that the person made before stays, whatever its form.
     #[test]
     fn only_what_no_command_made_is_excused() {
         const HARMFUL: &str = "[core]\n\tfsmonitor = x\n";
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap().join("work");
-        let [first, made, cloned, late] = ["first", "made", "cloned", "late"].map(|name| root.join(name));
+        let [first, persons, made, late] = ["first", "persons", "made", "late"].map(|name| root.join(name));
         make_repository(&first, HARMFUL);
         let protected = Arc::new(with_locks(dir.path(), &root));
+        make_repository(&persons, HARMFUL);
+        let (_, running) = protected.begin(&root);
         make_repository(&made, "");
-        make_repository(&cloned, HARMFUL);
-        let (_, running) = protected.begin(&root, true);
         make_repository(&late, HARMFUL);
-        let (_, watched) = protected.begin(&root, true);
+        let (_, watched) = protected.begin(&root);
         // The same file as before.
         fs::write(made.join(".git/config"), HARMFUL).unwrap();
-        let notes = watched.restore();
-        assert_eq!(notes.len(), 3, "{notes:?}");
+        let (_, notes) = watched.restore();
+        assert_eq!(notes.len(), 2, "{notes:?}");
         let is_named = |name: &str| notes.iter().any(|note| note.contains(name));
-        assert!(is_named("late/.git") && is_named("made/.git") && is_named("cloned/.git"), "{notes:?}");
-        assert!(first.join(".git").exists());
-        assert!(running.restore().is_empty());
+        assert!(is_named("late/.git") && is_named("made/.git"), "{notes:?}");
+        assert!(first.join(".git").is_dir() && persons.join(".git").is_dir());
+        assert!(running.restore().1.is_empty());
+    }
+
+    /// The person goes on with a repository that a command cloned.
+    #[test]
+    fn changes_of_the_person_are_theirs() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let (_, cloning) = protected.begin(&root);
+        make_repository(&root, "");
+        assert!(cloning.restore().1.is_empty());
+        fs::write(root.join(".git/config"), "[filter \"lfs\"]\n\tclean = git-lfs clean\n").unwrap();
+        let (_, later) = protected.begin(&root);
+        assert!(later.restore().1.is_empty() && root.join(".git").is_dir());
     }
 
     /// An editor replaces a file while a command runs, which could write the new one.
@@ -370,10 +385,10 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         fs::write(root.join(".envrc"), "own").unwrap();
         let protected = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, watched) = protected.begin(&root, true);
+        let (_, watched) = protected.begin(&root);
         fs::write(root.join("new"), "own").unwrap();
         fs::rename(root.join("new"), root.join(".envrc")).unwrap();
-        let notes = watched.restore();
+        let (_, notes) = watched.restore();
         assert!(notes.len() == 1 && notes[0].contains(".envrc was replaced"), "{notes:?}");
         assert!(root.join(".envrc").exists());
     }
@@ -386,17 +401,17 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         let (git, aside) = (root.join("a/.git"), root.join("a/.git.made-by-a-command"));
         let other = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, running) = other.begin(&root, true);
+        let (_, running) = other.begin(&root);
         make_repository(&root.join("a"), HARMFUL);
         let protected = Arc::new(Protected::find(&root, &[], &[]));
-        assert_eq!(running.restore().len(), 1);
+        assert_eq!(running.restore().1.len(), 1);
         for _ in 0..2 {
-            let (_, watched) = protected.begin(&root, true);
+            let (_, watched) = protected.begin(&root);
             // A file is there that stops git.
             fs::remove_file(&git).unwrap();
             // The directory that was there at first, by its number.
             fs::rename(&aside, &git).unwrap();
-            assert_eq!(watched.restore().len(), 1);
+            assert_eq!(watched.restore().1.len(), 1);
         }
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use cap_std::fs::Dir;
 use rustix::fs::OFlags;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::budget::Budget;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
-use super::obeyed::{is_environment, is_obeyed};
+use super::obeyed::is_obeyed;
 
 /// The most directories that are open at once: each has others in it that wait.
 const MOST_OPEN: usize = 256;
@@ -27,11 +27,8 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// The links, with their targets, that lead out of the places by their own words or through another link,
-    /// or are in a `.git`.
+    /// All links, with their targets.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
-    /// All others, with the paths to which they lead by their words.
-    inner_links: HashMap<PathBuf, (PathBuf, PathBuf)>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
 }
@@ -43,17 +40,6 @@ pub(super) struct Before<'a> {
     pub(super) closed: &'a BTreeSet<PathBuf>,
     /// The entries that no command made. Their repositories were read-only, and are not searched.
     pub(super) known: &'a HashMap<PathBuf, Entry>,
-}
-
-/// Returns the path to which a link leads by its words; `None` if that is not below a directory which is this
-/// deep above the link's.
-fn stays_inside(directory: &Path, target: &Path, depth: usize) -> Option<PathBuf> {
-    let is_up = |part: &Component<'_>| *part == Component::ParentDir;
-    let ups = target.components().take_while(is_up).count();
-    let is_inside =
-        target.is_relative() && ups <= depth && !target.components().skip(ups).any(|part| is_up(&part));
-    let above = directory.ancestors().nth(ups).filter(|_| is_inside)?;
-    Some(target.components().skip(ups).fold(above.to_owned(), |path, part| path.join(part)))
 }
 
 /// True for an entry that makes its directory a repository.
@@ -79,17 +65,7 @@ impl Search {
                 _ => {}
             }
         }
-        search.find_links_of_links();
         search
-    }
-
-    /// Adds the links that lead through others: their words do not say where they end.
-    fn find_links_of_links(&mut self) {
-        let inner = std::mem::take(&mut self.inner_links);
-        let is_link = |path: &Path| inner.contains_key(path) || self.links.contains_key(path);
-        let through = inner.iter().filter(|(_, (_, end))| end.ancestors().any(is_link));
-        let through: Vec<_> = through.map(|(link, (target, _))| (link.clone(), target.clone())).collect();
-        self.links.extend(through);
     }
 
     /// Returns the directories with a `.git`.
@@ -134,18 +110,20 @@ impl Search {
             if is_deep || !budget.take(1) {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            let depth = path.components().count() - place.components().count();
-            let mut names = self.look_into(&directory, &path, depth, places.contains(&path), budget)?;
-            names.retain(|name| name != ".git" || before.is_some_and(|before| !self.is_known(&path, before)));
+            let mut names = self.look_into(&directory, &path, places.contains(&path), budget)?;
+            let is_known = |name: &str| before.is_some_and(|before| self.is_known(&path.join(name), before));
+            names.retain(|name| name != ".git" || (before.is_some() && !is_known(".git")));
+            if is_known("HEAD") {
+                names.clear();
+            }
             waiting.push((directory, path, names));
         }
         Ok(())
     }
 
-    /// True for the top of a repository that was there before.
-    fn is_known(&self, top: &Path, before: Before<'_>) -> bool {
-        let git = top.join(".git");
-        self.entries.get(&git).zip(before.known.get(&git)).is_some_and(|(now, known)| now == known)
+    /// True for the entry of a repository that was there before.
+    fn is_known(&self, git: &Path, before: Before<'_>) -> bool {
+        self.entries.get(git).zip(before.known.get(git)).is_some_and(|(now, known)| now == known)
     }
 
     /// Opens a directory that is closed to its owner, if that is wanted.
@@ -172,7 +150,6 @@ impl Search {
         &mut self,
         directory: &Dir,
         path: &Path,
-        depth: usize,
         is_place: bool,
         budget: &mut Budget,
     ) -> io::Result<Vec<OsString>> {
@@ -185,11 +162,7 @@ impl Search {
                 directories.push(name.clone());
             } else if kind.is_some_and(|kind| kind.is_symlink()) {
                 let target = directory.read_link_contents(&name).unwrap_or_default();
-                let is_in_git = path.iter().any(|part| part == ".git");
-                match stays_inside(path, &target, depth).filter(|_| !is_in_git) {
-                    Some(end) => drop(self.inner_links.insert(path.join(&name), (target, end))),
-                    None => drop(self.links.insert(path.join(&name), target)),
-                }
+                self.links.insert(path.join(&name), target);
             }
             names.push(name);
             if !budget.take(0) {
@@ -200,10 +173,7 @@ impl Search {
         let has = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         let has_git = has(".git");
         let is_top = is_place || has_git;
-        let has_environment = is_top && has(".envrc");
-        let counts =
-            |name: &&OsString| is_top && (is_obeyed(name) || (has_environment && is_environment(name)));
-        let settings = names.iter().filter(counts).map(OsString::as_os_str);
+        let settings = names.iter().filter(|name| is_top && is_obeyed(name)).map(OsString::as_os_str);
         for name in settings.chain(has_git.then_some(OsStr::new(".git"))) {
             self.entries.extend(Entry::find(directory, name).map(|entry| (path.join(name), entry)));
         }

@@ -1,6 +1,6 @@
 //! The network of commands, and the services of this machine that they reach by it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use super::super::config::LocalConfig;
 use super::super::programs::find_program;
@@ -20,9 +20,8 @@ pub(super) enum CommandNetwork {
 }
 
 impl CommandNetwork {
-    /// Returns the network of the commands that may have one. `bubblewrap`: the one that makes their
-    /// namespaces.
-    pub(super) fn find(config: &LocalConfig, level: &Level, bubblewrap: Option<&Path>) -> Self {
+    /// Returns the network of the commands that may have one.
+    pub(super) fn find(config: &LocalConfig, level: &Level) -> Self {
         let (Some(launcher), true) = (&config.launcher, level.holds_files()) else { return Self::Unconfined };
         let shared = |why: &str| {
             Self::Shared(format!(
@@ -31,10 +30,10 @@ impl CommandNetwork {
             ))
         };
         let pasta = find_program("pasta", &config.writable_by_commands());
-        let (Some(bubblewrap), Some(pasta)) = (bubblewrap, pasta) else {
+        let (Some(bubblewrap), Some(pasta)) = (super::bubblewrap(config, level), pasta) else {
             return shared("install bubblewrap and passt");
         };
-        match level::why_pasta_fails(launcher, bubblewrap, &pasta) {
+        match level::why_pasta_fails(launcher, &bubblewrap, &pasta) {
             None => Self::Own { pasta, forwarded: ports_on_loopback(config) },
             Some(why) => shared(&format!("pasta fails here ({why}); install passt from a current system")),
         }

@@ -15,7 +15,6 @@ pub(super) const HELD: &str = "RESPOOL_COMMAND_";
 #[serde(deny_unknown_fields)]
 pub(super) struct Spec {
     /// Where the command runs.
-    #[serde(with = "path")]
     pub(super) directory: PathBuf,
     /// bubblewrap, which makes namespaces for processes, mounts and IPC, and for the network where there is
     /// none to be.
@@ -33,18 +32,17 @@ pub(super) struct Spec {
     pub(super) user: Option<(u32, u32)>,
     /// Everything of the user is in reach: all files, devices and Unix sockets.
     pub(super) everything: bool,
-    #[serde(with = "paths")]
     pub(super) readable: Vec<PathBuf>,
-    #[serde(with = "paths")]
+    /// Left out of what is readable.
+    pub(super) hidden: Vec<PathBuf>,
+    /// Directories that are listed all the same.
+    pub(super) listed: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
     /// With bubblewrap: directories that are empty for each command.
-    #[serde(with = "paths")]
     pub(super) scratch: Vec<PathBuf>,
     /// With bubblewrap: files and directories that are read-only also inside writable ones.
-    #[serde(with = "paths")]
     pub(super) frozen: Vec<PathBuf>,
     /// With bubblewrap: writable directories that stay where they are.
-    #[serde(with = "paths")]
     pub(super) pinned: Vec<PathBuf>,
     /// Writable directories that stand in for others.
     pub(super) covers: Vec<Cover>,
@@ -63,49 +61,8 @@ pub(super) enum End {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Cover {
-    #[serde(with = "path")]
     pub(super) from: PathBuf,
-    #[serde(with = "path")]
     pub(super) to: PathBuf,
-}
-
-/// A path as text: what is not plain ASCII, as in a URL.
-mod path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-    use std::path::{Path, PathBuf};
-
-    use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-
-    const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b'"').add(b'\\');
-
-    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        percent_encode(path.as_os_str().as_bytes(), ENCODED).to_string().serialize(to)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<PathBuf, D::Error> {
-        let text = String::deserialize(from)?;
-        Ok(OsString::from_vec(percent_decode_str(&text).collect()).into())
-    }
-}
-
-/// Several of them.
-mod paths {
-    use std::path::PathBuf;
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Serialize, Deserialize)]
-    struct Text(#[serde(with = "super::path")] PathBuf);
-
-    pub(super) fn serialize<S: Serializer>(paths: &[PathBuf], to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(paths.iter().cloned().map(Text))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PathBuf>, D::Error> {
-        Ok(Vec::<Text>::deserialize(from)?.into_iter().map(|text| text.0).collect())
-    }
 }
 
 impl Spec {

@@ -83,7 +83,7 @@ fn wait_for(child: Pid, signals: &SigSet) -> io::Result<End> {
 }
 
 /// Kills every process below this one, until all have ended.
-fn end_all() {
+pub(super) fn end_all() {
     let own = Pid::this();
     loop {
         let (mut waiting, mut stopped) = (children(own), Vec::new());

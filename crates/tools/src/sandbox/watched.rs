@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::budget::Budget;
+use super::git::GitDirectory;
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::locks::Locks;
@@ -17,6 +18,7 @@ use super::search::{Before, Search, is_of_git};
 
 /// The most notes of one command.
 const MOST_NOTES: usize = 50;
+const OBEYED: &str = "which other programs obey or run";
 /// In the place of a `.git` that was renamed: git finds no repository there, and takes none above.
 const MARKER: &str = "gitdir: /dev/null\n";
 
@@ -27,51 +29,61 @@ pub(in super::super) struct Watched {
     /// Directories that were closed already, and places that were not looked through: the command could
     /// write nothing there.
     pub(super) read_only: BTreeSet<PathBuf>,
-    /// Links that lead away, with their targets.
+    /// The links with their targets.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
-    /// Paths, and the entries that have to be there; `None` where nothing was.
-    pub(super) expected: BTreeMap<PathBuf, Option<Entry>>,
+    /// Paths, and the entries that have to be there.
+    pub(super) expected: BTreeMap<PathBuf, Entry>,
+    /// Paths at which nothing has to be, and the first name on the way that was missing.
+    pub(super) missing: BTreeMap<PathBuf, PathBuf>,
     pub(super) notes: Vec<String>,
+    /// git's directories in which git itself works.
+    pub(super) git: Vec<GitDirectory>,
     pub(super) _locks: Locks,
 }
 
 impl Watched {
-    /// Puts right what is not as it was, and returns a note on each.
-    pub(in super::super) fn restore(&self) -> Vec<String> {
+    /// Puts right what is not as it was, and returns whether there was anything, and a note on each.
+    pub(in super::super) fn restore(&self) -> (bool, Vec<String>) {
         let (roots, state) = (&self.protected.roots, self.protected.state().clone());
         let (mut budget, mut notes, mut unseen) = (Budget::new(), self.notes.clone(), BTreeSet::new());
         let before = Before { closed: &self.read_only, known: &state.known };
         let after = Search::run(roots, &mut budget, Some(before));
         let mut made = self.find_made(&after, &state, &mut budget);
         for (path, expected) in &self.expected {
-            match (Entry::find_at(path), expected) {
-                (now, expected) if now.is_none() || now == *expected => {}
+            match Entry::find_at(path).filter(|now| now != expected) {
+                None => {}
                 // The command could not do that.
-                (_, Some(Entry::Made(..))) => notes.push(format!(
+                Some(_) if !expected.is_link() => notes.push(format!(
                     "{} was replaced while the command ran, which could write it from then on: ask the user to look at it",
                     path.display()
                 )),
-                _ => _ = made.insert(path.clone(), "which other programs obey or run"),
+                Some(_) => _ = made.insert(path.clone(), OBEYED),
             }
+        }
+        for (path, first) in self.missing.iter().filter(|(path, _)| path.symlink_metadata().is_ok()) {
+            // A link may be on the way.
+            made.insert(Entry::find_at(path).map_or(first, |_| path).clone(), OBEYED);
         }
         // The lowest first.
         for (path, why) in made.iter().rev().filter(|(path, _)| !self.is_read_only(path)) {
             match rename(path) {
                 Ok(new) => notes.push(format!(
-                    "the command made {}, {why}; respool renamed it to {new}. If it is wanted, ask the user to look at it and copy \
-                     it to its old name",
+                    "while the command ran, {} was made, {why}; respool renamed it to {new}. If it is wanted, ask the user to look \
+                     at it and copy it to its old name",
                     path.display()
                 )),
                 // Another command that was at work has ended, too.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    unseen.extend(roots.iter().filter(|root| path.starts_with(root)));
-                    notes.push(format!("the command made {}, {why}, and it cannot be renamed: {error}", path.display()));
+                    unseen.extend(roots.iter().filter(|root| path.starts_with(root)).cloned());
+                    notes.push(format!("while the command ran, {} was made, {why}, and it cannot be renamed: {error}", path.display()));
                 }
             }
         }
-        unseen.extend(after.unfinished.iter().chain(&after.closed).filter(|place| !self.is_read_only(place)));
-        unseen.extend(roots.iter().filter(|_| budget.is_spent()));
+        unseen.extend(
+            after.unfinished.into_iter().chain(after.closed).filter(|place| !self.is_read_only(place)),
+        );
+        unseen.extend(roots.iter().filter(|_| budget.is_spent()).cloned());
         notes.extend(unseen.iter().map(|place| {
             format!(
                 "{} cannot be looked through to its end, or put right: it is read-only from now on; ask the user to look at it \
@@ -79,11 +91,21 @@ impl Watched {
                 place.display()
             )
         }));
-        self.protected.state().unseen = unseen.into_iter().cloned().collect();
+        let bare = after.entries.into_iter().filter(|(path, _)| path.ends_with("HEAD"));
+        let bare: Vec<_> = bare.filter(|(path, entry)| state.known.get(path) != Some(entry)).collect();
+        let mut state = self.protected.state();
+        state.made.extend(bare);
+        state.unseen = unseen;
+        drop(state);
+        for git in &self.git {
+            let failed = |error| Some(format!("git's directory cannot be put right: {error}"));
+            notes.extend(git.end().unwrap_or_else(failed));
+        }
+        let is_changed = notes.len() > self.notes.len();
         let others = notes.len().saturating_sub(MOST_NOTES);
         notes.truncate(MOST_NOTES);
         notes.extend((others > 0).then(|| format!("there are {others} more such notes")));
-        notes
+        (is_changed, notes)
     }
 
     /// Finds what may not stay, with the reasons. Also what this command could not change: others may run
@@ -94,20 +116,25 @@ impl Watched {
         state: &State,
         budget: &mut Budget,
     ) -> BTreeMap<PathBuf, &'static str> {
-        let (known, tops, mut made) = (&state.known, &state.tops, BTreeMap::new());
+        let (known, mut made) = (&state.known, BTreeMap::new());
+        let is_top = |top: &Path| {
+            self.protected.roots.iter().any(|root| root == top) || known.contains_key(&top.join(".git"))
+        };
         for (path, entry) in after.entries.iter().filter(|(path, entry)| known.get(*path) != Some(*entry)) {
             if !budget.take(1) {
                 break;
             }
             let is_setting = || {
-                let name = path.file_name().is_some_and(is_obeyed);
-                let is_top = path.parent().is_some_and(|top| tops.contains(top));
-                !is_renamed(path) && is_top && (name || known.contains_key(&path.with_file_name(".envrc")))
+                path.file_name().is_some_and(is_obeyed)
+                    && !is_renamed(path)
+                    && path.parent().is_some_and(is_top)
             };
             if is_of_git(path) {
                 let git = if path.ends_with("HEAD") { path.parent().unwrap_or(path) } else { path };
-                let is_marker = !entry.is_link() && read_small(path).as_deref() == Some(MARKER);
-                if !is_marker && !is_harmless(git, &after.links) && !state.is_linked(path) {
+                let is_file = path.ends_with(".git") && !entry.is_link();
+                let is_marker = || read_small(path).as_deref() == Some(MARKER);
+                let is_excused = is_file && (is_marker() || self.protected.is_linked(path));
+                if !is_excused && !is_harmless(git, &after.links) {
                     made.insert(
                         path.clone(),
                         "whose configuration or hooks can start programs when git looks into it",
@@ -118,7 +145,7 @@ impl Watched {
             }
         }
         let new_links = after.links.iter().filter(|(link, target)| self.links.get(*link) != Some(*target));
-        let away = new_links.filter(|(link, _)| budget.take(16) && self.protected.leads_away(link));
+        let away = new_links.filter(|(link, _)| budget.take(1) && self.protected.leads_away(link));
         made.extend(
             away.map(|(link, _)| (link.clone(), "by which programs come to what commands write elsewhere")),
         );
