@@ -32,7 +32,7 @@ use super::environment::Passing;
 use super::plain::plain_text;
 use super::policy::{Plan, Subject, and_list, plain_words};
 use super::programs::holds_home;
-use super::sandbox::{Level, Reach, Refusal, Sandbox};
+use super::sandbox::{Level, Reach, Refusal, Sandbox, listing_words, words_without_filters};
 
 use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
@@ -425,7 +425,14 @@ impl Local {
         Ok(all)
     }
 
-    async fn run_git(&self, order: Order) -> Result<Ran, ToolError> {
+    /// Runs a command of git's. Filters do not run: git fails where one would have to.
+    async fn run_git(&self, mut order: Order) -> Result<Ran, ToolError> {
+        if let Plan::Program(words) = &order.plan {
+            let plan = Plan::Program(listing_words(words));
+            let listing = Order { plan, watcher: None, ..order.clone() };
+            let listed = exec::run_order(listing, Reach::Repository).await?;
+            order.plan = Plan::Program(words_without_filters(words, &listed.text));
+        }
         let mut ran = exec::run_order(order, Reach::Repository).await?;
         let is_unwritten = |line: &str| {
             let (kind, text) = line.split_once(": ").unwrap_or_default();

@@ -47,13 +47,14 @@ use tokio::process::Command;
 use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
-use super::programs::{find_program, resolve_symlinks, system_path};
-use git::{GitDirectory, writes_repository};
+use super::programs::{find_program, resolve_symlinks};
+use git::{Git, writes_repository};
+pub(super) use git::{listing_words, words_without_filters};
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;
 use places::Places;
-use protected::Protected;
+use protected::{Protected, Repository};
 use services::CommandNetwork;
 use spec::{Cover, HELD, Spec};
 use temporary::private_directory;
@@ -75,7 +76,7 @@ pub(super) struct Sandbox {
     /// The programs that it starts, found once.
     launcher: Option<PathBuf>,
     bubblewrap: Option<PathBuf>,
-    git: Option<PathBuf>,
+    git: Option<Git>,
     level: Level,
     network: CommandNetwork,
     /// Without bubblewrap commands write also where repositories are.
@@ -169,7 +170,7 @@ impl Sandbox {
         let of_servers = config.named_by_servers.iter();
         let of_servers = of_servers.filter_map(|path| resolve_symlinks(&workspace.join(path)));
         Ok(Self {
-            git: find_program("git", &writable),
+            git: find_program("git", &writable).filter(|_| level.has_namespaces()).and_then(Git::find),
             launcher: config.launcher.clone(),
             bubblewrap: bubblewrap(config, &level),
             level,
@@ -258,9 +259,17 @@ impl Sandbox {
     /// The words that start git for a command that writes into a protected repository; `None` where any
     /// command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
-        let is_protected = || self.protected().repository_of(directory).is_some();
-        let git = self.git.as_ref().filter(|_| self.level.has_namespaces() && writes_repository(words))?;
-        is_protected().then(|| git::own_words(git, words))
+        let git = self.git.as_ref().filter(|_| writes_repository(words))?;
+        self.protected().repository_of(directory)?;
+        // An older git moves files into its own directory.
+        let is_of_git = |word: &String| {
+            resolve_symlinks(&directory.join(word)).is_none_or(|place| {
+                self.protected().is_of_git(&place.real) || place.real.iter().any(|part| part == ".git")
+            })
+        };
+        let moves_there =
+            words.get(1).is_some_and(|verb| verb == "mv") && words.iter().skip(2).any(is_of_git);
+        (!moves_there).then(|| git::own_words(&git.program, words))
     }
 
     /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
@@ -290,19 +299,22 @@ impl Sandbox {
         let is_watched = self.level.holds_files()
             && matches!(reach, Reach::Workspace | Reach::Repository)
             && (has_mounts || !self.accepts_unprotected);
-        let begun = is_watched.then(|| self.protected().begin(directory));
-        let (kept, mut watched) = begun.unzip();
+        let is_git = reach == Reach::Repository;
+        let begun = is_watched.then(|| self.protected().begin(directory, is_git)).transpose()?;
+        let (kept, watched) = begun.unzip();
         let mut spec = self.spec(directory, reach, &kept.unwrap_or_default());
         // Where the command can write nothing, all is the person's.
         let can_write = self.protected().roots.iter().any(|root| spec.writable.contains(root));
-        watched = watched.filter(|_| can_write);
-        if reach == Reach::Repository {
-            let (Some(repository), Some(watched)) = (self.protected().repository_of(directory), &mut watched)
+        let watched = watched.filter(|_| can_write);
+        if is_git {
+            let (Some(Repository { own, common, .. }), Some(git), Some(_)) =
+                (self.protected().repository_of(directory), &self.git, &watched)
             else {
                 return Err(io::ErrorKind::ReadOnlyFilesystem.into());
             };
-            watched.git = GitDirectory::open_all(repository)?;
-            watched.git.iter().for_each(|git| git.add_to(&mut spec));
+            spec.executed.clone_from(&git.executed);
+            spec.frozen.retain(|place| *place != own && *place != common);
+            spec.writable.extend([own, common]);
         }
         let spec = serde_json::to_string(&spec)?;
         let (control, writer) = io::pipe()?;
@@ -318,12 +330,9 @@ impl Sandbox {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");
         }
-        if reach == Reach::Repository {
+        if is_git {
             // Of what git says, some words count.
             command.env("LANGUAGE", "C");
-            // Filters and helpers are the system's too.
-            let places = self.places.writable.iter().chain([&self.workspace]);
-            command.env("PATH", system_path(&places.cloned().collect::<Vec<_>>()));
         }
         hold_variables(&mut command);
         Ok(Launch { command, control: Some(writer), watched })

@@ -111,8 +111,10 @@ fn writable(spec: &Spec) -> Vec<PathBuf> {
 }
 
 fn hold_files(spec: &Spec) -> io::Result<()> {
-    let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
-    let written: BitFlags<AccessFs> = all & !AccessFs::MakeChar & !AccessFs::MakeBlock;
+    let all = AccessFs::from_all(NEWEST);
+    let usual = if spec.executed.is_empty() { all } else { all & !AccessFs::Execute };
+    let (read, written) =
+        (AccessFs::from_read(NEWEST) & usual, usual & !AccessFs::MakeChar & !AccessFs::MakeBlock);
     let rules = |places: Vec<PathBuf>, access: BitFlags<AccessFs>| {
         places.into_iter().filter_map(move |place| rule(&place, access))
     };
@@ -123,6 +125,7 @@ fn hold_files(spec: &Spec) -> io::Result<()> {
             .create()?
             .add_rules(rules(without_all(spec.readable.clone(), &spec.hidden), read))?
             .add_rules(rules(spec.listed.clone(), AccessFs::ReadDir.into()))?
+            .add_rules(rules(spec.executed.clone(), AccessFs::Execute.into()))?
             .add_rules(rules(writable(spec), written))?
             .restrict_self()
     };

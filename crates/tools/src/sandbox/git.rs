@@ -1,21 +1,16 @@
 //! git's changes to a repository that commands only read: `add`, `commit`, `switch` and their like, as git
 //! itself and without a shell.
 //!
-//! In git's directory they write objects, references with their logs, and the files of a fixed list;
-//! everything else that is there is read-only, and what is new besides is renamed. Hooks do not run. Filters
-//! and helpers that git's configuration names do: the person's own git starts these as well.
+//! Such a command writes git's directory, and executes no program but git's own ones: no hook, filter, helper
+//! or merge driver. Meanwhile no other command is at work in the workspace: it could put a link where git
+//! writes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::{OsStr, OsString};
-use std::io;
+use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use cap_std::fs::Dir;
-
-use super::handles::{Entry, RENAMED, open_directory, set_aside};
-use super::harmless::{is_in, is_written};
-use super::protected::Repository;
-use super::spec::Spec;
+use super::handles::RENAMED;
+use super::harmless::is_in;
 
 /// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other
 /// repository says.
@@ -23,21 +18,53 @@ const WRITING: &str =
     "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch tag";
 /// Of `rebase`, which runs what its list says, the words that end one which `pull` began.
 const REBASE: &str = "--abort --continue --quit --skip";
-/// Before the command: no program but git's own, and no work in the background.
-/// A split index has another half, which is not among the files below.
-/// A new branch follows none, because the configuration is not written.
-const SETTINGS: &str = "\
-    core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false core.splitIndex=false \
-    branch.autoSetupMerge=false";
-/// Options that name a program, or a file that git writes.
-const PROGRAMS: &str = "--upload-pack --receive-pack --exec --extcmd --output --output-directory --strategy";
+/// Before the command: no hooks, and no work in the background.
+const SETTINGS: &str = "core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false";
+/// Options that name a file which git writes, or a program of any name.
+const NAMING: &str = "--output --output-directory --strategy";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
-/// More names that git's commands write: the steps that `--continue` goes on with, and the stores of git-lfs
-/// and rerere.
-const CONTINUED: &str = "MERGE_RR lfs rebase-apply rebase-merge rr-cache sequencer";
+/// The words of a command that lists the programs of filters.
+const FILTERS: [&str; 4] = ["config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$"];
 
-/// Returns true for the words of a git command that writes into its repository, and names no program and no
+/// The git of this machine, and what it executes.
+#[derive(Clone, Debug)]
+pub(super) struct Git {
+    pub(super) program: PathBuf,
+    /// Itself, its other programs, and what loads them.
+    pub(super) executed: Vec<PathBuf>,
+}
+
+impl Git {
+    /// Asks a git where its programs are; `None` where it cannot be asked.
+    pub(super) fn find(program: PathBuf) -> Option<Self> {
+        let asked = Command::new(&program).arg("--exec-path").env_clear().current_dir("/").output().ok()?;
+        let others = PathBuf::from(String::from_utf8(asked.stdout).ok()?.trim_end()).canonicalize().ok()?;
+        let loader = loader_of(&program).and_then(|loader| loader.canonicalize().ok());
+        let executed = [program.clone(), others].into_iter().chain(loader).collect();
+        Some(Self { program, executed })
+    }
+}
+
+/// Returns the program that loads another one, which an ELF file of 64 bits names.
+fn loader_of(program: &Path) -> Option<PathBuf> {
+    const INTERPRETER: u64 = 3;
+    let bytes = fs::read(program).ok()?;
+    let number = |at: u64, length: usize| {
+        let at = usize::try_from(at).ok()?;
+        let mut number = [0; 8];
+        number[..length].copy_from_slice(bytes.get(at..at.checked_add(length)?)?);
+        Some(u64::from_le_bytes(number))
+    };
+    let (first, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
+    let mut headers = (0..count).map(|index| first.wrapping_add(index * size));
+    let header = headers.find(|header| number(*header, 4) == Some(INTERPRETER))?;
+    let (at, length) = (number(header.checked_add(8)?, 8)?, number(header.checked_add(0x20)?, 8)?);
+    let name = bytes.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)?;
+    Some(PathBuf::from(std::str::from_utf8(name).ok()?.trim_end_matches('\0')))
+}
+
+/// Returns true for the words of a git command that writes into its repository, and names no program, file or
 /// unusual reference.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     let [git, verb, rest @ ..] = words else { return false };
@@ -49,13 +76,13 @@ pub(crate) fn writes_repository(words: &[String]) -> bool {
         && (is_in(WRITING, verb) || (verb == "rebase" && matches!(rest, [word] if is_in(REBASE, word))))
         && !only_looks
         && !(verb == "pull" && rest.iter().any(names_strategy))
-        && !rest.iter().any(|word| names_program(word) || replaces(word))
+        && !rest.iter().any(|word| names_other(word) || replaces(word))
 }
 
-/// Returns true for an option that names a program or a file. git knows it by its beginning, too.
-fn names_program(word: &str) -> bool {
+/// Returns true for an option that names such a file or program. git knows it by its beginning, too.
+fn names_other(word: &str) -> bool {
     let option = word.split('=').next().unwrap_or_default();
-    option.len() > 2 && PROGRAMS.split(' ').any(|known| known.starts_with(option))
+    option.len() > 2 && NAMING.split(' ').any(|known| known.starts_with(option))
 }
 
 /// Returns true for a target that may be one of the references that replace objects.
@@ -65,7 +92,7 @@ fn replaces(word: &str) -> bool {
 }
 
 /// Returns the words with which git itself is started.
-pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
+pub(super) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
     // What was renamed is ignored by its old name alone.
@@ -75,65 +102,17 @@ pub(crate) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).chain(without).collect()
 }
 
-/// Returns the entries of a directory of git's that commands of git's never write.
-fn others_in(git: &Dir) -> io::Result<BTreeMap<OsString, Entry>> {
-    let names = git.entries()?.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()?;
-    let is_continued = |name: &OsStr| name.to_str().is_some_and(|name| is_in(CONTINUED, name));
-    let found = names.into_iter().filter_map(|name| Some((name.clone(), Entry::find(git, &name)?)));
-    // Where git writes, no link leads elsewhere.
-    Ok(found.filter(|(name, entry)| entry.is_link() || !(is_written(name) || is_continued(name))).collect())
+/// Returns the words of a command that lists the settings of filters, for the words of another one.
+pub(crate) fn listing_words(words: &[String]) -> Vec<String> {
+    words.iter().take(1).cloned().chain(FILTERS.map(str::to_owned)).collect()
 }
 
-/// One of git's directories while git works, and the entries in it that git's commands only read.
-#[derive(Debug)]
-pub(super) struct GitDirectory {
-    path: PathBuf,
-    real: Dir,
-    before: BTreeMap<OsString, Entry>,
-}
-
-impl GitDirectory {
-    /// Looks at the directories of a repository.
-    ///
-    /// # Errors
-    /// When they cannot be opened, through no link.
-    pub(super) fn open_all(repository: Repository) -> io::Result<Vec<Self>> {
-        let open = |path: PathBuf| {
-            let real = open_directory(&path)?;
-            Ok(Self { before: others_in(&real)?, path, real })
-        };
-        BTreeSet::from([repository.own, repository.common]).into_iter().map(open).collect()
-    }
-
-    /// Lets git write what it may.
-    pub(super) fn add_to(&self, spec: &mut Spec) {
-        spec.frozen.retain(|place| *place != self.path);
-        spec.writable.push(self.path.clone());
-        // A link cannot be made read-only.
-        let others = self.before.iter().filter(|(_, entry)| !entry.is_link());
-        spec.frozen.extend(others.map(|(name, _)| self.path.join(name)));
-    }
-
-    /// Renames what is new, and returns a note on that. What was there before was read-only, so only the
-    /// person's git can have changed it meanwhile.
-    ///
-    /// # Errors
-    /// When something cannot be renamed.
-    pub(super) fn end(&self) -> io::Result<Option<String>> {
-        let mut left = Vec::new();
-        for (name, entry) in others_in(&self.real)? {
-            let is_left = match self.before.get(&name) {
-                None => true,
-                // A link could be led elsewhere.
-                Some(before) => *before != entry && (before.is_link() || entry.is_link()),
-            };
-            if is_left {
-                let new = set_aside(&self.real, &name)?;
-                left.push(format!("{}, which respool renamed to {new}", name.display()));
-            }
-        }
-        Ok((!left.is_empty()).then(|| format!("git also left {}", left.join(", "))))
-    }
+/// Returns the words of a command that fails where one of the listed filters would have to run. Without that,
+/// git would take a file as it is.
+pub(crate) fn words_without_filters(words: &[String], listed: &str) -> Vec<String> {
+    let names = listed.lines().filter_map(|key| key.strip_prefix("filter.")?.rsplit_once('.'));
+    let settings = names.flat_map(|(name, _)| ["-c".to_owned(), format!("filter.{name}.required=true")]);
+    words.iter().take(1).cloned().chain(settings).chain(words.iter().skip(1).cloned()).collect()
 }
 
 #[cfg(test)]

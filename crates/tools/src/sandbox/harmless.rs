@@ -34,7 +34,7 @@ pub(super) fn is_in(names: &str, name: &str) -> bool {
 
 /// Returns true for a name in git's directory that git's commands may write. Locks are among them, also
 /// those of a person's git.
-pub(super) fn is_written(name: &OsStr) -> bool {
+fn is_written(name: &OsStr) -> bool {
     let is_lock = Path::new(name).extension().is_some_and(|extension| extension == "lock");
     is_lock || name.to_str().is_some_and(|name| is_in(WRITTEN, name))
 }

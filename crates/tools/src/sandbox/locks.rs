@@ -39,7 +39,7 @@ impl Locks {
     /// Lets others begin.
     pub(super) fn share(self) -> Self {
         for file in &self.files {
-            // Another one holds it no longer than its search takes.
+            // Another one holds it no longer than its search takes, or a command of git's.
             let _ = file.lock_shared();
         }
         self

@@ -4,6 +4,7 @@
 //! asked: is it what was there while no command was at work?
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -83,8 +84,14 @@ impl Protected {
     }
 
     /// Returns what a command in this directory leaves as it is, and what looks at that when it has ended.
-    pub(super) fn begin(self: &Arc<Self>, directory: &Path) -> (Kept, Watched) {
+    ///
+    /// # Errors
+    /// When it has to be alone, and another command is at work.
+    pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<(Kept, Watched)> {
         let locks = Locks::take(self.locks.as_deref(), &self.roots);
+        if is_alone && !locks.are_alone {
+            return Err(io::Error::other("another command is at work in this workspace; wait for its end"));
+        }
         let mut budget = Budget::new();
         let mut search = Search::run(&self.roots, &mut budget, None);
         if locks.are_alone {
@@ -118,10 +125,9 @@ impl Protected {
             expected: kept.expected.clone(),
             missing: kept.missing.clone(),
             notes,
-            git: Vec::new(),
-            _locks: locks.share(),
+            _locks: if is_alone { locks } else { locks.share() },
         };
-        (kept, watched)
+        Ok((kept, watched))
     }
 
     /// Takes note of what is there although no command is at work, and forgets what is gone.
@@ -350,10 +356,10 @@ mod tests {
         make_repository(&first, HARMFUL);
         let protected = Arc::new(with_locks(dir.path(), &root));
         make_repository(&persons, HARMFUL);
-        let (_, running) = protected.begin(&root);
+        let (_, running) = protected.begin(&root, false).unwrap();
         make_repository(&made, "");
         make_repository(&late, HARMFUL);
-        let (_, watched) = protected.begin(&root);
+        let (_, watched) = protected.begin(&root, false).unwrap();
         // The same file as before.
         fs::write(made.join(".git/config"), HARMFUL).unwrap();
         let (_, notes) = watched.restore();
@@ -370,11 +376,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let protected = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, cloning) = protected.begin(&root);
+        let (_, cloning) = protected.begin(&root, false).unwrap();
         make_repository(&root, "");
         assert!(cloning.restore().1.is_empty());
         fs::write(root.join(".git/config"), "[filter \"lfs\"]\n\tclean = git-lfs clean\n").unwrap();
-        let (_, later) = protected.begin(&root);
+        let (_, later) = protected.begin(&root, false).unwrap();
         assert!(later.restore().1.is_empty() && root.join(".git").is_dir());
     }
 
@@ -385,7 +391,7 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         fs::write(root.join(".envrc"), "own").unwrap();
         let protected = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, watched) = protected.begin(&root);
+        let (_, watched) = protected.begin(&root, false).unwrap();
         fs::write(root.join("new"), "own").unwrap();
         fs::rename(root.join("new"), root.join(".envrc")).unwrap();
         let (_, notes) = watched.restore();
@@ -401,12 +407,12 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         let (git, aside) = (root.join("a/.git"), root.join("a/.git.made-by-a-command"));
         let other = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, running) = other.begin(&root);
+        let (_, running) = other.begin(&root, false).unwrap();
         make_repository(&root.join("a"), HARMFUL);
         let protected = Arc::new(Protected::find(&root, &[], &[]));
         assert_eq!(running.restore().1.len(), 1);
         for _ in 0..2 {
-            let (_, watched) = protected.begin(&root);
+            let (_, watched) = protected.begin(&root, false).unwrap();
             // A file is there that stops git.
             fs::remove_file(&git).unwrap();
             // The directory that was there at first, by its number.

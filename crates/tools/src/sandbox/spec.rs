@@ -33,6 +33,8 @@ pub(super) struct Spec {
     /// Everything of the user is in reach: all files, devices and Unix sockets.
     pub(super) everything: bool,
     pub(super) readable: Vec<PathBuf>,
+    /// The only programs, and directories of programs, that are executed. Empty: all are.
+    pub(super) executed: Vec<PathBuf>,
     /// Left out of what is readable.
     pub(super) hidden: Vec<PathBuf>,
     /// Directories that are listed all the same.

@@ -8,7 +8,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::budget::Budget;
-use super::git::GitDirectory;
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::locks::Locks;
@@ -36,8 +35,6 @@ pub(in super::super) struct Watched {
     /// Paths at which nothing has to be, and the first name on the way that was missing.
     pub(super) missing: BTreeMap<PathBuf, PathBuf>,
     pub(super) notes: Vec<String>,
-    /// git's directories in which git itself works.
-    pub(super) git: Vec<GitDirectory>,
     pub(super) _locks: Locks,
 }
 
@@ -97,10 +94,6 @@ impl Watched {
         state.made.extend(bare);
         state.unseen = unseen;
         drop(state);
-        for git in &self.git {
-            let failed = |error| Some(format!("git's directory cannot be put right: {error}"));
-            notes.extend(git.end().unwrap_or_else(failed));
-        }
         let is_changed = notes.len() > self.notes.len();
         let others = notes.len().saturating_sub(MOST_NOTES);
         notes.truncate(MOST_NOTES);
