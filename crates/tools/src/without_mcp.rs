@@ -32,7 +32,6 @@ impl Server {
     }
 
     /// Starts nothing.
-    #[expect(clippy::unused_self, reason = "as with the feature")]
     pub(super) fn begin(&self) {}
 
     /// Returns its name.
