@@ -111,6 +111,7 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
         Rule::StateNotWritable
         | Rule::StateRemoved
+        | Rule::DatabaseSetAside
         | Rule::ReloadFailed
         | Rule::ExpertNotReady
         | Rule::LogLinesLost => None,
