@@ -9,13 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use crate::relay_ports::RelayedModels;
 use agent::{Agent, AgentConfig, Agents, Supervision};
-use experts::{ExpertConfig, ModelAccess, ModelAccesses};
+use experts::{ExpertConfig, FindShortage, ModelAccess, ModelAccesses};
 use relay::{ReasoningField, Relay, RelayLimits};
 use settings::Settings;
 use store::Store;
 use telemetry::ErrorReport;
 use tools::{Tools, UnavailableTool};
 use upstream::{Fleet, LISTS_EVERY};
+use usage::{Exhausted, Ledger, Owner, Shortage};
 use wire::units::{UnusableSetting, zip_results};
 
 /// Opens the tools that an agent's settings name.
@@ -131,6 +132,7 @@ pub(super) fn model_accesses(
     relay: &Arc<Relay>,
     fleet: &Arc<Fleet>,
     bounds: RelayLimits,
+    usage: &Arc<Ledger>,
 ) -> Option<ModelAccesses> {
     let access = |model: String, upstream: Option<String>| {
         let config = AgentConfig { model: model.clone(), upstream, ..AgentConfig::default() };
@@ -139,6 +141,7 @@ pub(super) fn model_accesses(
             Some(_) => Arc::new(own_relay(settings, &config, fleet, bounds)),
         };
         ModelAccess {
+            find_shortage: shortage_finder(Arc::clone(usage), Arc::clone(&relay), model.clone()),
             model: Arc::new(RelayedModels(relay)),
             target: settings.relay.target(&model).to_owned(),
             window: settings.relay.modes_for(&model).context_window,
@@ -156,6 +159,27 @@ pub(super) fn model_accesses(
         by_name: named.collect(),
         default: access(default, settings.experts.upstream.clone()),
     })
+}
+
+/// Returns what says whether a budget is spent for the agents of a model.
+fn shortage_finder(usage: Arc<Ledger>, relay: Arc<Relay>, model: String) -> Arc<FindShortage> {
+    Arc::new(move |agent| {
+        let spent = usage.check_spent(Owner { key: "", agent }).err()?;
+        let is_free = relay.costs_nothing(&model, |name| usage.is_free(name));
+        (!is_free).then(|| describe_shortage(&spent))
+    })
+}
+
+fn describe_shortage(Exhausted { shortage, scope, budget, .. }: &Exhausted) -> String {
+    match shortage {
+        Shortage::Spent | Shortage::UnderWay => format!(
+            "today's budget for {} ({budget}) is used up: its events wait until 00:00 UTC, or until it is raised in `[budgets]`",
+            scope.describe()
+        ),
+        Shortage::Unknown => {
+            "the database that counts the budgets of all processes cannot be reached: its events wait until it can be".to_owned()
+        }
+    }
 }
 
 /// Returns the system prompt from its file.

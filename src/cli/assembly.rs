@@ -141,7 +141,7 @@ pub(super) async fn assemble(
     }
     let agents_store = agents.store().cloned();
     let catalog = experts::open_catalog(settings).await;
-    let accesses = model_accesses(settings, &relay, &fleet, bounds);
+    let accesses = model_accesses(settings, &relay, &fleet, bounds, &usage);
     let served = accesses.zip(catalog.clone()).map(|(models, catalog)| {
         let (config, agents) = (settings.experts.clone(), Arc::clone(&agents));
         Experts::open(config, agents, Arc::clone(&sources), models, catalog)

@@ -3,18 +3,20 @@
 
 use super::advice::Advice;
 use experts::{ExpertConfig, Installed, Library};
-use openexperts::{Package, TriggerKind, suggest_nearest, visible};
+use openexperts::{MODEL_PREFIX, Package, TriggerKind, suggest_nearest, visible};
 use settings::Settings;
 
-/// Lists sections of experts that are not installed, and secrets of hooks that their packages do not have.
+/// Lists sections of experts that are not installed, secrets of hooks that their packages do not have, and
+/// budgets of unknown agents.
 pub(super) fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
     let experts = &settings.experts;
     let mut found = Vec::new();
-    if experts.by_name.is_empty() {
+    if experts.by_name.is_empty() && settings.budgets.agents.is_empty() {
         return found;
     }
     // A directory that cannot be read is reported elsewhere.
     let Ok(installed) = Library::new(&experts.dir).list() else { return found };
+    found.extend(unknown_budgets(settings, &installed));
     for (name, expert) in &experts.by_name {
         if let Some(one) = installed.iter().find(|one| one.owner() == *name) {
             let packages = one.loaded.package.iter();
@@ -31,6 +33,32 @@ pub(super) fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
         });
     }
     found
+}
+
+/// Lists budgets of agents that do not exist. An expert is an agent, and so is each of its functions.
+fn unknown_budgets(settings: &Settings, installed: &[Installed]) -> Vec<Advice> {
+    let experts: Vec<String> = installed.iter().map(|one| format!("{MODEL_PREFIX}{}", one.owner())).collect();
+    let names = || settings.agents.keys().chain(&experts).map(String::as_str);
+    let is_known = |agent: &str| {
+        names()
+            .any(|name| agent.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    };
+    let unknown = settings.budgets.agents.keys().filter(|agent| !is_known(agent));
+    let advice = |agent: &String| {
+        let expert = format!("{MODEL_PREFIX}{agent}");
+        let near = if experts.contains(&expert) {
+            format!("did you mean \"{expert}\"? ")
+        } else {
+            suggest_nearest(agent, names())
+        };
+        Advice {
+            text: format!(
+                "budgets.agents names {agent:?}, which is not an agent, so this budget limits nothing"
+            ),
+            todo: format!("{near}write the name of an agent, or expert/NAME"),
+        }
+    };
+    unknown.map(advice).collect()
 }
 
 fn unknown_hooks(name: &str, expert: &ExpertConfig, package: &Package) -> Vec<Advice> {
@@ -86,6 +114,9 @@ mod tests {
                 .map(|one| (one.text, one.todo))
                 .collect::<Vec<_>>()
         };
+        assert_eq!(check("[budgets.agents]\n'expert/desk' = 1.0\n'expert/desk/f' = 1.0\n"), []);
+        let [(budget, near)] = &check("[budgets.agents]\ndesk = 1.0\n")[..] else { panic!("one finding") };
+        assert!(budget.contains("\"desk\"") && near.starts_with("did you mean \"expert/desk\"?"), "{near}");
         assert_eq!(check("[experts.desk.hook_secret_env]\norder = 'V'\n"), []);
         let found = check("[experts.dsk]\nmodel = 'm'\n[experts.desk.hook_secret_env]\nordre = 'V'\n");
         let [(hook, its_hooks), (expert, near)] = &found[..] else { panic!("{found:?}") };

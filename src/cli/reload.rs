@@ -151,8 +151,8 @@ impl Reloading {
         }
         app.recording.captures.iter().for_each(|captures| captures.change_config(settings.capture.clone()));
         app.agents.replace_agents(agents_with_models(settings, &relay, fleet, bounds, agents));
-        if let (Some(experts), Some(models)) = (&app.experts, model_accesses(settings, &relay, fleet, bounds))
-        {
+        let models = model_accesses(settings, &relay, fleet, bounds, &app.usage);
+        if let (Some(experts), Some(models)) = (&app.experts, models) {
             experts.change_models(models);
         }
         fleet.take_effect();

@@ -33,6 +33,7 @@ mod experts_isolated;
 mod experts_killed;
 mod experts_run;
 mod experts_separation;
+mod experts_waits;
 mod fallback;
 mod first_minute;
 mod forms;

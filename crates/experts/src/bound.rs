@@ -26,7 +26,7 @@ pub(super) const FIRST_START: Duration = Duration::from_secs(30);
 /// Why an expert's triggers are held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindingProblem {
-    /// The abstract tool; empty if the problem concerns the whole file.
+    /// The abstract tool; empty if the problem concerns the whole file, or a budget.
     pub tool: String,
     /// The problem, for people.
     pub text: String,

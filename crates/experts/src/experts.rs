@@ -266,7 +266,14 @@ impl Experts {
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.describe_problem(&self.sources));
         let clashes = bound::find_clashes(&expert.bound);
-        expert.problems.iter().cloned().chain(unavailable).chain(clashes).collect()
+        let shortage = self.find_shortage(expert.name());
+        expert.problems.iter().cloned().chain(unavailable).chain(clashes).chain(shortage).collect()
+    }
+
+    /// Returns the spent budget that holds an expert's triggers.
+    fn find_shortage(&self, name: &str) -> Option<BindingProblem> {
+        let text = (self.model_access(name).find_shortage)(&format!("{MODEL_PREFIX}{name}"))?;
+        Some(BindingProblem { tool: String::new(), text, is_final: false })
     }
 
     /// Returns why nothing can be done for an expert at the moment, for people; `None` if it is ready.

@@ -58,7 +58,7 @@ pub use invocation::{Invocation, InvocationLane, Origin};
 pub use learning::{LearningEntry, LearningError, LearningFiles, PACKAGE_SCOPE};
 pub use library::{Installed, Library, Lock, Plan, Record, Removal, Stays, digest};
 pub use message::{MessageKind, message_json};
-pub use model_access::{ModelAccess, ModelAccesses};
+pub use model_access::{FindShortage, ModelAccess, ModelAccesses};
 pub use readiness::{Checked, Readiness};
 pub use registry::{REGISTRY, RegistryEntry, registry_page, write_registry};
 pub use requests::{MARKED_DONE, read_message, read_outbox};

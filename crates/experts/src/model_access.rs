@@ -28,7 +28,12 @@ pub struct ModelAccess {
     pub window: Option<u64>,
     /// The name under which reasoning and progress leave; `None`: they do not.
     pub reasoning: Option<&'static str>,
+    /// Says why the agent of this name may begin nothing now, for people: a budget is spent.
+    pub find_shortage: Arc<FindShortage>,
 }
+
+/// Returns why an agent may begin nothing now.
+pub type FindShortage = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// Settings that the run of an expert and the runs of its isolated functions share.
 #[derive(Clone)]

@@ -133,13 +133,23 @@ impl Relay {
     ) -> Option<Bytes> {
         let model = model_of(body)?;
         let (models, _) = self.config.fallback(&model);
-        let is_free = |name: &str| self.split_upstream(name).0.is_none() && is_free(self.target(name));
-        if is_free(&model) && models.iter().all(|name| is_free(name)) {
+        if self.costs_nothing(&model, &is_free) {
             return Some(body.clone());
         }
-        let free = models.iter().find(|name| is_free(name))?;
+        let free = models.iter().find(|name| self.has_no_price(name, &is_free))?;
         record.falls_back(&model, FallbackReason::Budget.as_str(), free, AttemptError::default());
         with_model(body, free)
+    }
+
+    /// Returns true if neither a model nor any of its fallbacks has a price.
+    pub fn costs_nothing(&self, model: &str, is_free: impl Fn(&str) -> bool) -> bool {
+        let (fallbacks, _) = self.config.fallback(model);
+        let mut names = std::iter::once(model).chain(fallbacks.iter().map(String::as_str));
+        names.all(|name| self.has_no_price(name, &is_free))
+    }
+
+    fn has_no_price(&self, name: &str, is_free: impl Fn(&str) -> bool) -> bool {
+        self.split_upstream(name).0.is_none() && is_free(self.target(name))
     }
 
     async fn read_for(

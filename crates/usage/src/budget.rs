@@ -8,6 +8,8 @@ use super::money::Money;
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
+/// How the names of agents begin that are experts.
+const EXPERT: &str = "expert/";
 /// The seconds after which the requests under way may have ended.
 const SETTLES: u64 = 5;
 /// The most models whose cost is measured.
@@ -66,8 +68,15 @@ impl Owner<'_> {
     fn covering_scopes(self) -> impl Iterator<Item = Scope> {
         let key = (!self.key.is_empty()).then(|| Scope::Key(self.key.to_owned()));
         let agent = (!self.agent.is_empty()).then(|| Scope::Agent(self.agent.to_owned()));
-        std::iter::once(Scope::Everybody).chain(key).chain(agent)
+        let expert = expert_of_function(self.agent).map(|expert| Scope::Agent(expert.to_owned()));
+        std::iter::once(Scope::Everybody).chain(key).chain(expert).chain(agent)
     }
+}
+
+/// Returns the agent `expert/NAME` of the agent `expert/NAME/FUNCTION`, which works for it.
+fn expert_of_function(agent: &str) -> Option<&str> {
+    let (expert, _) = agent.strip_prefix(EXPERT)?.split_once('/')?;
+    agent.get(..EXPERT.len() + expert.len())
 }
 
 /// A request that is under way: whose it is, and its model.
@@ -123,9 +132,14 @@ impl DayBudget {
         let Self { scope, budget, spent } = self;
         let (whose, when) =
             (scope.describe(), if self.is_spent() { "It is spent:" } else { "Once it is spent," });
+        let waits = match scope {
+            Scope::Everybody => ", and the events of experts wait",
+            Scope::Agent(name) if name.starts_with(EXPERT) => ", and its events wait",
+            _ => "",
+        };
         format!(
             "Of the budget for {whose}, {spent} of {budget} is used today. {when} requests get HTTP 429 until \
-             00:00 UTC, unless their model or a fallback of it has no price."
+             00:00 UTC{waits}, unless their model or a fallback of it has no price."
         )
     }
 }
@@ -363,6 +377,13 @@ mod tests {
             spending.check_budgets(&config, helper, &[], now).unwrap_err().scope,
             Scope::Agent("helper".into())
         );
+        let function = Owner { key: "", agent: "expert/desk/judge" };
+        spending.add_cost(&config, function, money(1.0), now);
+        let desk = Owner { key: "", agent: "expert/desk" };
+        let found = spending.check_budgets(&config, desk, &[], now).expect_err("its functions work for it");
+        assert_eq!(found.scope, Scope::Agent("expert/desk".into()));
+        spending = Spending::default();
+        spending.add_cost(&config, helper, money(1.0), now);
         let alice = Owner { key: "alice", agent: "" };
         spending.check_budgets(&config, alice, &[], now).unwrap();
         spending.add_cost(&config, alice, money(2.0), now);

@@ -67,7 +67,7 @@ wire::settings! {
         pub agent: Option<f64> = None, with_form(MONEY), when_unset("no limit", "1.0");
         /// The same for certain keys, by their names.
         pub keys: BTreeMap<String, f64> = BTreeMap::new(), with_form(MONEY), with_example("{ alice = 3.0 }");
-        /// The same for certain agents, by their names.
+        /// The same for certain agents, by their names; an expert is the agent `expert/NAME`.
         pub agents: BTreeMap<String, f64> = BTreeMap::new(), with_form(MONEY), with_example("{ helper = 0.5 }");
         /// Whether requests are refused while the database of `[store] url` cannot be reached. Otherwise each
         /// process meanwhile counts what it spends itself.

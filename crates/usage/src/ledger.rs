@@ -452,8 +452,7 @@ impl Ledger {
     /// # Errors
     /// The spent budget, and when another request may pass.
     pub fn check_budget(&self, owner: Owner<'_>, id: &str) -> Result<(), Exhausted> {
-        let settings = self.current_settings();
-        if settings.budgets.is_empty() {
+        if !self.has_budgets() {
             return Ok(());
         }
         let live = self.in_flight.requests();
@@ -464,12 +463,25 @@ impl Ledger {
             model: &request.model,
         });
         let under_way: Vec<_> = under_way.collect();
+        self.check_with(owner, &under_way)
+    }
+
+    /// Refuses work whose agent's or day's budget is spent, whatever is under way.
+    ///
+    /// # Errors
+    /// The spent budget.
+    pub fn check_spent(&self, owner: Owner<'_>) -> Result<(), Exhausted> {
+        if self.has_budgets() { self.check_with(owner, &[]) } else { Ok(()) }
+    }
+
+    fn check_with(&self, owner: Owner<'_>, under_way: &[UnderWay<'_>]) -> Result<(), Exhausted> {
+        let settings = self.current_settings();
         let mut state = self.lock_state();
         if state.is_apart && settings.budgets.refuse_without_database {
             let (shortage, scope) = (Shortage::Unknown, Scope::Everybody);
             return Err(Exhausted { shortage, scope, budget: Money::default(), wait: SHARE_EVERY.as_secs() });
         }
-        state.spending.check_budgets(&settings.budgets, owner, &under_way, clock::now())
+        state.spending.check_budgets(&settings.budgets, owner, under_way, clock::now())
     }
 
     /// Returns the budgets that have reached their warning mark today.

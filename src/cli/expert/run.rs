@@ -134,7 +134,11 @@ async fn run_dry(
     let copy = tempfile::tempdir().map_err(|error| format!("no copy of the state can be made: {error}"))?;
     copy_state(&state, copy.path()).map_err(|error| format!("no copy of the state can be made: {error}"))?;
     let (expert, process) = (wanted.expert, wanted.process);
-    say_problems(experts, &expert, "no call of this tool is made");
+    say_problems(
+        experts,
+        &expert,
+        "`serve` would not begin this, and no call of a tool that is named here is made",
+    );
     let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
     let report = run.run_dry(experts).await?;
     say(&format!("{report:#}"));

@@ -1,0 +1,39 @@
+//! Events of experts that wait, and the words for them.
+
+use std::time::Duration;
+
+use serde_json::json;
+use store::EntryState;
+use usage::LedgerSettings;
+
+use crate::experts_run::{Desk, enqueue, invocation, is_over, triage, until};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::respool::Respool;
+use crate::support::wait_until;
+
+/// A spent budget refused requests, and the events of an expert were executed all the same.
+#[tokio::test]
+async fn events_wait_for_a_spent_budget() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let budget =
+        "[prices.gpt-oss-20b]\ninput = 10.0\n[budgets]\nagents = { \"expert/sales-desk\" = 0.001 }\n";
+    let respool = Respool::configured(&(desk.toml(&fake.url()) + budget)).await;
+    let store = respool.agents.store().unwrap();
+    let mail = |id: &str| json!({"message_id": id, "contact_id": "sarah@acme.example"});
+    enqueue(store, invocation("i1", "inbound-email-triage", mail("m1"))).await;
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done, "what has begun is finished");
+    let asked = fake.requests().len();
+    enqueue(store, invocation("i2", "inbound-email-triage", mail("m1"))).await;
+    let readiness = &respool.experts.as_ref().unwrap().readiness;
+    let is_about_it =
+        |why: String| why.starts_with("today's budget for the agent `expert/sales-desk` (0.001000)");
+    wait_until("the reason is said", async || readiness.why_not_ready("sales-desk").is_some_and(is_about_it))
+        .await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let waiting = store.entry("i2").await.unwrap().unwrap();
+    assert_eq!((waiting.state, fake.requests().len()), (EntryState::Waiting, asked), "{waiting:?}");
+    respool.usage.change_settings(LedgerSettings::default()).await;
+    assert_eq!(until(store, "i2", is_over).await.state, EntryState::Done);
+    respool.killed().await;
+}
