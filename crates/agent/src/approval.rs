@@ -149,6 +149,16 @@ impl Decision {
         Self { request: request.id.clone(), approved, by: by.to_owned(), comment: None }
     }
 
+    /// Returns the result of an approved call as the model gets it: with the person's comment.
+    pub(super) fn add_comment(&self, result: &str) -> String {
+        match &self.comment {
+            Some(comment) => {
+                format!("{result}\n\n[The person who approved this call says: {comment}]")
+            }
+            None => result.to_owned(),
+        }
+    }
+
     /// Returns the result that the model gets of a rejected call.
     pub(super) fn rejection_text(&self) -> String {
         let comment = self.comment.as_ref().map(|comment| format!(": {comment}")).unwrap_or_default();

@@ -52,6 +52,9 @@ pub(in crate::cli) enum ApprovalsCommand {
         /// Approve only these calls, by their ids in `show`, and reject the others
         #[arg(long, value_name = "CALL")]
         only: Vec<String>,
+        /// A comment, which the model reads with the results of the calls
+        #[arg(long)]
+        comment: Option<String>,
     },
     /// Reject calls, so that they do not run.
     #[command(
@@ -82,10 +85,10 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 list_approvals(&store, library, expert.as_deref(), &arguments).await
             }
             ApprovalsCommand::Show { approval } => show_approval(&store, library, &approval).await,
-            ApprovalsCommand::Approve { approvals, expert, only } => {
+            ApprovalsCommand::Approve { approvals, expert, only, comment } => {
                 let by = decider_name(&store).await?;
                 let decision = |request: &ApprovalRequest| {
-                    let all = Decision::approve_all(request, &by);
+                    let all = Decision { comment: comment.clone(), ..Decision::approve_all(request, &by) };
                     if only.is_empty() { all } else { Decision { approved: only.clone(), ..all } }
                 };
                 let chosen = choose_approvals(&store, approvals, expert).await?;

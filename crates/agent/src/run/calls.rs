@@ -117,7 +117,7 @@ impl Run {
             _ => (1, false),
         };
         let approved_by = match queue.later.verdicts.get(&call.id) {
-            Some(Verdict::Approved(by)) => Some(by.clone()),
+            Some(Verdict::Approved(decision)) => Some(decision.by.clone()),
             _ => None,
         };
         let within = timeout.min(self.time_left()).max(1);
@@ -162,7 +162,13 @@ impl Run {
 
     /// A call has its result, and the next one is made, unless this one ends the run.
     pub(super) fn finish_call(&mut self, call: &RequestedCall, later: LaterCalls, ended: &ToolEnd) {
-        self.keep_result(call, ended);
+        match later.verdicts.get(&call.id) {
+            Some(Verdict::Approved(decision)) => {
+                let text = decision.add_comment(&ended.text);
+                self.keep_result(call, &ToolEnd { text, ..ended.clone() });
+            }
+            _ => self.keep_result(call, ended),
+        }
         self.note_made(call, ended);
         match self.find_offered(&call.name).map(|tool| tool.ends_run) {
             Some(EndsRun::OnSuccess) if ended.outcome == CallOutcome::Ok => {

@@ -117,8 +117,8 @@ pub(super) struct LaterCalls {
 /// The decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It runs; by whom that was decided.
-    Approved(String),
+    /// It runs.
+    Approved(Decision),
     /// It does not, and why.
     Rejected(String),
 }

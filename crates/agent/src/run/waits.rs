@@ -64,7 +64,7 @@ impl Run {
         for call in &request.calls {
             let is_approved = decision.approved.contains(&call.id);
             let verdict = if is_approved {
-                Verdict::Approved(decision.by.clone())
+                Verdict::Approved(decision.clone())
             } else {
                 Verdict::Rejected(decision.rejection_text())
             };

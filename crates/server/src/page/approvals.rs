@@ -132,7 +132,7 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, ev
                 h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::format_age(row.requested, clock::now())) }
                 (layout::csrf_field(viewer))
                 @for call in &asked.calls { (call_item(call, asked.calls.len() > 1)) }
-                label { "Comment for the model (optional)" textarea name="comment" rows="2" maxlength="2000" {} }
+                label { "Comment for the model, which it reads with the result (optional)" textarea name="comment" rows="2" maxlength="2000" {} }
                 button type="submit" name="approve" value="yes" aria-label={ "Approve " (about) } { (if asked.calls.len() > 1 { "Approve the marked calls" } else { "Approve" }) }
                 " "
                 button class="refuse" type="submit" name="approve" value="no" aria-label={ "Reject " (about) } { "Reject" }

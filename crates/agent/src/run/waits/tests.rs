@@ -108,7 +108,11 @@ fn one_request_covers_all_calls() {
     sim.after(90_000_000, EventKind::ApprovalDecided(decision)).runs("book");
     assert_eq!(
         sim.results(),
-        ["read done", "Error: not run: the person who was asked rejected the call: not to them", "book done"]
+        [
+            "read done",
+            "Error: not run: the person who was asked rejected the call: not to them",
+            "book done\n\n[The person who approved this call says: not to them]"
+        ]
     );
     assert!(sim.run.working_time() < 1_000, "the clock stood still while a person was awaited");
     sim.after(0, EventKind::ModelReplied(calls(&[SEND])));
