@@ -146,7 +146,7 @@ for line in sys.stdin:
     assert!(problem.contains("each needs a `name`, and an `inputSchema`"), "{problem}");
     let mute = config("[mcp.crm]\ncommand = \"sleep\"\nargs = [\"60\"]");
     let problem = Sources::open(&mute).unwrap().mcp_problem("crm").unwrap().text;
-    assert!(problem.contains("has not answered `initialize` yet"), "{problem}");
+    assert!(problem.contains("has not answered `initialize` and `tools/list` yet"), "{problem}");
 }
 
 #[tokio::test]
@@ -245,6 +245,41 @@ async fn slow_calls_are_cancelled() {
     wait_until("the server is told", async || !said(&folder, "cancelled").is_empty()).await;
     assert_eq!(text(&tools, "strict__echo", json!({"text": "still here"})).await, "still here");
     no_problems(&folder);
+}
+
+/// Regression: a program that answered in another way than MCP's seemed to be slow.
+#[tokio::test]
+async fn stray_output_explains_a_timeout() {
+    let settings = |answer: &str| {
+        let script = r#"
+import json, sys
+for line in sys.stdin:
+    request = json.loads(line)
+    version = request.get("params", {}).get("protocolVersion")
+    start = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": {"name": "crm", "version": "1"}}
+    tools = {"tools": [{"name": "find", "inputSchema": {"type": "object"}}]}
+    result = {"initialize": start, "tools/list": tools}.get(request["method"], {})
+    if "id" in request:
+        reply = {"jsonrpc": "2.0", "id": request["id"], "result": result}
+        print(ANSWER if request["method"] == "tools/call" else json.dumps(reply), flush=True)
+"#;
+        let script = script.replace("ANSWER", answer);
+        format!(
+            "policy.default = \"allow\"\n[mcp.crm]\ncommand = \"python3\"\nargs = [\"-c\", '''{script}''']"
+        )
+    };
+    for (answer, expected) in [
+        (
+            "\"banana\"",
+            "the MCP server crm has not answered: it wrote a line that is not a JSON-RPC message: banana",
+        ),
+        ("json.dumps({**reply, \"id\": 777})", "it replied to the id 777, which no open request has"),
+    ] {
+        let tools = set(&settings(answer), &["mcp:crm/*"]).await;
+        let find = Invocation { timeout: Duration::from_secs(2), ..invocation("crm__find", &json!({})) };
+        let Err(ToolError::TimedOut(text)) = tools.call(&find, None).await else { panic!("it answered") };
+        assert!(text.contains(expected) && text.contains("[stopped after 2 s"), "{text}");
+    }
 }
 
 #[tokio::test]

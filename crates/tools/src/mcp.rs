@@ -2,11 +2,13 @@
 //! streamable HTTP.
 //!
 //! `mcp/connection.rs` keeps the connection to each server up, `mcp/names.rs` names its tools, and
-//! `mcp/result.rs` reads its results. Sampling, roots and questions to the user are not offered to servers.
+//! `mcp/result.rs` reads its results. Output that answers nothing is noted in `mcp/stray.rs`. Sampling, roots
+//! and questions to the user are not offered to servers.
 
 mod connection;
 mod names;
 mod result;
+mod stray;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,7 +19,7 @@ use futures::future::BoxFuture;
 use rmcp::model::{CallToolRequestParams, Tool};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::config::McpConfig;
 use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec};
@@ -25,7 +27,7 @@ use super::policy::{Subject, foreign};
 
 use super::offer::{MCP_PREFIX, Offer};
 use super::server_problem::{Availability, ServerProblem};
-use super::source::{Permit, Source, run_with_limit};
+use super::source::{Permit, Source, run_with_limit, timeout_error};
 use super::unavailable::UnavailableTool;
 use connection::{REASON_WITHIN, State, Up, is_url, ping_server, supervise_server};
 
@@ -145,7 +147,7 @@ impl Server {
         match self.doubt {
             Some(_) => "it is still starting",
             None => {
-                "it is still starting, and has not answered `initialize` yet: it has to write each reply to its standard output, on \
+                "it is still starting, and has not answered `initialize` and `tools/list` yet: it has to write each reply to its standard output, on \
                  one line, and to flush it"
             }
         }
@@ -277,6 +279,13 @@ impl Server {
         reason.map_or(text, |reason| result::describe_break(&self.name, reason))
     }
 
+    /// Describes output of the program since then that answers nothing.
+    fn stray_since(&self, began: Instant) -> Option<String> {
+        let state = self.state.borrow();
+        let State::Up(Up { stray: Some(stray), .. }) = &*state else { return None };
+        Some(format!("the MCP server {} has not answered: {}", self.name, stray.noted_after(began)?))
+    }
+
     async fn call_once(&self, invocation: &Invocation, up: Up) -> Result<ToolOutput, ToolError> {
         let tool =
             up.tools.iter().find(|tool| names::exposed_name(&self.name, &tool.name) == invocation.name);
@@ -352,7 +361,14 @@ impl Source for Server {
         _: Permit,
         _: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(run_with_limit(invocation.timeout, self.call_tool(invocation)))
+        Box::pin(async move {
+            let (began, limit) = (Instant::now(), invocation.timeout);
+            let called = run_with_limit(limit, self.call_tool(invocation)).await;
+            match self.stray_since(began).filter(|_| matches!(called, Err(ToolError::TimedOut(_)))) {
+                Some(stray) => Err(timeout_error(limit, &stray)),
+                None => called,
+            }
+        })
     }
 }
 

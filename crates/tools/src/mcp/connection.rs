@@ -1,7 +1,7 @@
 //! Keeps one MCP server up: starts it, lists its tools, lists them again when they change, and restarts it
 //! when it dies. A server behind a URL has no process whose end would be noticed, so it is pinged.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::process::Stdio;
@@ -13,6 +13,7 @@ use reqwest::redirect::Policy;
 use rmcp::model::{ClientCapabilities, ClientConfig, ClientRequest, Implementation, PingRequest, Tool};
 use rmcp::service::{NotificationContext, Peer, RoleClient, RunningService};
 use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use rmcp::{ServiceError, ServiceExt as _};
 use tokio::io::AsyncReadExt as _;
@@ -26,6 +27,7 @@ use super::super::process::{Group, new_command};
 use super::super::programs::leads_to_writable;
 use super::AbortOnDrop;
 use super::result::root_cause;
+use super::stray::{StrayOutput, WatchedLines, WatchedReplies};
 use http_client::client_for;
 
 /// The time to start. A program from a registry may have to be downloaded first.
@@ -87,6 +89,8 @@ impl State {
 pub(super) struct Up {
     pub(super) peer: Peer<RoleClient>,
     pub(super) tools: Arc<Vec<Tool>>,
+    /// Notes output of the program that answers nothing; `None` for a server behind a URL.
+    pub(super) stray: Option<Arc<StrayOutput>>,
 }
 
 /// The reason why a server is not up.
@@ -120,6 +124,7 @@ struct Process {
     complaint: Arc<Mutex<Vec<u8>>>,
     group: Group,
     reader: AbortOnDrop,
+    stray: Arc<StrayOutput>,
 }
 
 /// Receives the notifications of a server.
@@ -198,12 +203,16 @@ async fn serve_until_ended(
     doubt: &Notify,
 ) -> Result<String, Problem> {
     let is_pinged = process.is_none();
+    let stray = process.as_ref().map(|process| Arc::clone(&process.stray));
     let peer = service.peer().clone();
     let ended = service.waiting();
     tokio::pin!(ended);
     loop {
         match timeout(LIST, peer.list_all_tools()).await {
-            Ok(Ok(tools)) => state.send_replace(State::Up(Up { peer: peer.clone(), tools: Arc::new(tools) })),
+            Ok(Ok(tools)) => {
+                let (peer, tools, stray) = (peer.clone(), Arc::new(tools), stray.clone());
+                state.send_replace(State::Up(Up { peer, tools, stray }))
+            }
             Ok(Err(ServiceError::TransportClosed)) => return Ok(CLOSED.to_owned()),
             Ok(Err(ServiceError::UnexpectedResponse)) => {
                 return Err(Problem::new(
@@ -317,9 +326,13 @@ async fn connect_program(name: &str, program: &str, config: &McpConfig) -> Resul
     };
     let complaint = Arc::default();
     let reader = AbortOnDrop(tokio::spawn(keep_tail(name.to_owned(), errors, Arc::clone(&complaint))));
-    let process = Process { child, complaint, group, reader };
+    let stray = StrayOutput::new(name);
+    let process = Process { child, complaint, group, reader, stray: Arc::clone(&stray) };
+    let output = WatchedLines { output, stray: Arc::clone(&stray), line: Vec::new() };
+    let inner = AsyncRwTransport::new_client(output, input);
+    let transport = WatchedReplies { inner, stray, open: HashSet::new() };
     let changed = Arc::new(Notify::new());
-    match Listener(Arc::clone(&changed)).serve((output, input)).await {
+    match Listener(Arc::clone(&changed)).serve(transport).await {
         Ok(service) => Ok(Connection { service, changed, process: Some(process) }),
         Err(error) => {
             let problem = process.explain_end(&root_cause(&error)).await;
@@ -365,7 +378,7 @@ impl Process {
     /// Explains why its connection has ended, with the end of its standard error. `reason` is what the other
     /// end of the connection saw.
     async fn explain_end(self, reason: &str) -> Problem {
-        let Self { mut child, complaint, group, mut reader } = self;
+        let Self { mut child, complaint, group, mut reader, .. } = self;
         let status = timeout(EXPLAINS_WITHIN, child.wait()).await.ok().and_then(Result::ok);
         // What it started may keep its standard error open.
         drop(group);
