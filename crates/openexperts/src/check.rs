@@ -277,6 +277,14 @@ fn check_tools(package: &Package, known: &Known<'_>, report: &mut Report) {
             report.file(MANIFEST).add(Code::ToolWithoutFile, tool.at, message, help);
         }
     }
+    for tool in package.offered_tools().filter(|tool| tool.operations.is_complete) {
+        if tool.operations.items.is_empty() {
+            let message =
+                format!("the tool \"{}\" has no operations, so nothing of it is offered", tool.name.value);
+            let help = "list under `operations` what the expert may call";
+            report.file(&tool.path).add(Code::NoOperations, tool.name.at, message, help);
+        }
+    }
     let Some(required) = &known.tools else { return };
     for tool in &package.tools.items {
         let name = &tool.name;
@@ -394,6 +402,37 @@ fn check_process(process: &Process, package: &Package, known: &Known<'_>, report
         check_trigger_of(process, trigger, package, known, report);
     }
     check_scratchpad(process, report);
+    check_named_operations(process, package, known, report);
+}
+
+/// Checks the operations that a process's text names as `tool.operation`, by which its steps are ticked.
+fn check_named_operations(
+    process: &Process,
+    package: &Package,
+    known: &Known<'_>,
+    report: &mut FileReport<'_>,
+) {
+    let text = package.files.get(&process.path).map(String::as_str).unwrap_or_default();
+    let head = text.strip_suffix(process.body.as_str()).unwrap_or_default();
+    let first_line = head.matches('\n').count() + 1;
+    let is_name = |operation: &&str| operation.chars().all(|c| c.is_alphanumeric() || "_-:/".contains(c));
+    for (number, line) in process.body.lines().enumerate() {
+        let mut column = 1;
+        for (index, part) in line.split('`').enumerate() {
+            let named = part.split_once('.').filter(|(_, operation)| index % 2 == 1 && is_name(operation));
+            let of_tool =
+                named.filter(|(tool, _)| package.offered_tools().any(|file| file.name.value == *tool));
+            let unknown =
+                of_tool.and_then(|(tool, operation)| unknown_operation(package, known, tool, operation));
+            if let Some((why, near)) = unknown {
+                let at = At { line: first_line + number, column, width: part.chars().count() };
+                let message = format!("the process names \"{part}\", but {why}");
+                let help = format!("{near}write it as the tool's file does");
+                report.add(Code::UnknownOperation, at, message, help);
+            }
+            column += part.chars().count() + 1;
+        }
+    }
 }
 
 fn check_trigger_of(

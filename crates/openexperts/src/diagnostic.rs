@@ -73,6 +73,8 @@ codes! {
     UnknownOverride = "unknown-override" Warn,
     ToolWithoutFile = "tool-without-file" Warn,
     ToolNotRequired = "tool-not-required" Warn,
+    NoOperations = "no-operations" Warn,
+    UnknownOperation = "unknown-operation" Warn,
     UnknownPreset = "unknown-preset" Warn,
     UnknownInput = "unknown-input" Warn,
     UnresolvableKey = "unresolvable-key" Warn,

@@ -205,7 +205,11 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let node = self.value(name)?;
         if let Value::Number(digits) = &node.value {
             let message = format!("`{name}` is a number here; its digits {digits} are taken as a text");
-            self.report.add(Code::UnquotedNumber, node.at, message, format!("write {name}: \"{digits}\""));
+            let help = match name {
+                "version" => "write three numbers, such as version: \"1.4.0\"".to_owned(),
+                _ => format!("write {name}: \"{digits}\""),
+            };
+            self.report.add(Code::UnquotedNumber, node.at, message, help);
             return Some(Spanned::new(digits.clone(), node.at));
         }
         self.text(name)
@@ -237,8 +241,10 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         };
         match digits.parse::<u32>() {
             Ok(count) if count >= 1 => Some(Spanned::new(count, node.at)),
-            _ => {
-                let message = format!("`{name}` is {digits}, but it must be from 1 to {}", u32::MAX);
+            count => {
+                let bounds =
+                    if count == Ok(0) { "at least 1".to_owned() } else { format!("from 1 to {}", u32::MAX) };
+                let message = format!("`{name}` is {digits}, but it must be {bounds}");
                 self.report.add(Code::OutOfRange, node.at, message, format!("write {name}: 1 or more"));
                 None
             }

@@ -30,7 +30,7 @@ pub fn check_outputs(declared: &[Parameter], outputs: Option<&Value>) -> Checked
     }
     let is_known = |name: &str| declared.iter().any(|parameter| parameter.name == name);
     for name in outputs.keys().filter(|name| !is_known(name)) {
-        checked.problems.push(format!("`{name}` is not an output of this process"));
+        checked.problems.push(format!("`{name}` is not a declared output"));
     }
     checked
 }
@@ -198,7 +198,7 @@ mod tests {
                 "`urgency` is \"HIGH\", but it must be one of high, low",
                 "`score` must be of type integer",
                 "`ok` is missing",
-                "`extra` is not an output of this process",
+                "`extra` is not a declared output",
             ],
         );
         problems(&json!("text"), &["`urgency` is missing", "`score` is missing", "`ok` is missing"]);
