@@ -391,15 +391,12 @@ async fn removal_keeps_the_versions_of_open_work() {
         };
         let removal = ["remove", "sales-desk", "--yes", "--purge"];
         let removed = expert(&removal[..if is_purged { 4 } else { 3 }]).await.1;
-        let fate = if is_purged { "cannot be made any more" } else { "these are kept" };
+        let fate = if is_purged { "They are cancelled" } else { "these are kept" };
         assert!(removed.contains(fate), "{removed}");
         let listed = expert(&["approvals", "list"]).await.1;
-        let note = if is_purged {
-            "note: its calls cannot be made any more"
-        } else {
-            "note: sales-desk is not installed"
-        };
-        assert!(listed.contains(note), "{listed}");
+        assert_eq!(listed.contains("note: sales-desk is not installed"), !is_purged, "{listed}");
+        let row = store.entry("i1").await.unwrap().unwrap();
+        assert_eq!(row.is_ended_by_person(), is_purged, "{row:?}");
         assert_eq!(desk.path("experts/.respool/snapshots/sales-desk").exists(), !is_purged);
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/experts/sales-desk");
         let installed = expert(&["install", source]).await;
@@ -415,7 +412,7 @@ async fn removal_keeps_the_versions_of_open_work() {
         );
         let (is_approved, said) = expert(&["approvals", "approve", &id]).await;
         if is_purged {
-            assert!(!is_approved && said.contains(&format!("{id} was not approved")), "{said}");
+            assert!(!is_approved && said.contains(&id) && listed.is_empty(), "{said}");
         } else {
             assert!(is_approved, "{said}");
             assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);

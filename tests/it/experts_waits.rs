@@ -1,5 +1,6 @@
 //! Events of experts that wait, and the words for them.
 
+use std::fs;
 use std::time::Duration;
 
 use serde_json::json;
@@ -35,5 +36,22 @@ async fn events_wait_for_a_spent_budget() {
     assert_eq!((waiting.state, fake.requests().len()), (EntryState::Waiting, asked), "{waiting:?}");
     respool.usage.change_settings(LedgerSettings::default()).await;
     assert_eq!(until(store, "i2", is_over).await.state, EntryState::Done);
+    respool.killed().await;
+}
+
+/// Regression: for two seconds after its removal, an expert still acted.
+#[tokio::test]
+async fn removed_experts_begin_nothing() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    let experts = respool.experts.as_ref().unwrap();
+    wait_until("it is ready", async || experts.readiness.last_check().ready.contains("sales-desk")).await;
+    fs::remove_dir_all(desk.path("experts/sales-desk")).unwrap();
+    let mail = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+    enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
+    until(store, "i1", |row| row.note.as_deref() == Some("the expert is not installed")).await;
+    assert!(fake.requests().is_empty());
     respool.killed().await;
 }

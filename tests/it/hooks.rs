@@ -376,6 +376,16 @@ async fn named_channels_start_triggers() {
 }
 
 /// A hook without a variable has a secret of its own, in a file that only its owner reads.
+/// Regression: for two seconds after its removal, an expert's hooks still accepted events.
+#[tokio::test]
+async fn removed_experts_accept_nothing() {
+    let bed = Bed::new().await;
+    assert_eq!(bed.post("order", &json!({"order_id": 1})).await.status, 202);
+    fs::remove_dir_all(bed.dir.path().join("experts/sales")).unwrap();
+    assert_eq!(bed.post("order", &json!({"order_id": 2})).await.status, 401);
+    assert_eq!(bed.queued().await.len(), 1);
+}
+
 #[tokio::test]
 async fn a_generated_secret_works() {
     let bed = Bed::new().await;

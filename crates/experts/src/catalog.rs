@@ -99,6 +99,12 @@ impl Catalog {
         self.current().experts.get(name).cloned()
     }
 
+    /// Returns true while the package of a folder is in its place, or being replaced. Changes are taken into
+    /// service only at the next check.
+    pub(super) fn is_in_place(&self, folder: &str) -> bool {
+        self.library.dir().join(folder).join(MANIFEST).exists() || self.library.is_replaced_now(folder)
+    }
+
     /// Returns the package that was installed with this digest in an expert's folder, while it is kept.
     pub(super) fn package_of(&self, folder: &str, digest: &str) -> Option<Package> {
         self.library.package_of(folder, digest)

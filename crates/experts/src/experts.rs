@@ -233,6 +233,11 @@ impl Experts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
+    /// Returns the expert of this name, unless it was removed a moment ago.
+    pub(super) fn get_in_place(&self, name: &str) -> Option<Arc<Expert>> {
+        self.get(name).filter(|expert| self.catalog.is_in_place(&expert.folder))
+    }
+
     /// Returns the error about a name that no expert has.
     pub fn unknown_expert(&self, name: &str) -> ExpertError {
         let names = self.names();

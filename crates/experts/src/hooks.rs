@@ -92,7 +92,8 @@ impl Hooks {
             let kind = snapshot.trigger(trigger).and_then(|trigger| trigger.kind);
             matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel))
         };
-        let Some(snapshot) = self.catalog.get(expert).filter(is_hook) else {
+        let is_there = |snapshot: &Arc<Snapshot>| self.catalog.is_in_place(&snapshot.folder());
+        let Some(snapshot) = self.catalog.get(expert).filter(is_hook).filter(is_there) else {
             return Ok(Hook { found: None, secret: self.decoy.clone() });
         };
         let secret = self.secrets.read_or_make(expert, trigger);

@@ -229,7 +229,7 @@ async fn end_invocation(store: &Store, id: &str) -> Result<String, Failure> {
 }
 
 /// Cancels an entry that has not ended. False when a process works on its run: that process ends both.
-async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
+pub(super) async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
     let row = store.entry(id).await?;
     let row = row.ok_or_else(|| {
         format!("there is no invocation {id:?}; `respool expert queue` shows those that have not ended")

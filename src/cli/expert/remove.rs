@@ -6,6 +6,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
+use super::queue::cancel_entry;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
@@ -62,6 +63,11 @@ pub(super) fn remove_expert(settings: &Settings, name: &str, options: RemovalOpt
     };
     let removal = library.remove(&installed, stays, &lock)?;
     super::registry::refresh_page(experts);
+    if options.purge
+        && let Err(error) = end_lost_work(settings, &name)
+    {
+        say_on_stderr(&format!("What waited for a person could not be cancelled: {error}"));
+    }
     if let Err(error) = forget_clocks(settings, &name) {
         say_on_stderr(&format!(
             "If {name} is installed again within an hour, its cron triggers may make up for missed times: {error}"
@@ -199,8 +205,8 @@ impl OpenWork {
         let again = format!("until {name} is installed again");
         let (held, approvals) = if purge {
             (
-                "They become dead letters, because --purge deletes the versions with which they began.".into(),
-                "Their calls cannot be made any more, because --purge deletes the versions with which they began.".into(),
+                "They are cancelled, because --purge deletes the versions with which they began.".into(),
+                "They are withdrawn: their calls cannot be made any more, because --purge deletes the versions with which they began.".into(),
             )
         } else {
             let continued = format!(
@@ -238,6 +244,30 @@ impl OpenWork {
         let open = kinds.into_iter().filter(|(count, ..)| *count > 0);
         open.map(|(count, kind, what_follows)| format!("{name}, {kind}: {count}. {what_follows}")).collect()
     }
+}
+
+/// Cancels what waits for a person, with its requests: the version that it needs is deleted.
+fn end_lost_work(settings: &Settings, name: &str) -> Result<(), Failure> {
+    if !Store::is_present(&settings.store) {
+        return Ok(());
+    }
+    let store = Store::open_in_place(&settings.store)?;
+    new_runtime()?.block_on(async {
+        for row in store.entries(Some(name), EntryState::Held, MOST).await? {
+            cancel_entry(&store, &row.id).await?;
+        }
+        // Conversations have no entry. What was cancelled above waits no longer.
+        for row in store.approvals(ApprovalState::Waiting, MOST).await? {
+            if is_agent_of(&row.agent, name) {
+                let mut run = row.run;
+                while let Some(parent) = store.run(&run).await?.and_then(|stored| stored.row.parent) {
+                    run = parent;
+                }
+                store.request_cancel(&run, clock::now()).await?;
+            }
+        }
+        Ok(())
+    })
 }
 
 /// Returns an expert that is installed again later has missed nothing in between.

@@ -68,7 +68,7 @@ impl Worker {
                 return self.end_entry(claimed, EntryEnd::DeadLetter, why).await;
             }
         };
-        let Some(expert) = self.experts.get(&invocation.expert) else {
+        let Some(expert) = self.experts.get_in_place(&invocation.expert) else {
             // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store
