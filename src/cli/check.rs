@@ -256,7 +256,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     // Whether `serve` would start.
     let (_upstreams, _agents, sources) =
         open_parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
-    check_tools(&loaded.settings, &sources, findings).await;
+    check_tools(loaded, &sources, findings).await;
     // What all servers list; `None` once one of them lists nothing.
     let mut listed = Some(Vec::new());
     for (index, config) in loaded.settings.upstreams.iter().enumerate() {

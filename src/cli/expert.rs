@@ -21,6 +21,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+pub(super) use self::installed::problem_in_service;
 pub(super) use self::model_check::warn_of_lost_models;
 use self::output::Output;
 use super::failure::Failure;

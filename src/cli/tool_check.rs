@@ -3,18 +3,21 @@
 
 use std::time::Duration;
 
+use super::expert::problem_in_service;
 use super::findings::Findings;
 use super::say::say;
 use agent::AgentConfig;
-use experts::{Library, check_binding};
-use settings::Settings;
+use experts::{Library, check_binding, find_restricted};
+use openexperts::{Bindings, Package};
+use settings::{Loaded, Settings};
 use tools::Sources;
 
 /// How long MCP servers may take to start.
 const START_WITHIN: Duration = Duration::from_secs(30);
 
 /// Tries every server of tools, then says which agents and experts are ready.
-pub(super) async fn check_tools(settings: &Settings, sources: &Sources, findings: &mut Findings) {
+pub(super) async fn check_tools(loaded: &Loaded, sources: &Sources, findings: &mut Findings) {
+    let settings = &loaded.settings;
     let tools = &settings.tools;
     if !tools.mcp.is_empty() || tools.gateway.url.is_some() {
         say("\ntools");
@@ -40,7 +43,7 @@ pub(super) async fn check_tools(settings: &Settings, sources: &Sources, findings
         }
     }
     check_agents(settings, sources, findings);
-    check_experts(settings, sources, findings).await;
+    check_experts(loaded, sources, findings).await;
 }
 
 fn check_agents(settings: &Settings, sources: &Sources, findings: &mut Findings) {
@@ -74,7 +77,8 @@ fn server_of(tool: &str) -> Option<&str> {
     Some(tool.strip_prefix("mcp:")?.split_once('/')?.0)
 }
 
-async fn check_experts(settings: &Settings, sources: &Sources, findings: &mut Findings) {
+async fn check_experts(loaded: &Loaded, sources: &Sources, findings: &mut Findings) {
+    let settings = &loaded.settings;
     let library = Library::new(&settings.experts.dir);
     let installed = match library.list() {
         Ok(installed) if installed.is_empty() => return,
@@ -100,16 +104,35 @@ async fn check_experts(settings: &Settings, sources: &Sources, findings: &mut Fi
         };
         let bindings = library.bindings_of(&one.folder()).map(|(text, _)| text).unwrap_or_default();
         let problems = check_binding(package, &bindings, sources).await.problems;
+        let mut problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         if problems.is_empty() {
-            findings.ok(&format!("the expert `{name}` is ready"));
+            let in_service = problem_in_service(loaded, &name);
+            problems
+                .extend(in_service.map(|why| format!("the running `respool serve` cannot use it: {why}")));
+        }
+        if problems.is_empty() {
+            check_restrictions(settings, package, &bindings, findings);
             continue;
         }
-        let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
         findings.warn(
             &format!("the expert `{name}` is not ready, so its events wait: {}", problems.join("; ")),
             &format!("`respool expert validate {name}` says more"),
         );
     }
+}
+
+/// Reports an expert that is ready, with the operations that the policy restricts.
+fn check_restrictions(settings: &Settings, package: &Package, bindings: &str, findings: &mut Findings) {
+    let name = &package.manifest.name.value;
+    let restricted = find_restricted(package, &Bindings::from_text(bindings).0, &settings.tools.policy);
+    if restricted.is_empty() {
+        return findings.ok(&format!("the expert `{name}` is ready"));
+    }
+    let restricted: Vec<String> = restricted.iter().map(ToString::to_string).collect();
+    findings.warn(
+        &format!("the expert `{name}` is ready, but the policy restricts it: {}", restricted.join("; ")),
+        "if that is not meant, add a rule before these that allows the tool (docs/tools.md)",
+    );
 }
 
 #[cfg(test)]

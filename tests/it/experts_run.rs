@@ -1088,7 +1088,7 @@ async fn injected_instructions_meet_the_policy() {
     assert!(kinds.iter().all(|kind| shown.contains(kind)), "those of the invocation: {shown}");
 }
 
-fn respool(desk: &Desk, arguments: &[&str]) -> Output {
+pub fn respool(desk: &Desk, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command.args(["expert", "--config", "respool.toml"]).args(arguments).current_dir(desk.dir.path());
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).output().unwrap()

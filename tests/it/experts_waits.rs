@@ -1,15 +1,17 @@
 //! Events of experts that wait, and the words for them.
 
 use std::fs;
+use std::process::Output;
 use std::time::Duration;
 
 use serde_json::json;
 use store::EntryState;
 use usage::LedgerSettings;
 
-use crate::experts_run::{Desk, enqueue, invocation, is_over, triage, until};
+use crate::experts_run::{Desk, enqueue, invocation, is_over, respool, triage, until};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::respool::Respool;
+use crate::support::served::Served;
 use crate::support::wait_until;
 
 /// A spent budget refused requests, and the events of an expert were executed all the same.
@@ -54,4 +56,49 @@ async fn removed_experts_begin_nothing() {
     until(store, "i1", |row| row.note.as_deref() == Some("the expert is not installed")).await;
     assert!(fake.requests().is_empty());
     respool.killed().await;
+}
+
+fn text(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+/// Regression: an operation that a rule denied "runs alone", and the author saw no warning.
+#[tokio::test(flavor = "multi_thread")]
+async fn restricted_operations_are_named() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let desk = Desk::new(&fake.url());
+    let rules = "[[tools.policy.rule]]\ntool = \"mcp:crm-fake/create_note\"\nthen = \"deny\"\n\
+                 [[tools.policy.rule]]\ntool = \"mcp:crm-fake/get_deal\"\nthen = \"ask\"\n";
+    fs::write(desk.path("respool.toml"), desk.toml(&fake.url()) + rules).unwrap();
+    let shown = text(&respool(&desk, &["show", "sales-desk"]));
+    let alone = shown.lines().find(|line| line.starts_with("runs alone: ")).unwrap();
+    assert!(!alone.contains("create_note") && !alone.contains("get_deal"), "{alone}");
+    for line in [
+        "denied: crm.create_note (rule 1 of tools.policy)",
+        "asks first too: crm.get_deal (rule 2 of tools.policy)",
+    ] {
+        assert!(shown.contains(line), "{shown}");
+    }
+    let validated = respool(&desk, &["validate", "sales-desk"]);
+    let warning = "warn: crm.create_note: rule 1 of tools.policy denies it, so its calls fail";
+    assert!(validated.status.success() && text(&validated).contains(warning), "{}", text(&validated));
+}
+
+/// Regression: the expert was ready for `validate`, and not for the server, which had an older configuration.
+#[tokio::test(flavor = "multi_thread")]
+async fn validate_asks_the_running_server() {
+    let fake = FakeVllm::start([]).await;
+    fake.serve_models(&["gpt-oss-20b"]);
+    let desk = Desk::new(&fake.url());
+    let toml = desk.toml(&fake.url());
+    let served = Served::with_file(&toml, &[("PATH", &std::env::var("PATH").unwrap())]);
+    let second = toml.split_once("[tools.mcp.crm-fake]").unwrap().1.split_once("[tools.").unwrap().0;
+    fs::write(desk.path("respool.toml"), format!("{toml}[tools.mcp.second]{second}")).unwrap();
+    let bound = respool(&desk, &["bind", "sales-desk", "crm", "second"]);
+    assert!(bound.status.success(), "{}", text(&bound));
+    let validated = respool(&desk, &["validate", "sales-desk"]);
+    let lacks = "not ready: the running `respool serve` cannot use it: crm: ";
+    assert!(!validated.status.success() && text(&validated).contains(lacks), "{}", text(&validated));
+    drop(served);
 }

@@ -16,12 +16,12 @@ use crate::cli::failure::Failure;
 use crate::cli::running::{LOCK, find_listener, is_answering};
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use experts::{
-    Checked, CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, SecretPlace,
-    Source, prepare_state,
+    Checked, CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry,
+    RestrictedOperation, SecretPlace, Source, find_restricted, prepare_state,
 };
 use openexperts::{
-    BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Schedule, Tier, Trigger, TriggerKind,
-    learns_alone, resolved, visible,
+    BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Schedule, Scope, Tier, Trigger, TriggerKind,
+    learns_alone, path::state_file, resolved, visible,
 };
 use settings::{Loaded, Settings};
 
@@ -40,7 +40,7 @@ pub(super) fn install_package(settings: &Settings, source: &str) -> Result<(), F
     }
     let name = &package.manifest.name.value;
     say(&format!("Installed {name} {} in {}.", visible(&record.version), library.dir().join(name).display()));
-    say_piece(&describe_abilities(&package));
+    say_piece(&describe_abilities(&package, &[]));
     say_kept_bindings(&library, name);
     state_files(experts, None, &package)?;
     super::registry::refresh_page(experts);
@@ -104,9 +104,20 @@ pub(super) fn state_files(
     let written = prepare_state(&root, old, new).map_err(|error| {
         format!("the package is in place, but {} cannot be written: {error}", root.display())
     })?;
-    written
-        .iter()
-        .for_each(|path| say(&format!("state: wrote {}", visible(&root.join(path).display().to_string()))));
+    let shown = |path: &str| visible(&root.join(path).display().to_string());
+    written.iter().for_each(|path| say(&format!("state: wrote {}", shown(path))));
+    let has_changed = |old: &Package, path: &String| old.files.get(path) != new.files.get(path);
+    for state in old.map(|_| &new.state.items).into_iter().flatten() {
+        let path = state_file(&state.path);
+        let is_new = old.is_some_and(|old| has_changed(old, &state.path));
+        let is_other = fs::read_to_string(root.join(&path)).is_ok_and(|text| text != state.template);
+        if state.scope == Scope::Persistent && is_new && is_other {
+            say(&format!(
+                "state: {} stays as it is, because it has changed since: the new template is not used",
+                shown(&path)
+            ));
+        }
+    }
     Ok(())
 }
 
@@ -227,12 +238,18 @@ fn why_not_ready(loaded: &Loaded, checked: &CheckedBindings, entry: &RegistryEnt
         .clone()
         .or_else(|| unknown().map(missing))
         .or_else(|| checked.bindings.tools.iter().find_map(no_program))
-        .or_else(|| {
-            Some(
-                checked_in_service(loaded)?.not_ready.remove(name)?
-                    + hint_of_restart(loaded.file.as_deref(), &settings.store.state_dir),
-            )
-        })
+        .or_else(|| problem_in_service(loaded, name))
+}
+
+/// Says why an expert is not ready for the running `respool serve`.
+pub(in crate::cli) fn problem_in_service(loaded: &Loaded, name: &str) -> Option<String> {
+    let why = checked_in_service(loaded)?.not_ready.remove(name)?;
+    Some(why + hint_of_restart(loaded.file.as_deref(), &loaded.settings.store.state_dir))
+}
+
+/// Returns true while a `respool serve` uses this state directory.
+pub(super) fn is_in_service(loaded: &Loaded) -> bool {
+    checked_in_service(loaded).is_some()
 }
 
 /// Returns what the running `respool serve` found when it last checked its experts.
@@ -294,6 +311,10 @@ pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(),
         shown["state"] = experts.state_of(name).display().to_string().into();
         shown["package"] = resolved(package);
         let checked = bindings_of(&library, &installed.folder(), package);
+        shown["restricted"] = find_restricted(package, &checked.bindings, &settings.tools.policy)
+            .iter()
+            .map(|one| json!({"operation": one.title, "then": if one.is_denied() { "deny" } else { "ask" }, "by": one.restriction.source}))
+            .collect();
         shown["hooks"] = list_hooks(settings, package, &checked).iter().map(Hook::as_json).collect();
         say(&format!("{shown:#}"));
         return Ok(());
@@ -308,7 +329,8 @@ pub(super) fn show_expert(loaded: &Loaded, name: &str, json: bool) -> Result<(),
     let checked = bindings_of(&library, &installed.folder(), package);
     let readiness = describe_readiness(&seen, &checked, package);
     say(&format!("{readiness} (`respool expert validate {name}` also asks the servers of its tools)"));
-    say_piece(&describe_abilities(package));
+    let restricted = find_restricted(package, &checked.bindings, &settings.tools.policy);
+    say_piece(&describe_abilities(package, &restricted));
     list_hooks(settings, package, &checked).iter().for_each(|hook| say(&hook.describe()));
     Ok(())
 }
@@ -377,14 +399,21 @@ fn describe_clock(trigger: &Trigger, now: u64) -> String {
 }
 
 /// Describes what a package needs, what it may do, and what starts it.
-fn describe_abilities(package: &Package) -> String {
+fn describe_abilities(package: &Package, restricted: &[RestrictedOperation]) -> String {
     let (tiers, manifest) = (package.tiers(), &package.manifest);
     let tools: Vec<&str> = manifest.tools.items.iter().map(|tool| tool.value.as_str()).collect();
     let mut lines = vec![("tools", tools.join(", "))];
     for (label, tier) in
         [("runs alone", Tier::Auto), ("asks first", Tier::Confirm), ("only drafts", Tier::Manual)]
     {
-        lines.push((label, tiers.operations(tier).join(", ")));
+        let is_free = |title: &&String| restricted.iter().all(|one| one.title != **title);
+        let free: Vec<&str> = tiers.operations(tier).iter().filter(is_free).map(String::as_str).collect();
+        lines.push((label, free.join(", ")));
+    }
+    for (label, is_denied) in [("asks first too", false), ("denied", true)] {
+        let are = restricted.iter().filter(|one| one.is_denied() == is_denied);
+        let named = are.map(|one| format!("{} ({})", one.title, one.restriction.source));
+        lines.push((label, named.collect::<Vec<_>>().join(", ")));
     }
     lines.push((
         "other operations",

@@ -108,7 +108,7 @@ impl Updater<'_> {
             }
         }
         self.library.apply(plan, self.lock)?;
-        say(&format!("Updated {name} to {new}."));
+        say(&format!("Updated {name} to {new}. Work in progress keeps {old}."));
         state_files(self.experts, Some(&plan.old), &plan.package)?;
         super::registry::refresh_page(self.experts);
         Ok(())

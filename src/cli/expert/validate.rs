@@ -1,10 +1,13 @@
 //! `respool expert validate`: reports what is wrong with a package, for people or as JSON.
 
 use std::fmt::Write as _;
+use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::installed::{is_in_service, problem_in_service};
 use super::model_check::{ModelCheck, check_model};
 use super::output::OutputFormat;
 use crate::cli::advice::approval_warning;
@@ -17,6 +20,9 @@ use experts::{Installed, Library, Source};
 use openexperts::{Diagnostic, LONG_PROMPT, Loaded, Severity};
 use settings::Loaded as Configuration;
 use tools::Sources;
+
+/// How long a running `respool serve` may take to see a change.
+const SEEN_WITHIN: Duration = Duration::from_secs(4);
 
 /// Checks an installed expert or a folder. A name without `/` means the installed expert if there is one.
 pub(super) fn validate_package(
@@ -64,6 +70,11 @@ fn validate_installed(config: &Configuration, name: &str, format: OutputFormat) 
     let found = new_runtime()?.block_on(async {
         let mut found = check_bindings(config, &installed).await?;
         add_model(&mut found, check_model(config, &installed.owner()).await?);
+        if found["ready"] == true {
+            let bindings = found["file"].as_str().unwrap_or_default().to_owned();
+            let problem = lasting_problem_in_service(config, &installed.owner(), bindings.as_ref()).await;
+            add_problem(&mut found, problem);
+        }
         Ok::<_, Failure>(found)
     })?;
     let is_ready = found["ready"] == true;
@@ -110,7 +121,11 @@ async fn check_bindings(config: &Configuration, installed: &Installed) -> Result
         )
     });
     let unanswered = approval_warning(&config.settings, package);
-    let warnings: Vec<String> = unread.into_iter().chain(checked.mismatches).chain(unanswered).collect();
+    let (bindings, _) = openexperts::Bindings::from_text(&text);
+    let restricted = experts::find_restricted(package, &bindings, &config.settings.tools.policy);
+    let restricted = restricted.iter().map(ToString::to_string);
+    let warnings = unread.into_iter().chain(checked.mismatches).chain(restricted).chain(unanswered);
+    let warnings: Vec<String> = warnings.collect();
     let problem = |one: &experts::BindingProblem| json!({"tool": one.tool, "problem": one.text, "passes": !one.is_final});
     Ok(json!({
         "ready": checked.problems.is_empty(),
@@ -123,15 +138,30 @@ async fn check_bindings(config: &Configuration, installed: &Installed) -> Result
 
 /// Adds what is known of the expert's model to what is known of its tools.
 fn add_model(found: &mut Value, ModelCheck { problem, warnings }: ModelCheck) {
-    if let Some(problem) = problem {
-        found["ready"] = false.into();
-        let problem = json!({"tool": "", "problem": problem, "passes": false});
-        found["problems"].as_array_mut().into_iter().for_each(|all| all.push(problem.clone()));
-    }
+    add_problem(found, problem);
     found["warnings"]
         .as_array_mut()
         .into_iter()
         .for_each(|all| all.extend(warnings.iter().cloned().map(Value::from)));
+}
+
+fn add_problem(found: &mut Value, problem: Option<String>) {
+    let Some(problem) = problem else { return };
+    found["ready"] = false.into();
+    let problem = json!({"tool": "", "problem": problem, "passes": false});
+    found["problems"].as_array_mut().into_iter().for_each(|all| all.push(problem.clone()));
+}
+
+/// Says why an expert is not ready for the running `respool serve`, once that has seen the last change.
+async fn lasting_problem_in_service(config: &Configuration, name: &str, bindings: &Path) -> Option<String> {
+    let changed = fs::metadata(bindings).and_then(|data| data.modified()).ok();
+    let age = changed.and_then(|at| at.elapsed().ok());
+    let is_recent = age.is_some_and(|age| age < SEEN_WITHIN) && is_in_service(config);
+    if is_recent || problem_in_service(config, name).is_some() {
+        tokio::time::sleep(SEEN_WITHIN).await;
+    }
+    let why = problem_in_service(config, name)?;
+    Some(format!("the running `respool serve` cannot use it: {why}"))
 }
 
 fn checklist(found: &Value) -> String {

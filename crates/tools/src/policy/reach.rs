@@ -16,6 +16,36 @@ pub fn never_allowed<'a>(policy: &PolicyConfig, tools: &'a [String]) -> Vec<&'a 
     tools.iter().map(String::as_str).filter(|tool| !could_run(policy, tool)).collect()
 }
 
+/// A rule of the policy that applies to each call of a tool, whatever its arguments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restriction {
+    /// `deny` or `ask`.
+    pub verdict: Verdict,
+    /// The rule, for people.
+    pub source: String,
+}
+
+/// Returns what the policy says to each call of a tool for which its owner has consented to what no rule
+/// speaks of; `None` if it lets some pass.
+pub fn find_restriction(policy: &PolicyConfig, tool: &str) -> Option<Restriction> {
+    let names = rule_names(tool);
+    let speaks_of = |rule: &Rule| match &rule.tool {
+        Some(pattern) => names.iter().any(|name| matches_stars(pattern, name)),
+        None => is_plain(rule),
+    };
+    let mut rules = policy.rule.iter().enumerate();
+    match rules.find(|(_, rule)| speaks_of(rule) && (rule.then == Verdict::Ask || is_plain(rule))) {
+        Some((_, rule)) if rule.then == Verdict::Allow => None,
+        Some((index, rule)) => {
+            Some(Restriction { verdict: rule.then, source: format!("rule {} of tools.policy", index + 1) })
+        }
+        None if policy.default == Verdict::Deny => {
+            Some(Restriction { verdict: Verdict::Deny, source: "tools.policy.default".to_owned() })
+        }
+        None => None,
+    }
+}
+
 /// Returns a rule for the configuration that would allow the tool.
 pub fn rule_for(tool: &str) -> String {
     let pattern = if tool == "exec" { "command = \"git *\"\n" } else { "" };
@@ -148,6 +178,24 @@ mod tests {
         ] {
             check(&[&format!("tool = '{pattern}'\nthen = 'allow'")], tool, expected);
         }
+    }
+
+    #[test]
+    fn rules_restrict_what_an_owner_bound() {
+        let check = |rules: &[&str], default, expected: Option<(Verdict, &str)>| {
+            let rule = rules.iter().map(|text| toml::from_str(text).unwrap()).collect();
+            let found = find_restriction(&PolicyConfig { default, rule }, "mcp:crm/add");
+            let found = found.as_ref().map(|found| (found.verdict, found.source.as_str()));
+            assert_eq!(found, expected, "{rules:?}");
+        };
+        let (deny, ask) = ("tool = 'mcp:crm/add'\nthen = 'deny'", "tool = 'crm__*'\nthen = 'ask'");
+        let some = "tool = 'mcp:crm/*'\nhost = '*'\nthen = 'deny'";
+        check(&[], Verdict::Ask, None);
+        check(&[], Verdict::Deny, Some((Verdict::Deny, "tools.policy.default")));
+        check(&[some, deny], Verdict::Ask, Some((Verdict::Deny, "rule 2 of tools.policy")));
+        check(&[ask, deny], Verdict::Ask, Some((Verdict::Ask, "rule 1 of tools.policy")));
+        check(&["then = 'allow'", deny], Verdict::Deny, None);
+        check(&["tool = 'mcp:crm/look'\nthen = 'deny'"], Verdict::Ask, None);
     }
 
     #[test]
