@@ -4,6 +4,7 @@
 use std::fs;
 
 use agent::{Decision, report};
+use experts::DryRun;
 use serde_json::{Value, json};
 use store::{EntryState, RunFilter, Store};
 
@@ -174,6 +175,35 @@ async fn functions_have_inputs_and_outputs() {
     assert_eq!(desk.effects(), ["create_note"]);
 
     is_shown_under(store, &row.run.unwrap()).await;
+    respool.killed().await;
+}
+
+/// Regression: a dry run executed isolated functions and said nothing of them.
+#[tokio::test]
+async fn dry_runs_list_functions() {
+    let model = |request: &Value| match (is_function(request), results(request).len()) {
+        (true, 0) => calls(&[note()]),
+        (true, _) => calls(&[finish(json!({"text": "Dear Sarah", "confidence": "high"}))]),
+        (false, 0) => calls(&[(CALL, json!({"contact": "Sarah"}))]),
+        (false, _) => end(),
+    };
+    let (fake, desk) = isolated(model).await;
+    desk.edit("knowledge/margins.md", "type: private", "type: static");
+    let respool = desk.started(&fake).await;
+    let (expert, process) = ("sales-desk".into(), "inbound-email-triage".into());
+    let run = DryRun { expert, process, payload: payload(), state: desk.path("copy") };
+    let report = run.run_dry(respool.experts.as_ref().unwrap()).await.unwrap();
+    let listed: Vec<(&str, &str)> = report["calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|call| (call["call"].as_str().unwrap(), call["outcome"].as_str().unwrap()))
+        .collect();
+    let expected = [("crm__create_note", "not_called"), (CALL, "ok"), ("finish_process", "ok")];
+    assert_eq!(listed, expected, "{report:#}");
+    assert_eq!(report["calls"][1]["inputs"], json!({"contact": "Sarah"}));
+    assert!(report["calls"][1]["result"].as_str().unwrap().contains("Dear Sarah"));
+    assert!(desk.effects().is_empty());
     respool.killed().await;
 }
 

@@ -1,10 +1,10 @@
 //! Events of experts that wait, and the words for them.
 
 use std::fs;
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use store::EntryState;
 use usage::LedgerSettings;
 
@@ -56,6 +56,27 @@ async fn removed_experts_begin_nothing() {
     until(store, "i1", |row| row.note.as_deref() == Some("the expert is not installed")).await;
     assert!(fake.requests().is_empty());
     respool.killed().await;
+}
+
+/// Regression: Ctrl-C ended `expert run` without a word, and the work went on later.
+#[tokio::test(flavor = "multi_thread")]
+async fn interrupted_runs_name_their_invocation() {
+    let fake = FakeVllm::thinking(|request: &Value| triage(request).delay(Duration::from_mins(1))).await;
+    let desk = Desk::new(&fake.url());
+    let payload = json!({"message_id": "m1", "contact_id": "sarah@acme.example"}).to_string();
+    let line =
+        ["expert", "--config", "respool.toml", "run", "sales-desk", "--process", "inbound-email-triage"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+    command.args(line).args(["--payload", &payload]).current_dir(desk.path(""));
+    let running = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    fake.wait_for_requests(1).await;
+    let interrupted = Command::new("kill").args(["-INT", &running.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    let out = running.wait_with_output().unwrap();
+    let said = String::from_utf8(out.stderr).unwrap();
+    let (id, _) = said.split_once(": queued").unwrap();
+    assert!(!out.status.success() && said.contains(&format!("{id} is unfinished")), "{said}");
+    assert!(said.contains(&format!("respool expert cancel {id}")), "{said}");
 }
 
 fn text(out: &Output) -> String {

@@ -3,12 +3,12 @@
 
 use super::approval::Decision;
 use super::call::{CallOutcome, RequestedCall, ToolEnd};
-use super::event::{Event, EventKind};
+use super::event::{ChildEnd, Event, EventKind};
 use super::outcome::Outcome;
 use super::run::Run;
 use super::run_snapshot::RunSnapshot;
 use super::setup::{EndsRun, Setup};
-use super::step::{Action, Step};
+use super::step::{Action, ChildStep, Step};
 use store::{StoreError, StoredRun};
 
 /// A stored run.
@@ -39,6 +39,8 @@ pub struct ChildFacts {
     pub before: usize,
     /// Its own calls, once they are read.
     pub calls: Vec<MadeCall>,
+    /// The call that it was, once it has ended.
+    pub made: Option<MadeCall>,
 }
 
 /// A call that a run made.
@@ -130,8 +132,9 @@ impl Reader {
             }
             EventKind::ChildStarted { child } => {
                 let (id, before) = (child.clone(), self.calls.len());
-                self.children.push(ChildFacts { id, before, calls: Vec::new() });
+                self.children.push(ChildFacts { id, before, calls: Vec::new(), made: None });
             }
+            EventKind::ChildFinished(end) => self.note_child_end(end),
             EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_) => self.note_open(),
             _ => {}
         }
@@ -141,6 +144,16 @@ impl Reader {
         let asked = self.run.awaited_approval().map(|request| request.calls.clone()).unwrap_or_default();
         for call in asked.into_iter().filter(|call| !decision.approved.contains(&call.id)) {
             self.push_call(call, CallOutcome::Denied, decision.rejection_text(), false);
+        }
+    }
+
+    fn note_child_end(&mut self, end: &ChildEnd) {
+        let Step::Act(Action::RunChild(ChildStep { call, .. })) = self.run.next() else { return };
+        let outcome = if end.outcome.has_answer() { CallOutcome::Ok } else { CallOutcome::Failed };
+        let text = end.outcome.text();
+        let ends_run = EndsRun::Never;
+        if let Some(child) = self.children.last_mut() {
+            child.made = Some(MadeCall { call, outcome, text, is_repeatable: true, ends_run });
         }
     }
 

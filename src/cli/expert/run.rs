@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::cli::assembly::{app, finish_work};
 use crate::cli::failure::{Failure, log_problem};
-use crate::cli::runtime::new_runtime;
+use crate::cli::runtime::{new_runtime, stop_signals};
 use crate::cli::say::{say, say_on_stderr, say_piece_on_stderr};
 use agent::{AgentRequest, RunOptions, WatchEvent, WorkEnd};
 use experts::{DryRun, Experts, Worker, WorkerScope, copy_state, message_json};
@@ -164,11 +164,24 @@ async fn queue_and_execute(
     let goal = WorkerScope { expert: wanted.expert.clone(), entry: id.clone() };
     let worker = Worker::new(experts, shutdown.clone(), Some(goal));
     let worker = worker.ok_or_else(|| "there is no store, so no process is executed".to_owned())?;
+    say_on_stderr(&format!("{id}: queued"));
+    let [mut terminate, mut interrupt] = stop_signals()?;
     let working = tokio::spawn(worker.run_worker());
-    let ended = follow_entry(experts, &store, &wanted.expert, &id).await;
+    let ended = tokio::select! {
+        ended = follow_entry(experts, &store, &wanted.expert, &id) => ended,
+        _ = terminate.recv() => Err(interrupt_error(&id)),
+        _ = interrupt.recv() => Err(interrupt_error(&id)),
+    };
     shutdown.cancel();
     let _ = working.await;
     ended
+}
+
+/// Returns the error of a command that a signal ended before its invocation was done.
+fn interrupt_error(id: &str) -> Failure {
+    Failure::Failed(format!(
+        "{id} is unfinished: `respool serve` continues it, and `respool expert cancel {id}` ends it"
+    ))
 }
 
 /// Says what keeps an expert from being ready, and what follows from it.
@@ -187,11 +200,12 @@ async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) 
         let entry = entry.ok_or_else(|| "the invocation is gone".to_owned())?;
         if entry.note != note {
             note.clone_from(&entry.note);
-            say_on_stderr(&format!(
-                "{id}: {} {}",
-                entry.state.as_str(),
-                visible(entry.note.as_deref().unwrap_or_default())
-            ));
+            let (state, note) = (entry.state.as_str(), visible(entry.note.as_deref().unwrap_or_default()));
+            say_on_stderr(&if note == state {
+                format!("{id}: {state}")
+            } else {
+                format!("{id}: {state} {note}")
+            });
         }
         let is_over = matches!(
             entry.state,

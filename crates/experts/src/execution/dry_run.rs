@@ -13,7 +13,7 @@ use crate::assembly::RunPlan;
 use crate::error::ExpertError;
 use crate::experts::Experts;
 use crate::operations::Operations;
-use agent::{AgentRequest, CallOutcome, MadeCall, RunOptions, WorkEnd};
+use agent::{AgentRequest, CallOutcome, EndsRun, MadeCall, RunFacts, RunOptions, WorkEnd};
 use openexperts::label::is_call;
 use store::Claimed;
 
@@ -73,7 +73,7 @@ impl DryRun {
         let WorkEnd::Finished(outcome) = &ended.end else {
             return Err("the run did not end".to_owned().into());
         };
-        let calls = experts.agents.run_facts(&run).await.map(|facts| facts.calls).unwrap_or_default();
+        let calls = calls_with_functions(experts, &run).await;
         let is_private = attempt.is_private();
         let operations = Operations::new(&attempt.package, Arc::clone(&attempt.expert.bound), true);
         let calls: Vec<Value> = calls
@@ -89,6 +89,21 @@ impl DryRun {
             Verdict::Failed { reason, .. } => json!({"end": "failed", "reason": reason, "calls": calls}),
         })
     }
+}
+
+/// Returns the calls of a run in order, with those of isolated functions: each behind what it called itself.
+async fn calls_with_functions(experts: &Experts, run: &str) -> Vec<MadeCall> {
+    let Some(RunFacts { mut calls, children, .. }) = experts.agents.run_facts(run).await else {
+        return Vec::new();
+    };
+    for child in children.into_iter().rev() {
+        let own = experts.agents.run_facts(&child.id).await.map(|facts| facts.calls).unwrap_or_default();
+        // The result of the function says how it ended.
+        let own = own.into_iter().filter(|made| made.ends_run != EndsRun::OnSuccess);
+        let before = child.before.min(calls.len());
+        calls.splice(before..before, own.chain(child.made));
+    }
+    calls
 }
 
 /// Returns a call in the report; `is_left_out`: it was not made. For a run that may quote private knowledge,

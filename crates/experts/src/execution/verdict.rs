@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::message::operation_json;
 use crate::tools::{ESCALATE, FAIL, FINISH, LEARN};
-use agent::{CallOutcome, EndsRun, MadeCall, Outcome, RequestedCall, SettledCall};
+use agent::{CallOutcome, EndsRun, Limit, MadeCall, Outcome, RequestedCall, SettledCall};
 use openexperts::{Delivery, Execution, Format, OnFailure, Parameter, SlaBreach, outputs};
 use store::EntryEnd;
 
@@ -74,7 +74,7 @@ pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
         }
         (Some(ESCALATE), _) => Verdict::Escalated(arguments),
         (Some(FAIL), _) => failed(text("reason"), true),
-        (_, Some(limit)) => failed(format!("it met its limit {}", limit.as_words()), true),
+        (_, Some(limit)) => failed(format!("it met its limit {}", name_limit(limit)), true),
         (_, None) if declared.is_empty() => {
             Verdict::Done(Results { summary: outcome.content.clone(), ..Results::default() })
         }
@@ -85,6 +85,15 @@ pub(super) fn judge_end(outcome: &Outcome, declared: &[Parameter]) -> Verdict {
                 format!("it ended with a text and without {FINISH}, so its outputs are missing: {text}");
             failed(what, true)
         }
+    }
+}
+
+/// Names a limit by the key with which it is set.
+fn name_limit(limit: &Limit) -> String {
+    match limit {
+        Limit::Time(millis) => format!("`execution.timeout` ({} s)", millis.div_ceil(1_000)),
+        Limit::Iterations(count) => format!("`experts.max_iterations` ({count})"),
+        other => other.as_words(),
     }
 }
 
@@ -187,7 +196,7 @@ pub(super) fn measure_lateness(delivery: &Delivery, took: u64) -> Option<(Value,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use agent::{FailureKind, Limit, ModelFailure};
+    use agent::{FailureKind, ModelFailure};
     use openexperts::{Backoff, DeliveryFields, ExecutionFields};
     use wire::ErrorCode;
 
