@@ -4,11 +4,12 @@ use std::fs;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use agent::Decision;
 use serde_json::{Value, json};
 use store::EntryState;
 use usage::LedgerSettings;
 
-use crate::experts_run::{Desk, enqueue, invocation, is_over, respool, triage, until};
+use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, respool, results, task, triage, until};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::respool::Respool;
 use crate::support::served::Served;
@@ -55,6 +56,37 @@ async fn removed_experts_begin_nothing() {
     enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
     until(store, "i1", |row| row.note.as_deref() == Some("the expert is not installed")).await;
     assert!(fake.requests().is_empty());
+    respool.killed().await;
+}
+
+/// A person approved a call in attempt 2 without knowing that a call of attempt 1 may have taken effect.
+#[tokio::test]
+async fn requests_tell_of_earlier_attempts() {
+    let moved = |deal: &str| calls(&[("crm__update_deal_stage", json!({"deal_id": deal, "stage": "4"}))]);
+    let model = move |request: &Value| match (results(request).len(), task(request)) {
+        (0, task) if task.contains("This is attempt 1.") => moved("d-1"),
+        (0, _) => moved("d-2"),
+        _ => calls(&[("finish_process", json!({"summary": "done"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.faults(&json!({"update_deal_stage": ["die-after"]}));
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    let event = async |attempt: u32| {
+        until(store, "i1", |row| row.state == EntryState::Held && row.attempt == attempt).await;
+        let waiting = respool.agents.waiting_approvals(10).await.unwrap().remove(0);
+        let event = experts::event_of_run(store, &waiting.0.run).await.unwrap().unwrap();
+        respool.agents.decide_approval(&Decision::approve_all(&waiting.1, "anna")).await.unwrap();
+        event
+    };
+    let first = event(1).await;
+    assert_eq!((&first["attempt"], &first["unknown_outcomes"]), (&json!(1), &Value::Null));
+    let second = event(2).await;
+    assert_eq!(second["attempt"], 2);
+    assert_eq!(second["unknown_outcomes"][0]["operation"], "crm.update_deal_stage");
+    assert_eq!(second["unknown_outcomes"][0]["inputs"]["deal_id"], "d-1");
     respool.killed().await;
 }
 

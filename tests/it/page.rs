@@ -9,7 +9,7 @@ use store::{ClaimRequest, EntryEnd, Queue as _};
 
 use crate::agents::{READ, echoing};
 use crate::agents_approvals::{awaited, confirms, serve, supervised};
-use crate::experts_run::{enqueue, invocation};
+use crate::experts_run::{Desk, enqueue, invocation, is_over, triage, until};
 use crate::support::client::{Client, Reply, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
@@ -408,4 +408,43 @@ async fn approvals_are_for_operators() {
         assert_eq!(store.entry("letter-1").await.unwrap().is_none(), has_keys);
         respool.killed().await;
     }
+}
+
+/// Drafts waited in the outbox, and no page spoke of them.
+#[tokio::test]
+async fn drafts_and_results_are_shown() {
+    for is_private in [false, true] {
+        let fake = FakeVllm::thinking(triage).await;
+        let desk = Desk::new(&fake.url());
+        if !is_private {
+            desk.edit("knowledge/margins.md", "type: private", "type: static");
+        }
+        let toml = format!("operator_keys_env = \"OPERATORS\"\n{}", desk.toml(&fake.url()));
+        let respool = Respool::started_in(&toml, &[("OPERATORS", ROOT)], None).await;
+        let store = respool.agents.store().unwrap();
+        let mail = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+        enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
+        until(store, "i1", is_over).await;
+        let notice = "1 draft of an expert waits for you";
+        let cookie = logged_in(&respool).await;
+        assert!(get(&respool, "/", &cookie).await.text().contains(notice));
+        assert!(!get(&respool, "/ui/approvals", "").await.text().contains("email.send"), "for operators");
+        let page = get(&respool, "/ui/approvals", &cookie).await.text();
+        assert!(page.contains("<code>email.send</code>"), "{page}");
+        for text in ["how about a demo on Thursday", "Buying signal from Sarah at Acme."] {
+            assert_eq!(page.contains(text), !is_private, "{text}: {page}");
+        }
+        let path = link_to_form(&page, "/ui/drafts/");
+        let form = format!("csrf={}", mark(&page));
+        assert_eq!(post(&respool, &path, "", &form, "http://127.0.0.1").await.status, 403);
+        assert_eq!(post(&respool, &path, &cookie, &form, "http://127.0.0.1").await.status, 303);
+        assert!(!get(&respool, "/", &cookie).await.text().contains(notice));
+        respool.killed().await;
+    }
+}
+
+/// The first form of a page whose address begins so.
+fn link_to_form(page: &str, start: &str) -> String {
+    let action = page.split("action=\"").skip(1).find(|action| action.starts_with(start)).expect("a form");
+    action.split('"').next().unwrap().to_owned()
 }

@@ -3,6 +3,7 @@
 
 use serde_json::{Value, json};
 
+use super::execution::unknown_operations;
 use super::invocation::Invocation;
 use super::library::{Installed, Library, digest};
 use super::trigger::event_facts;
@@ -45,16 +46,22 @@ pub async fn find_obstacle(
 }
 
 /// Returns the event that a run of an invocation, or a child run of it, is for, with the invocation's id, its
-/// process and trigger; of another run, the message that it answers, as `asked`.
+/// process, trigger and attempt. Of another run it returns the message that it answers, as `asked`.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub async fn event_of_run(store: &Store, run: &str) -> Result<Option<Value>, StoreError> {
     let Some(entry) = entry_of_work(store, run).await? else { return asked_by_person(store, run).await };
     let Ok(invocation) = Invocation::read(&entry.payload) else { return Ok(None) };
-    let mut event = json!({"invocation": entry.id, "process": invocation.process, "trigger": invocation.origin.trigger_name()});
+    let mut event = json!({"invocation": entry.id, "process": invocation.process, "attempt": entry.attempt,
+        "trigger": invocation.origin.trigger_name()});
+    // What cannot be read is said where the attempt goes on.
+    let unknown = unknown_operations(store, &invocation).await.unwrap_or_default();
     if let Some(event) = event.as_object_mut() {
         event.extend(event_facts(&invocation));
+        if !unknown.is_empty() {
+            event.insert("unknown_outcomes".to_owned(), unknown.into());
+        }
     }
     Ok(Some(event))
 }

@@ -9,7 +9,7 @@ use clap::Subcommand;
 use serde_json::Value;
 
 use crate::cli::failure::Failure;
-use crate::cli::listing::ListArgs;
+use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr};
 use agent::{ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision};
@@ -176,6 +176,7 @@ async fn list_approvals(
             let obstacle = obstacle_of(store, library, row).await?;
             obstacle.iter().for_each(|obstacle| say(&flat_text(&format!("    note: {obstacle}"))));
         }
+        say_on_stderr(&Noun("request", "requests").count_things(rows.len()));
     }
     Ok(())
 }
@@ -205,7 +206,9 @@ fn event_line(event: &Value) -> String {
         &event["payload"]
     };
     let invocation = event["invocation"].as_str().unwrap_or_default();
-    format!("    for {invocation}: {}", shorten_event(&inputs.to_string()))
+    let attempt = event["attempt"].as_u64().filter(|attempt| *attempt > 1);
+    let attempt = attempt.map(|attempt| format!(", attempt {attempt}")).unwrap_or_default();
+    format!("    for {invocation}{attempt}: {}", shorten_event(&inputs.to_string()))
 }
 
 fn shorten_event(text: &str) -> String {
@@ -227,6 +230,13 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
         say(&flat_text(&event_line(event)));
         let warnings = event["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
         warnings.for_each(|warning| say(&flat_text(&format!("    warning: {warning}"))));
+        for unknown in event["unknown_outcomes"].as_array().into_iter().flatten() {
+            let operation = unknown["operation"].as_str().unwrap_or_default();
+            say(&flat_text(&format!(
+                "    not known whether it took effect, and not done again: {operation} {}",
+                shorten_event(&unknown["inputs"].to_string())
+            )));
+        }
     }
     for call in &request.calls {
         say(&flat_text(&format!("    {} {}", call.name, call.arguments)));

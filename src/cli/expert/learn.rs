@@ -52,6 +52,9 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
             say(&format!("{:#}", json!({"expert": name, "scopes": scopes, "scope": scope, "text": text})));
             return Ok(());
         }
+        if counts.is_empty() {
+            say_on_stderr(&format!("{name} has learnt nothing yet"));
+        }
         for (scope, current, archived) in counts {
             let entries = Noun("entry", "entries").count_things(current);
             say(&format!("{}: {entries}, {archived} archived", visible(&scope)));
@@ -69,6 +72,9 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
     };
     let archived = files.add(&package, &scope, &entry).map_err(|error| error.to_string())?;
     say(&format!("Added to what {name} has learnt ({}).", visible(&scope)));
+    if !package.manifest.learning.enabled {
+        say_on_stderr("note: its package has no `learning`, so it adds nothing by itself");
+    }
     if archived > 0 {
         say_on_stderr(&format!(
             "Moved {} to learnings/archive.",

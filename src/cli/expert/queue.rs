@@ -400,9 +400,16 @@ fn unknown_operations(row: &MessageRow) -> Vec<String> {
 /// Returns a message, and below it what it says, unless that may quote private knowledge.
 fn message_lines(row: &MessageRow) -> Vec<String> {
     let body = message_json(row)["body"].take();
-    let gist = ["reason", "summary"].iter().find_map(|key| body[*key].as_str());
+    let gist = ["reason", "summary"].iter().find_map(|key| body[*key].as_str()).map(str::to_owned);
     let draft = body["operation"].as_str().map(|operation| format!("{operation} {}", body["inputs"]));
-    let gist = gist.map(str::to_owned).or(draft);
+    let call = |call: &Value| format!("{} {}", call["name"].as_str().unwrap_or_default(), call["arguments"]);
+    let gist = match body["calls"].as_array() {
+        Some(calls) => {
+            let calls: Vec<String> = calls.iter().map(call).collect();
+            Some(format!("{}; the model's reason: {}", calls.join(", "), gist.unwrap_or_default()))
+        }
+        None => gist.or(draft),
+    };
     let gist = gist.filter(|gist| !gist.is_empty() && body["is_private"] != true);
     let gist = gist.map(|gist| format!("    {}", shorten(&visible(&flat_text(&gist)), LONGEST_GIST)));
     std::iter::once(message_line(row)).chain(gist).collect()
@@ -416,7 +423,8 @@ fn shorten(text: &str, most: usize) -> String {
 fn message_line(row: &MessageRow) -> String {
     let state = match (row.delivered, &row.note) {
         (Some(_), Some(note)) => visible(note),
-        (Some(_), None) => "delivered or done".to_owned(),
+        (Some(_), None) if row.attempts == 0 => "kept, not delivered".to_owned(),
+        (Some(_), None) => "delivered".to_owned(),
         (None, Some(why)) => format!("not delivered yet: {}", visible(why)),
         (None, None) => "waits".to_owned(),
     };
@@ -477,6 +485,9 @@ mod tests {
         check("escalation", json!({"reason": "its margin", "is_private": true}), &[]);
         let draft = json!({"operation": "shelf.write", "inputs": {"path": "a"}});
         check("draft", draft, &[r#"    shelf.write {"path":"a"}"#]);
+        let calls = json!([{"name": "shelf__write", "arguments": {"path": "a"}}]);
+        let asked = r#"    shelf__write {"path":"a"}; the model's reason: none written"#;
+        check("approval", json!({"calls": calls, "reason": "none written"}), &[asked]);
         check("task", json!({}), &[]);
         let long = format!("    {} …", "x".repeat(LONGEST_GIST));
         check("result", json!({"summary": "x".repeat(LONGEST_GIST + 1)}), &[&long]);

@@ -27,6 +27,7 @@ pub use dry_run::DryRun;
 use lateness::Deadlines;
 pub use retry::{OpenTask, Retried, RetryError, drop_task, open_tasks, retry_task};
 pub use settled::settled_operations;
+pub(super) use settled::unknown_operations;
 pub use worker::{Worker, WorkerScope};
 
 use super::resume::Interrupted;

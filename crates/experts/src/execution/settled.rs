@@ -1,11 +1,12 @@
 //! The calls of an invocation that no later attempt makes again, for people.
 
 use super::attempt::invocation_tag;
-use super::verdict::settled_calls;
+use super::verdict::{settled_calls, unknown_outcomes};
 use crate::invocation::Invocation;
 use crate::message::operation_title;
 use crate::tools::LEARN;
-use agent::{CallOutcome, FactsError, RunFacts, facts_of_work};
+use agent::{CallOutcome, FactsError, MadeCall, RunFacts, facts_of_work};
+use serde_json::Value;
 use store::Store;
 
 /// Lists the operations that a replay of an invocation does not call again, each once: those that succeeded
@@ -17,8 +18,7 @@ pub async fn settled_operations(
     store: &Store,
     invocation: &Invocation,
 ) -> Result<Vec<(String, CallOutcome)>, FactsError> {
-    let runs = facts_of_work(store, &invocation_tag(invocation)).await?;
-    let calls: Vec<_> = runs.iter().flat_map(RunFacts::all_calls).collect();
+    let calls = calls_of_work(store, invocation).await?;
     let mut found = Vec::new();
     for call in settled_calls(&calls).into_iter().filter(|call| call.name != LEARN) {
         let outcome = match call.outcome {
@@ -31,4 +31,20 @@ pub async fn settled_operations(
         }
     }
     Ok(found)
+}
+
+/// Lists the calls of an invocation that may or may not have taken effect, with their inputs.
+///
+/// # Errors
+/// When the runs of the invocation cannot be read.
+pub(crate) async fn unknown_operations(
+    store: &Store,
+    invocation: &Invocation,
+) -> Result<Vec<Value>, FactsError> {
+    Ok(unknown_outcomes(&calls_of_work(store, invocation).await?))
+}
+
+async fn calls_of_work(store: &Store, invocation: &Invocation) -> Result<Vec<MadeCall>, FactsError> {
+    let runs = facts_of_work(store, &invocation_tag(invocation)).await?;
+    Ok(runs.iter().flat_map(RunFacts::all_calls).collect())
 }

@@ -12,7 +12,7 @@ use super::guard::{Form, authorize_post, require_viewer};
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
 use super::waterfall::Bar;
-use super::{format, layout, runs};
+use super::{drafts, format, layout, runs};
 use crate::app::App;
 use agent::{ApprovalRequest, DecideError, Decision, RequestedCall, report};
 use experts::{Invocation, OpenTask, drop_task, event_of_run, message_json, open_tasks, retry_task};
@@ -58,13 +58,14 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         section { h2 { "Tasks that need you" }
             @if failed.is_empty() { (layout::empty_note("No task of an expert has failed or was escalated.")) }
             @for task in &failed { (failed_task_item(&viewer, task)) } }
+        (drafts::outbox_sections(&app, &viewer).await)
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
 }
 
 /// Returns true if the viewer may decide. Approvals need an operator's key here as on the API. Where clients
 /// have no keys, there are no operators.
-fn may_decide(viewer: &Viewer) -> bool {
+pub(super) fn may_decide(viewer: &Viewer) -> bool {
     !viewer.name.is_empty()
 }
 
@@ -112,7 +113,11 @@ fn event_part(event: &Value) -> Markup {
     html! {
         h3 { "What it is for" }
         p { "Process " code { (text("process")) } ", invocation " code { (text("invocation")) }
-            @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } } }
+            @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } }
+            @if let Some(attempt) = event["attempt"].as_u64().filter(|attempt| *attempt > 1) { ", attempt " (attempt) } }
+        @if let Some(unknown) = event["unknown_outcomes"].as_array() {
+            p class="notice" { "Not known whether it took effect, and not done again: " (operations_in(unknown)) }
+        }
         @for warning in event["warnings"].as_array().into_iter().flatten() {
             p class="notice" { (make_visible(warning.as_str().unwrap_or_default())) }
         }
@@ -197,7 +202,7 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
 }
 
 /// Names operations with their inputs, as a message lists them.
-fn operations_in(operations: &[Value]) -> Markup {
+pub(super) fn operations_in(operations: &[Value]) -> Markup {
     let named = operations.iter().map(|one| {
         let operation = one["operation"].as_str().unwrap_or_default();
         make_visible(&format!("{operation} {}", one["inputs"]))
@@ -205,7 +210,7 @@ fn operations_in(operations: &[Value]) -> Markup {
     html! { @for (index, text) in named.enumerate() { @if index > 0 { ", " } code { (text) } } }
 }
 
-fn decide_error(has_operators: bool) -> Response {
+pub(super) fn decide_error(has_operators: bool) -> Response {
     let main =
         html! { section class="narrow" { h1 { "Operator key needed" } (how_to_decide(has_operators)) } };
     page_response(StatusCode::FORBIDDEN, layout::plain_document("Operator key needed", &html! {}, &main))

@@ -9,6 +9,7 @@
 mod alerts;
 mod approvals;
 mod chart;
+mod drafts;
 mod exchange;
 mod format;
 mod guard;
@@ -61,6 +62,7 @@ pub(super) fn page_routes() -> Router<App> {
         .route("/ui/approvals/{id}", post(approvals::decide_approval))
         .route("/favicon.ico", get(|| async { StatusCode::NO_CONTENT }))
         .route("/ui/letters/{id}", post(approvals::settle_task))
+        .route("/ui/drafts/{id}", post(drafts::end_draft))
         .route("/ui/login", get(login::show_login).post(login::log_in))
         .route("/ui/logout", post(login::log_out))
         .route("/ui/alerts", post(alerts::silence_alert))

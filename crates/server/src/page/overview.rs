@@ -12,7 +12,7 @@ use super::nodes::node_section;
 use super::query::PageQuery;
 use super::response::page_response;
 use super::session::Viewer;
-use super::{alerts, format, layout, remedy, requests, words};
+use super::{alerts, drafts, format, layout, remedy, requests, words};
 use crate::app::App;
 use ::alerts::Rule;
 use ::usage::{Problem, Report, ReportLine};
@@ -28,15 +28,15 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     };
     let now = clock::now();
     let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
-    let nodes = match app.agents.store() {
-        Some(store) => store.nodes().await.unwrap_or_default(),
-        None => Vec::new(),
+    let (nodes, drafts) = match app.agents.store() {
+        Some(store) => (store.nodes().await.unwrap_or_default(), drafts::open_drafts(store).await.len()),
+        None => (Vec::new(), 0),
     };
     let [tiles, running, upstreams, open_alerts, problems] =
         live_parts(&app, &viewer, report_today(&app).await.as_ref(), now).map(|part| part.element());
     let main = html! {
         h1 class="unseen" { "Now" }
-        (notice_list(&app, waiting))
+        (notice_list(&app, waiting, drafts))
         (tiles)
         section aria-labelledby="now" { h2 id="now" { "Running now" } (running) }
         section aria-labelledby="upstreams" { h2 id="upstreams" { "Upstreams" } (upstreams) }
@@ -72,7 +72,7 @@ fn overview_markup(viewer: &Viewer, main: &Markup) -> Markup {
 
 /// Lists what needs the owner now.
 /// Conditions with an open alert are listed there alone.
-fn notice_list(app: &App, waiting: usize) -> Markup {
+fn notice_list(app: &App, waiting: usize, drafts: usize) -> Markup {
     let open = app.alerts.open();
     let is_alert = |rule: Rule| open.iter().any(|alert| alert.rule == rule.as_str());
     let budgets = app.usage.reached_budgets();
@@ -92,6 +92,9 @@ fn notice_list(app: &App, waiting: usize) -> Markup {
         }
         @if waiting > 0 && !is_alert(Rule::ApprovalWaiting) {
             p class="notice" role="status" { a href="/ui/approvals" { (waiting) @if waiting == 1 { " request from an agent waits for your approval" } @else { " requests from agents wait for your approval" } } }
+        }
+        @if drafts > 0 {
+            p class="notice" role="status" { a href="/ui/approvals#drafts" { (drafts) @if drafts == 1 { " draft of an expert waits for you" } @else { " drafts of experts wait for you" } } }
         }
     }
 }

@@ -1,0 +1,105 @@
+//! Messages of experts below the approvals: the drafts on which a person still has to act, and the latest
+//! results. For operators alone.
+
+use axum::extract::{Path, Request, State};
+use axum::response::Response;
+use maud::{Markup, html};
+
+use super::guard::authorize_post;
+use super::response::redirect_response;
+use super::session::Viewer;
+use super::{approvals, format, layout};
+use crate::app::App;
+use experts::{MARKED_DONE, MessageKind, message_json};
+use openexperts::KnowledgeKind;
+use serde_json::Value;
+use store::{MessageFilter, MessageRow, Store};
+use wire::visible::make_visible;
+
+/// The most messages of a kind that are read.
+const MOST: usize = 200;
+/// How many results are listed.
+const RESULTS: usize = 10;
+
+/// Returns the drafts that are not done, the newest first.
+pub(super) async fn open_drafts(store: &Store) -> Vec<MessageRow> {
+    let mut drafts = list_messages(store, MessageKind::Draft, MOST).await;
+    drafts.retain(|row| row.delivered.is_none());
+    drafts
+}
+
+async fn list_messages(store: &Store, kind: MessageKind, most: usize) -> Vec<MessageRow> {
+    let filter = MessageFilter { kind: Some(kind.as_str().to_owned()), ..MessageFilter::default() };
+    store.messages(filter, most).await.unwrap_or_default()
+}
+
+/// Writes the sections of drafts and results.
+pub(super) async fn outbox_sections(app: &App, viewer: &Viewer) -> Markup {
+    let Some(store) = app.agents.store() else { return html! {} };
+    let drafts = open_drafts(store).await;
+    let results = list_messages(store, MessageKind::Result, RESULTS).await;
+    html! {
+        section { h2 id="drafts" { "Drafts" }
+            @if drafts.is_empty() { (layout::empty_note("No draft of an expert waits for you.")) }
+            @for row in &drafts {
+                section class="card" {
+                    (message_head(row))
+                    (message_text(app, row, "inputs"))
+                    (layout::button_form(viewer, &format!("/ui/drafts/{}", row.message.id), "Done", &format!("the draft {}", row.message.id), &[]))
+                }
+            } }
+        section { h2 { "Latest results" }
+            @if results.is_empty() { (layout::empty_note("No expert has handed in a result yet.")) }
+            @for row in &results { section class="card" { (message_head(row)) (message_text(app, row, "outputs")) } } }
+    }
+}
+
+/// Writes what a message is about.
+fn message_head(row: &MessageRow) -> Markup {
+    let message = message_json(row);
+    let text = |name: &str| message[name].as_str().map(make_visible).unwrap_or_default();
+    html! {
+        h3 { (row.message.expert) @if let Some(operation) = message["body"]["operation"].as_str() { " " code { (make_visible(operation)) } } }
+        p { @if message["process"].is_string() { "Process " code { (text("process")) } ", " }
+            (format::format_age(row.created, clock::now()))
+            @if message["run"].is_string() { ", " a href={ "/ui/runs/" (text("run")) } { "its run" } } }
+    }
+}
+
+/// Writes a message's summary and values. Text that may quote private knowledge is not on the page.
+fn message_text(app: &App, row: &MessageRow, values: &str) -> Markup {
+    if may_quote_private(app, &row.message.expert) {
+        return html! { p { "To read it: " code { "respool expert outbox show " (row.message.id) } } };
+    }
+    let body = message_json(row)["body"].take();
+    let unknown = body["unknown_outcomes"].as_array().filter(|unknown| !unknown.is_empty());
+    html! {
+        @if let Some(summary) = body["summary"].as_str() { p { (make_visible(summary)) } }
+        @if body[values] != Value::Null { pre { (make_visible(&format!("{:#}", body[values]))) } }
+        @if let Some(unknown) = unknown { p { "Not known whether it took effect: " (approvals::operations_in(unknown)) } }
+    }
+}
+
+/// Returns true for an expert with private knowledge, and for one that is not installed.
+fn may_quote_private(app: &App, name: &str) -> bool {
+    let expert = app.experts.as_ref().and_then(|experts| experts.get(name));
+    expert.is_none_or(|expert| {
+        expert.package.knowledge.items.iter().any(|knowledge| knowledge.kind == KnowledgeKind::Private)
+    })
+}
+
+pub(super) async fn end_draft(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
+    let (viewer, _) = match authorize_post(&app, request).await {
+        Ok(pressed) => pressed,
+        Err(response) => return *response,
+    };
+    if !approvals::may_decide(&viewer) {
+        return approvals::decide_error(app.access.has_operators());
+    }
+    if let Some(store) = app.agents.store()
+        && store.end_message(&id, clock::now(), Some(MARKED_DONE)).await.unwrap_or(false)
+    {
+        tracing::info!(target: "respool::server", message = id, by = viewer.name, "a draft was marked as done on the page");
+    }
+    redirect_response("/ui/approvals")
+}
