@@ -381,13 +381,16 @@ fn repeated_repairs(long: &Counts) -> impl Iterator<Item = Finding> {
 fn cause_of_repair(kind: &str) -> &'static str {
     match kind {
         "framing" | "name" | "unwrapped" | "fence" => {
-            "The server's tool parser is probably missing, or that of another model: see docs/dialects.md."
+            "The server's tool parser is probably missing, or that of another model: see docs/dialects.md and \
+             github.com/NousResearch/hermes-agent/issues/39099."
         }
         "unclosed" | "broken_pair" | "junk" | "quotes" | "inner_quotes" | "comma" | "key" => {
-            "Speculative decoding or a quantised cache may spoil calls: try without (github.com/vllm-project/vllm/issues/56077)."
+            "Speculative decoding (github.com/vllm-project/vllm/issues/56077) or a quantised cache \
+             (github.com/nicedreamzapp/claude-code-local/issues/42) may spoil calls: try without."
         }
         "double_encoded" | "coerced" | "literal" => {
-            "The server's tool parser passes values of another type than the schema asks for: see docs/recovery.md."
+            "The server's tool parser passes values of another type than the schema asks for: see \
+             github.com/vllm-project/vllm/issues/47906."
         }
         _ => "See docs/recovery.md.",
     }
@@ -470,7 +473,10 @@ mod tests {
                 it.repairs.extend((index < least).then(|| ("box".into(), kind.into())));
             }
         };
-        check(requests(20, 14 * MINUTE, repaired("framing", 10)), &["repairs_repeated"]);
+        for kind in ["framing", "unclosed", "coerced"] {
+            check(requests(20, 14 * MINUTE, repaired(kind, 10)), &["repairs_repeated"]);
+            assert!(cause_of_repair(kind).contains("github.com/"), "{kind} has its thread");
+        }
         check(requests(20, 14 * MINUTE, repaired("unclosed", 9)), &[]);
         let refused = |_, it: &mut RequestOutcome| {
             it.errors = vec![("box".into(), "upstream_credentials_refused".into())];
