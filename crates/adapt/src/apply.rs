@@ -1,6 +1,7 @@
 //! Applies rules to a request body.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use wire::Object;
 
@@ -75,7 +76,7 @@ fn adapt_tools(object: &mut Object<'_>, rules: &RuleSet) -> Vec<AppliedRule> {
         return Vec::new();
     };
     if !rewritten.applied.is_empty() {
-        object.set("tools", rewritten.text.clone());
+        object.set("tools", Arc::clone(&rewritten.text));
     }
     let choice =
         rules.contains(&Rule::ToolNames).then(|| rename_function(object.get("tool_choice")?)).flatten();

@@ -1,8 +1,6 @@
 //! The messages of a request while rules change them. A message that no rule changes keeps its bytes.
 
-use std::borrow::Cow;
-
-use wire::{Object, array_elements, encode_string};
+use wire::{Object, ValueText, array_elements, array_objects, encode_string};
 
 use crate::tools::rename;
 
@@ -15,10 +13,6 @@ pub(crate) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    fn read(text: &'a str) -> Option<Self> {
-        Some(Self { object: Object::parse(text).ok()?, text: Some(text) })
-    }
-
     /// A new message with this role and text.
     pub(crate) fn new(role: &str, text: &str) -> Self {
         let mut object = Object::default();
@@ -27,7 +21,7 @@ impl<'a> Entry<'a> {
         Self { object, text: None }
     }
 
-    pub(crate) fn set(&mut self, key: &'a str, json: impl Into<Cow<'a, str>>) {
+    pub(crate) fn set(&mut self, key: &'a str, json: impl Into<ValueText<'a>>) {
         self.object.set(key, json);
         self.text = None;
     }
@@ -66,8 +60,15 @@ impl<'a> Entry<'a> {
         calls.into_iter().map(str::to_owned).collect()
     }
 
-    fn json(&self) -> Cow<'a, str> {
-        self.text.map_or_else(|| Cow::Owned(self.object.to_json()), Cow::Borrowed)
+    fn json_len(&self) -> usize {
+        self.text.map_or_else(|| self.object.json_len(), str::len)
+    }
+
+    fn write_json(&self, out: &mut String) {
+        match self.text {
+            Some(text) => out.push_str(text),
+            None => self.object.write_json(out),
+        }
     }
 
     /// Puts its content between two texts.
@@ -102,12 +103,22 @@ pub(crate) struct Conversation<'a>(pub(crate) Vec<Entry<'a>>);
 impl<'a> Conversation<'a> {
     /// Reads a `messages` array; `None` when it has anything but objects.
     pub(crate) fn read(messages: &'a str) -> Option<Self> {
-        array_elements(messages)?.into_iter().map(Entry::read).collect::<Option<Vec<_>>>().map(Self)
+        let entries = array_objects(messages)?.into_iter();
+        Some(Self(entries.map(|(object, text)| Entry { object, text: Some(text) }).collect()))
     }
 
     pub(crate) fn to_json(&self) -> String {
-        let messages: Vec<Cow<'_, str>> = self.0.iter().map(Entry::json).collect();
-        format!("[{}]", messages.join(","))
+        let size: usize = self.0.iter().map(|entry| entry.json_len() + 1).sum();
+        let mut out = String::with_capacity(size + 2);
+        out.push('[');
+        for (index, entry) in self.0.iter().enumerate() {
+            if index > 0 {
+                out.push(',');
+            }
+            entry.write_json(&mut out);
+        }
+        out.push(']');
+        out
     }
 }
 
@@ -137,8 +148,20 @@ pub(crate) fn parts_of(content: &str) -> Vec<String> {
     match array_elements(content) {
         Some(parts) => parts.into_iter().map(str::to_owned).collect(),
         None if is_blank(content) => Vec::new(),
-        None => vec![format!(r#"{{"type":"text","text":{content}}}"#)],
+        None => vec![text_part(content)],
     }
+}
+
+/// A content that is a string as a list of parts.
+pub(crate) fn as_parts(content: &str) -> String {
+    if is_blank(content) { "[]".to_owned() } else { ["[", TEXT_PART, content, "}]"].concat() }
+}
+
+/// The beginning of a part of text.
+const TEXT_PART: &str = r#"{"type":"text","text":"#;
+
+fn text_part(content: &str) -> String {
+    [TEXT_PART, content, "}"].concat()
 }
 
 /// The text of a content; parts without text are left out. `None` when a part without text would be lost.

@@ -8,6 +8,9 @@ use crate::rule::Rule;
 
 /// Replaces the parts that this rule names. Returns false when there are none.
 pub(crate) fn replace_media(conversation: &mut Conversation<'_>, rule: &Rule) -> bool {
+    if !matches!(rule, Rule::NoImages | Rule::NoAudio | Rule::NoFiles) {
+        return false;
+    }
     let mut changed = false;
     for message in &mut conversation.0 {
         let Some(parts) = message.object.get("content").and_then(array_elements) else { continue };

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 
 use wire::{Object, decode_string, encode_string};
 
-use crate::conversation::{Conversation, Entry, is_blank, parts_of, text_of};
+use crate::conversation::{Conversation, Entry, as_parts, is_blank, text_of};
 use crate::rule::Rule;
 use crate::tools::rename_function;
 
@@ -35,9 +35,9 @@ pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) 
         Rule::TextContent => change_contents(conversation, |content| {
             (!content.starts_with('"')).then(|| text_of(content)).flatten().map(|text| encode_string(&text))
         }),
-        Rule::PartsContent => change_contents(conversation, |content| {
-            content.starts_with('"').then(|| format!("[{}]", parts_of(content).join(",")))
-        }),
+        Rule::PartsContent => {
+            change_contents(conversation, |content| content.starts_with('"').then(|| as_parts(content)))
+        }
         Rule::NullContent => replace_null_content(conversation),
         Rule::OneReasoning => keep_one_reasoning(conversation),
         Rule::ReasoningOrContent => move_content_into_reasoning(conversation),

@@ -28,7 +28,7 @@ pub(crate) struct RewrittenTools {
     tools: Box<str>,
     rules: Vec<Rule>,
     /// The array's new text.
-    pub(crate) text: String,
+    pub(crate) text: Arc<str>,
     /// The rules that changed something. Without any the text is empty.
     pub(crate) applied: Vec<AppliedRule>,
 }
@@ -46,7 +46,7 @@ pub(crate) fn rewrite_tools(tools: &str, rules: &[&Rule]) -> Arc<RewrittenTools>
     drop(recent);
     let (text, applied) = rewrite(tools, rules).unwrap_or_default();
     let rules = rules.iter().copied().cloned().collect();
-    let rewritten = Arc::new(RewrittenTools { tools: tools.into(), rules, text, applied });
+    let rewritten = Arc::new(RewrittenTools { tools: tools.into(), rules, text: text.into(), applied });
     if tools.len() <= LONGEST {
         let mut recent = RECENT.lock().unwrap_or_else(PoisonError::into_inner);
         recent.push_front(Arc::clone(&rewritten));
@@ -137,7 +137,7 @@ mod tests {
             r#"[{"function":{"name":"f","parameters":{"properties":{"a":{"pattern":"x","format":"uri"}}}}}]"#;
         let check = |rules: &[&Rule], expected: &str| {
             for _ in 0..2 {
-                assert_eq!(rewrite_tools(tools, rules).text, expected, "{rules:?}");
+                assert_eq!(&*rewrite_tools(tools, rules).text, expected, "{rules:?}");
             }
         };
         check(&[&Rule::ToolPattern], &tools.replace(r#""pattern":"x","#, ""));

@@ -36,7 +36,8 @@ pub use error_code::{CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, is_r
 pub use form::{FormField, FormReader};
 pub use known::{KnownMessage, KnownParts, KnownTools};
 pub use object::{
-    Object, array_elements, decode_string, encode_string, first_element, is_empty_array, mend_strings,
+    Object, ValueText, array_elements, array_objects, decode_string, encode_string, first_element,
+    is_empty_array, mend_strings,
 };
 pub use pieces::Pieces;
 pub use prune::{Edit, Editor, Shape, Tag, prune_json};

@@ -2,6 +2,8 @@
 //! byte.
 
 use std::borrow::Cow;
+use std::ops::Deref;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -13,9 +15,59 @@ use super::scan::{Malformed, Scanner};
 /// parsers.
 #[derive(Clone, Debug, Default)]
 pub struct Object<'a> {
-    fields: Vec<(Cow<'a, str>, Cow<'a, str>)>,
+    fields: Vec<(Cow<'a, str>, ValueText<'a>)>,
     /// True when a key is written with escapes.
     escaped_keys: bool,
+}
+
+/// The text of a value.
+#[derive(Clone, Debug)]
+pub enum ValueText<'a> {
+    /// A part of the object's own text.
+    Borrowed(&'a str),
+    /// A text that was set.
+    Owned(String),
+    /// A text that was set and is not copied: it is long, and set again and again.
+    Shared(Arc<str>),
+}
+
+impl Deref for ValueText<'_> {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        match self {
+            Self::Borrowed(text) => text,
+            Self::Owned(text) => text,
+            Self::Shared(text) => text,
+        }
+    }
+}
+
+impl<'a> From<&'a str> for ValueText<'a> {
+    fn from(text: &'a str) -> Self {
+        Self::Borrowed(text)
+    }
+}
+
+impl From<String> for ValueText<'_> {
+    fn from(text: String) -> Self {
+        Self::Owned(text)
+    }
+}
+
+impl<'a> From<Cow<'a, str>> for ValueText<'a> {
+    fn from(text: Cow<'a, str>) -> Self {
+        match text {
+            Cow::Borrowed(text) => Self::Borrowed(text),
+            Cow::Owned(text) => Self::Owned(text),
+        }
+    }
+}
+
+impl From<Arc<str>> for ValueText<'_> {
+    fn from(text: Arc<str>) -> Self {
+        Self::Shared(text)
+    }
 }
 
 /// The places of an object's keys and values in its text: beginnings and ends, in bytes.
@@ -44,8 +96,8 @@ impl<'a> Object<'a> {
 
     /// Makes an object from a text and the places of its keys and values.
     pub(super) fn from_places(text: &'a str, fields: &FieldPlaces) -> Self {
-        let part = |(start, end): (u32, u32)| Cow::Borrowed(&text[start as usize..end as usize]);
-        let parts = fields.places.iter().map(|(key, value)| (part(*key), part(*value)));
+        let part = |(start, end): (u32, u32)| &text[start as usize..end as usize];
+        let parts = fields.places.iter().map(|(key, value)| (part(*key).into(), part(*value).into()));
         Self { fields: parts.collect(), escaped_keys: fields.escaped_keys }
     }
 
@@ -70,7 +122,7 @@ impl<'a> Object<'a> {
         let mut escaped_keys = false;
         scanner.walk_object(|key, scanner| {
             escaped_keys |= scanner.has_escape();
-            fields.push((Cow::Borrowed(key), Cow::Borrowed(value(key, scanner)?)));
+            fields.push((Cow::Borrowed(key), ValueText::Borrowed(value(key, scanner)?)));
             Ok::<_, Malformed>(())
         })?;
         Ok(Self { fields, escaped_keys })
@@ -88,7 +140,7 @@ impl<'a> Object<'a> {
 
     /// Returns the text of a value, which may be `null`.
     pub fn get_raw(&self, key: &str) -> Option<&str> {
-        self.position_of(key).map(|place| self.fields[place].1.as_ref())
+        self.position_of(key).map(|place| &*self.fields[place].1)
     }
 
     /// Returns true if a key that `is_one` accepts may be there, which is quicker than a search for each. A
@@ -105,7 +157,7 @@ impl<'a> Object<'a> {
     /// that was set later.
     pub fn get_original(&self, key: &str) -> Option<&'a str> {
         match self.position_of(key).map(|place| &self.fields[place].1) {
-            Some(Cow::Borrowed(value)) if *value != "null" => Some(value),
+            Some(ValueText::Borrowed(value)) if *value != "null" => Some(value),
             _ => None,
         }
     }
@@ -147,7 +199,7 @@ impl<'a> Object<'a> {
     }
 
     /// Sets a field to a JSON text: at its place, or at the end for a new field.
-    pub fn set(&mut self, key: &'a str, value: impl Into<Cow<'a, str>>) {
+    pub fn set(&mut self, key: &'a str, value: impl Into<ValueText<'a>>) {
         let value = value.into();
         match self.fields.iter().position(|(name, _)| is_key(name, key)) {
             Some(place) => {
@@ -171,20 +223,29 @@ impl<'a> Object<'a> {
 
     /// Iterates over keys (as written, escapes kept) and value texts, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.fields.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
+        self.fields.iter().map(|(key, value)| (&**key, &**value))
     }
 
     /// Writes the object without white space between fields.
     pub fn to_json(&self) -> String {
-        let size: usize = self.fields.iter().map(|(key, value)| key.len() + value.len() + 4).sum();
-        let mut out = String::with_capacity(size + 2);
+        let mut out = String::with_capacity(self.json_len());
+        self.write_json(&mut out);
+        out
+    }
+
+    /// Writes the same to the end of a text.
+    pub fn write_json(&self, out: &mut String) {
         out.push('{');
         for (index, (key, value)) in self.fields.iter().enumerate() {
             let comma = if index == 0 { "" } else { "," };
             out.extend([comma, "\"", key, "\":", value]);
         }
         out.push('}');
-        out
+    }
+
+    /// Returns the most bytes that the object takes when it is written.
+    pub fn json_len(&self) -> usize {
+        self.fields.iter().map(|(key, value)| key.len() + value.len() + 4).sum::<usize>() + 2
     }
 }
 
@@ -196,7 +257,7 @@ impl Object<'_> {
         assembly.add_text("{");
         for (index, (key, value)) in self.fields.into_iter().enumerate() {
             let place = match (&key, &value) {
-                (Cow::Borrowed(key), Cow::Borrowed(value)) => {
+                (Cow::Borrowed(key), ValueText::Borrowed(value)) => {
                     assembly.range_of(key).zip(assembly.range_of(value))
                 }
                 _ => None,
@@ -262,6 +323,24 @@ pub fn array_elements(text: &str) -> Option<Vec<&str>> {
         })
         .ok()?;
     Some(elements)
+}
+
+/// Returns the objects of a JSON array, each with its text; `None` for other JSON.
+pub fn array_objects(text: &str) -> Option<Vec<(Object<'_>, &str)>> {
+    let mut objects = Vec::new();
+    let mut scanner = Scanner::new(text);
+    scanner
+        .walk_array(|scanner| {
+            let mut object = Object::default();
+            let text = scanner.read_span(|scanner| {
+                object = Object::read_from(scanner, |_, scanner| scanner.read_value())?;
+                Ok::<_, Malformed>(())
+            })?;
+            objects.push((object, text));
+            Ok::<_, Malformed>(())
+        })
+        .ok()?;
+    Some(objects)
 }
 
 /// Returns true when a string has nothing to decode, which holds for nearly all. `text` comes without its
@@ -358,6 +437,27 @@ mod tests {
         check(&|object| assert!(object.remove("a")), 3);
         check(&|object| object.set("c", format!("\"{}\"", "y".repeat(3_000))), 7);
         check(&|object| object.set("z", "null"), 3);
+    }
+
+    #[test]
+    fn shared_texts_are_not_copied() {
+        let long: Arc<str> = format!("\"{}\"", "x".repeat(2_000)).into();
+        let body = Bytes::from_static(br#"{"a":1}"#);
+        let mut object = Object::parse(r#"{"a":1}"#).unwrap();
+        object.set("b", Arc::clone(&long));
+        object.set("c", Arc::<str>::from("2"));
+        let pieces = object.into_pieces(&body);
+        assert_eq!(pieces.to_bytes(), format!(r#"{{"a":1,"b":{long},"c":2}}"#));
+        let pieces = pieces.into_single().unwrap_err();
+        assert!(pieces.iter().any(|piece| piece.as_ptr() == long.as_ptr()), "{pieces:?}");
+    }
+
+    #[test]
+    fn objects_of_an_array_keep_their_texts() {
+        let objects = array_objects(r#" [ {"a" : 1}, {} ] "#).unwrap();
+        let texts: Vec<_> = objects.iter().map(|(object, text)| (object.get("a"), *text)).collect();
+        assert_eq!(texts, [(Some("1"), r#"{"a" : 1}"#), (None, "{}")]);
+        assert!(array_objects("[1]").is_none() && array_objects("{}").is_none());
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! A body in pieces: the unchanged parts of a large request are shared with the text that it was read from
 //! instead of copied. Made by `object` and from forms, sent by `upstream`.
 
-use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+
+use super::object::ValueText;
 
 /// Shorter parts are copied, because a separate piece costs more.
 const SHARED: usize = 1 << 10;
@@ -88,6 +90,15 @@ impl PartialEq for Pieces {
     }
 }
 
+/// The owner of a piece that is shared with others.
+struct SharedText(Arc<str>);
+
+impl AsRef<[u8]> for SharedText {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+}
+
 /// Assembles pieces from new texts and parts of an original.
 #[derive(Debug)]
 pub(super) struct Assembly<'o> {
@@ -111,15 +122,15 @@ impl<'o> Assembly<'o> {
     }
 
     /// Adds new text that may be large.
-    pub(super) fn add_value(&mut self, value: Cow<'_, str>) {
-        match value {
-            Cow::Owned(value) if value.len() >= SHARED => {
-                self.end_part();
-                self.end_text();
-                self.pieces.push(value.into());
-            }
-            value => self.add_text(&value),
-        }
+    pub(super) fn add_value(&mut self, value: ValueText<'_>) {
+        let piece = match value {
+            ValueText::Owned(value) if value.len() >= SHARED => value.into(),
+            ValueText::Shared(value) if value.len() >= SHARED => Bytes::from_owner(SharedText(value)),
+            value => return self.add_text(&value),
+        };
+        self.end_part();
+        self.end_text();
+        self.pieces.push(piece);
     }
 
     /// Adds a member of an object as the original has it. Neighbours there are taken with the comma between
