@@ -557,11 +557,17 @@ vision = \"qwen3-vl\"
 
 The next model of `fallback` is asked when the model fails or gives no usable reply, when the prompt does not
 fit its window, and when it is busy or starting for longer than `fallback_after`. When a budget is spent, the
-first fallback without a price is asked. A request that is at fault itself goes to no other model, and neither
-does one whose reply has begun to leave. Each request begins with the model that the client named. A request
-with pictures goes to the model that `vision` names. The log line says why (`fallback`), and names the model
-that answered, as the page, the reports and the prices do; the chunks of a stream that began while the request
-waited keep the name that the client sent. A key that may use a model may use its fallbacks.
+first fallback without a price is asked. A request that is at fault itself goes to no other model. Each request
+begins with the model that the client named. A request with pictures goes to the model that `vision` names. A
+key that may use a model may use its fallbacks.
+
+A stream that has begun goes on with the next model as long as no content, reasoning or call of the first one
+has left; a head, the role and heartbeats do not count. The same holds for
+[second attempts](recovery.md#second-attempts). Without `stream`, nothing leaves before the whole reply.
+
+The log line says why (`fallback`), and names the model that answered, as the page, the reports and the prices
+do. So does the reply: in a chat stream all chunks from then on, on `/v1/responses` the last event. A stream of
+`/v1/messages` names its model only in its first event, which may have left before.
 
 ## Who waits for whom
 

@@ -1,15 +1,28 @@
 //! Another model answers in the place of one that does not: when, and who says so.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+
+use store::RequestQuery;
+use tempfile::{TempDir, tempdir};
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::{FakeVllm, Seen};
+use crate::support::idle_time::IdleTime;
+use crate::support::other_wires;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::tools_route;
 
 const FALLBACK: &str = "[recovery]\nattempts = 0\n[models.big]\nfallback = [\"middle\", \"small\"]\n";
+
+/// Heads and heartbeats leave early.
+const EARLY: &str = "[limits]\ncommit_after = \"3s\"\nheartbeat = \"2s\"\n";
+/// Longer than a head waits, and than two heartbeats.
+const SILENCE: Duration = Duration::from_secs(8);
 
 fn ok() -> Script {
     Script::json(200, &replies::text("ok"))
@@ -75,6 +88,133 @@ async fn a_stream_that_breaks_before_it_speaks_falls_back() {
     assert_eq!(models(&fake.requests()), ["big", "middle"]);
 }
 
+fn streamed_ok() -> Script {
+    Script::sse(replies::text_stream(&["ok"], true))
+}
+
+/// A stream of the first model that has begun, and breaks before or after its first word.
+fn broken(words: &[&str]) -> Script {
+    let mut frames = replies::text_stream(words, false);
+    frames.truncate(1 + words.len());
+    Script::sse(frames).reset()
+}
+
+/// A respool that keeps its usage rows in a directory.
+async fn keeping_rows(dir: &TempDir, fake: &FakeVllm, config: &str) -> Respool {
+    Respool::with(fake, &format!("state_dir = \"{}\"\n{EARLY}{config}", dir.path().display())).await
+}
+
+/// The model and the fallbacks of the only usage row.
+async fn recorded(respool: &Respool) -> (String, String) {
+    let query = RequestQuery { most: 9, ..RequestQuery::default() };
+    let mut rows = respool.usage.records().find_requests(query).await.unwrap();
+    assert_eq!(rows.len(), 1);
+    let row = rows.remove(0);
+    (row.model, row.details.fallback)
+}
+
+/// The head, the role and heartbeats have left, as respool's own or the upstream's.
+#[tokio::test]
+async fn fallbacks_continue_begun_streams() {
+    let _time = IdleTime::begin();
+    let late_error = replies::frame(&json!({"error": {"message": "CUDA error", "code": 500}}));
+    for failure in [
+        error(500, "CUDA error").delay(SILENCE),
+        broken(&[]).delay(SILENCE),
+        Script::sse([replies::role_frame(), late_error]).pause(1, SILENCE),
+    ] {
+        let (fake, dir) = (FakeVllm::start([failure, streamed_ok()]).await, tempdir().unwrap());
+        let respool = keeping_rows(&dir, &fake, FALLBACK).await;
+        let reply = exchange(respool.address, &Request::chat(&body(true))).await;
+        let turn = reply.stream(&Rules { fallback: true, ..Rules::default() });
+        assert_eq!((&*turn.choices[&0].content, &*turn.model), ("ok", "middle"), "{}", reply.text());
+        assert!(turn.heartbeats >= 2, "{turn:?}");
+        assert_eq!(models(&fake.requests()), ["big", "middle"]);
+        assert_eq!(recorded(&respool).await, ("middle".into(), "big:failed".into()));
+    }
+}
+
+/// With tools, whole and as they arrive.
+#[tokio::test]
+async fn fallbacks_continue_tool_turns() {
+    let _time = IdleTime::begin();
+    let mut asked = body(true);
+    asked["tools"] = tools_route::request()["tools"].clone();
+    let call = || Script::json(200, &replies::calls(&[("read", r#"{"path": "a"}"#)]));
+    for (mode, answer, calls) in [("buffered", call(), 1), ("live", streamed_ok(), 0)] {
+        let fake = FakeVllm::start([error(500, "CUDA error").delay(SILENCE), answer]).await;
+        let config = format!("{EARLY}{FALLBACK}tools_mode = \"{mode}\"\n");
+        let respool = Respool::with(&fake, &config).await;
+        let reply = exchange(respool.address, &Request::chat(&asked)).await;
+        let turn = reply.stream(&Rules { fallback: true, ..Rules::default() });
+        assert_eq!((turn.choices[&0].tool_calls.len(), &*turn.model), (calls, "gpt-oss-20b"), "{mode}");
+        assert_eq!(reply.text().matches(r#""model":"big""#).count(), 3, "{mode}: the role and heartbeats");
+    }
+}
+
+#[tokio::test]
+async fn a_begun_answer_stays() {
+    let fake = FakeVllm::start([broken(&["half"])]).await;
+    let respool = Respool::with(&fake, FALLBACK).await;
+    let turn = exchange(respool.address, &Request::chat(&body(true))).await.stream(&Rules::default());
+    assert_eq!(turn.choices[&0].content, "half");
+    assert!(turn.error.is_some(), "nothing is repeated");
+    assert_eq!(models(&fake.requests()), ["big"]);
+}
+
+fn agent_request(path: &str, stream: bool) -> Request {
+    let mut asked = json!({"model": "big", "stream": stream});
+    if path == "/v1/responses" {
+        (asked["input"], asked["store"]) = (json!("hi"), json!(false));
+    } else {
+        (asked["messages"], asked["max_tokens"]) = (body(false)["messages"].clone(), json!(4000));
+    }
+    Request::post(path, asked.to_string())
+}
+
+/// Also when the first model's reply broke in the middle: a client without a stream has seen nothing of it.
+#[tokio::test]
+async fn fallbacks_answer_the_agent_apis() {
+    let _time = IdleTime::begin();
+    for path in ["/v1/responses", "/v1/messages"] {
+        for (stream, failure) in
+            [(true, error(500, "CUDA error").delay(SILENCE)), (true, broken(&[])), (false, broken(&["half"]))]
+        {
+            let (fake, dir) = (FakeVllm::start([failure, streamed_ok()]).await, tempdir().unwrap());
+            let respool = keeping_rows(&dir, &fake, FALLBACK).await;
+            let reply = exchange(respool.address, &agent_request(path, stream)).await;
+            let (content, object) = match (path, stream) {
+                ("/v1/responses", true) => {
+                    let told = other_wires::responses(&reply.text());
+                    (told.content, told.object)
+                }
+                (_, true) => {
+                    let told = other_wires::messages(&reply.text());
+                    (told.content, told.object)
+                }
+                _ => (reply.text(), reply.json()),
+            };
+            assert!(content.contains("ok") && !content.contains("half"), "{content}");
+            if path == "/v1/responses" || !stream {
+                assert_eq!(object["model"], "middle", "{}", reply.text());
+            }
+            assert_eq!(models(&fake.requests()), ["big", "middle"]);
+            assert_eq!(recorded(&respool).await, ("middle".into(), "big:failed".into()));
+        }
+    }
+}
+
+#[tokio::test]
+async fn replies_of_the_agent_apis_break_unseen() {
+    for path in ["/v1/responses", "/v1/messages"] {
+        let fake = FakeVllm::start([broken(&["half"]), streamed_ok()]).await;
+        let respool = Respool::before(&fake).await;
+        let reply = exchange(respool.address, &agent_request(path, false)).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+        assert!(reply.text().contains("ok") && !reply.text().contains("half"), "{}", reply.text());
+    }
+}
+
 #[tokio::test]
 async fn a_busy_model_is_not_waited_for() {
     let (busy, free) = (FakeVllm::always(Script::silence()).await, FakeVllm::always(ok()).await);
@@ -107,6 +247,19 @@ async fn pictures_go_to_a_model_with_sight() {
     }
     assert_eq!(models(&fake.requests()), ["eyes", "big"]);
     assert_eq!(fake.requests()[0].json()["messages"], seen["messages"], "the picture is sent");
+}
+
+/// Regression: the reply and the usage row of these APIs named the model without sight.
+#[tokio::test]
+async fn the_model_with_sight_is_named() {
+    let (fake, dir) = (FakeVllm::start([streamed_ok()]).await, tempdir().unwrap());
+    let respool = keeping_rows(&dir, &fake, "[models.big]\nvision = \"eyes\"\n").await;
+    let source = json!({"type": "base64", "media_type": "image/png", "data": "aGk="});
+    let message = json!({"role": "user", "content": [{"type": "image", "source": source}]});
+    let asked = json!({"model": "big", "max_tokens": 4000, "messages": [message]});
+    let reply = exchange(respool.address, &Request::post("/v1/messages", asked.to_string())).await;
+    assert_eq!(reply.json()["model"], "eyes", "{}", reply.text());
+    assert_eq!(recorded(&respool).await, ("eyes".into(), "big:pictures".into()));
 }
 
 #[tokio::test]

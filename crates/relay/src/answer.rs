@@ -57,10 +57,14 @@ impl ReadRequest {
         &self.request.record
     }
 
-    /// Returns the progress of the request, if waiting is announced to its client.
-    pub fn announced_progress(&self) -> Option<Arc<RequestProgress>> {
-        let is_announced = self.request.settings.recovery.announce_waiting;
-        is_announced.then(|| Arc::clone(&self.request.progress))
+    /// Returns the progress of the request.
+    pub fn progress(&self) -> &Arc<RequestProgress> {
+        &self.request.progress
+    }
+
+    /// Returns true if waiting is announced to the client.
+    pub fn announces_waiting(&self) -> bool {
+        self.request.settings.recovery.announce_waiting
     }
 
     /// Returns the name of the upstream that is likely to be asked first.

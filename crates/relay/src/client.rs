@@ -88,6 +88,8 @@ struct ProgressState {
     trimmed: Option<String>,
     /// The part of the prompt that the server has read, in percent.
     prompt_read: Option<u64>,
+    /// The model that answers in the place of the one that was asked.
+    answering_model: Option<String>,
 }
 
 /// The reason for which a request waits for an upstream.
@@ -142,6 +144,11 @@ impl RequestProgress {
         self.lock_state().trimmed.clone()
     }
 
+    /// Returns the model that answers in the place of the one that the client named, if there is one.
+    pub fn answering_model(&self) -> Option<String> {
+        self.lock_state().answering_model.clone()
+    }
+
     /// Begins to wait for an upstream. The wait ends when the guard is dropped.
     pub fn begin_waiting(&self, awaited: Awaited) -> WaitGuard<'_> {
         self.lock_state().wait.get_or_insert((Instant::now(), awaited));
@@ -154,6 +161,10 @@ impl RequestProgress {
 
     pub(super) fn note_trimming(&self, what: Option<&str>) {
         self.lock_state().trimmed = what.map(str::to_owned);
+    }
+
+    pub(super) fn note_answering_model(&self, model: &str) {
+        self.lock_state().answering_model = Some(model.to_owned());
     }
 
     fn lock_state(&self) -> MutexGuard<'_, ProgressState> {

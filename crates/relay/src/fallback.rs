@@ -16,7 +16,7 @@ use super::reading::Receiver;
 use super::relay::Relay;
 use super::request::{ClientRequest, Route};
 use adapt::has_pictures;
-use telemetry::{AttemptError, RequestRecord};
+use telemetry::AttemptError;
 use wire::{ApiError, Object, encode_string};
 
 /// The models that may still answer a request in the place of the one that was asked.
@@ -79,10 +79,10 @@ impl Fallbacks {
         while let Some(name) = self.models.pop_front() {
             match relay.read_for(&name, self, route).await {
                 Ok(request) => {
-                    let (record, profile) = (&self.origin.record, &request.profile);
-                    record.falls_back(asked, reason.as_str(), &profile.model, error.clone());
+                    let profile = &request.profile;
+                    note_fallback(&self.origin, asked, reason, &profile.model, error.clone());
                     if profile.model_is_known {
-                        record.set_known_model(&profile.model);
+                        self.origin.record.set_known_model(&profile.model);
                     }
                     return Some(request);
                 }
@@ -103,7 +103,7 @@ impl Relay {
             return (body, None);
         }
         let Some(model) = model_of(&body) else { return (body, None) };
-        let asked = self.body_for_sighted_model(&body, &model, &origin.record);
+        let asked = self.body_for_sighted_model(&body, &model, origin);
         let (models, patience) = self.config.fallback(&model);
         let fallbacks = (!models.is_empty()).then(|| {
             let models = models.iter().cloned().collect();
@@ -113,31 +113,26 @@ impl Relay {
     }
 
     /// Returns the body for a model with sight, where the one that was asked has none and there are pictures.
-    fn body_for_sighted_model(&self, body: &Bytes, model: &str, record: &RequestRecord) -> Option<Bytes> {
+    fn body_for_sighted_model(&self, body: &Bytes, model: &str, origin: &Origin) -> Option<Bytes> {
         let sighted = self.config.vision(model)?;
         let text = std::str::from_utf8(body).ok()?;
         if !has_pictures(text) {
             return None;
         }
-        record.falls_back(model, FallbackReason::Pictures.as_str(), sighted, AttemptError::default());
+        note_fallback(origin, model, FallbackReason::Pictures, sighted, AttemptError::default());
         with_model(body, sighted)
     }
 
     /// Returns the body for a free model when the budget of a request is spent: the model that was asked for,
     /// or the first of its fallbacks that is free.
-    pub fn free_model(
-        &self,
-        body: &Bytes,
-        record: &RequestRecord,
-        is_free: impl Fn(&str) -> bool,
-    ) -> Option<Bytes> {
+    pub fn free_model(&self, body: &Bytes, origin: &Origin, is_free: impl Fn(&str) -> bool) -> Option<Bytes> {
         let model = model_of(body)?;
         let (models, _) = self.config.fallback(&model);
         if self.costs_nothing(&model, &is_free) {
             return Some(body.clone());
         }
         let free = models.iter().find(|name| self.has_no_price(name, &is_free))?;
-        record.falls_back(&model, FallbackReason::Budget.as_str(), free, AttemptError::default());
+        note_fallback(origin, &model, FallbackReason::Budget, free, AttemptError::default());
         with_model(body, free)
     }
 
@@ -177,6 +172,12 @@ impl Relay {
             _ => (None, name),
         }
     }
+}
+
+/// Notes that `model` answers in the place of the one that was asked. `error`: the last attempt's.
+fn note_fallback(origin: &Origin, asked: &str, reason: FallbackReason, model: &str, error: AttemptError) {
+    origin.record.falls_back(asked, reason.as_str(), model, error);
+    origin.progress.note_answering_model(model);
 }
 
 fn model_of(body: &Bytes) -> Option<String> {

@@ -49,6 +49,8 @@ pub struct ReplyStream {
     exchange: Option<Box<Exchange>>,
     reconsidering: Option<Reconsidering>,
     largest: usize,
+    /// Its client gets nothing before the whole reply.
+    is_unseen: bool,
     out: ReplyPart,
     /// The head that respool itself has sent.
     head: Option<Head>,
@@ -98,7 +100,7 @@ pub enum StreamPart {
 
 impl ReplyStream {
     pub(super) fn new(mut answer: Box<UpstreamResponse>, exchange: Box<Exchange>) -> Self {
-        let largest = exchange.relay.max_body;
+        let (largest, is_unseen) = (exchange.relay.max_body, exchange.request.profile.is_unseen);
         answer.release_headers();
         Self {
             upstream: answer.upstream().to_owned(),
@@ -109,16 +111,27 @@ impl ReplyStream {
             exchange: Some(exchange),
             reconsidering: None,
             largest,
+            is_unseen,
             out: ReplyPart::default(),
             head: None,
             progress: StreamProgress::default(),
         }
     }
 
-    /// Notes the head that respool itself has sent; the upstream's chunks are made to fit.
+    /// Notes the head that respool itself has sent; the upstream's chunks are made to fit. They name the
+    /// model that answers.
     pub fn head_was_sent(&mut self, head: &Head) {
-        self.head = Some(head.clone());
-        self.reader.set_sent_head(head);
+        let mut head = head.clone();
+        if let Some(model) = self.exchange.as_ref().and_then(|exchange| exchange.fallback_model()) {
+            model.clone_into(&mut head.model);
+        }
+        self.reader.set_sent_head(&head);
+        self.head = Some(head);
+    }
+
+    /// Returns true when another model answers than the one that was asked.
+    pub fn is_of_fallback(&self) -> bool {
+        self.exchange.as_ref().is_some_and(|exchange| exchange.has_fallen_back)
     }
 
     /// Returns true when frames go through as they came; else the turns come as steps.
@@ -164,7 +177,9 @@ impl ReplyStream {
             }
             self.drain();
             self.take_ready();
-            if !self.out.is_empty() && self.reconsidering.is_none() {
+            if self.is_held_back() {
+                self.join_held_steps();
+            } else if !self.out.is_empty() && self.reconsidering.is_none() {
                 self.progress.is_sent = true;
                 self.release_request();
                 return self.take_part();
@@ -194,6 +209,33 @@ impl ReplyStream {
                 Some(at) => timeout_at(at, answer.next_piece()).await.unwrap_or(Ok(None)),
             };
             self.take_piece(piece);
+        }
+    }
+
+    /// Returns true while nothing leaves, because the client sees nothing before the whole reply: until then
+    /// another attempt can take its place.
+    fn is_held_back(&self) -> bool {
+        self.is_unseen && self.progress.end.is_none()
+    }
+
+    /// Joins the steps that are held back: most have a few letters.
+    fn join_held_steps(&mut self) {
+        let mut joined: Vec<ChoiceEvent> = Vec::new();
+        for step in std::mem::take(&mut self.out.steps) {
+            match joined.last_mut() {
+                Some(last)
+                    if last.choice == step.choice && last.logprobs.is_none() && step.logprobs.is_none() =>
+                {
+                    let other = last.event.append_same_kind(step.event);
+                    joined.extend(other.map(|event| ChoiceEvent::new(step.choice, event)));
+                }
+                _ => joined.push(step),
+            }
+        }
+        self.out.steps = joined;
+        let held: usize = self.out.steps.iter().map(|step| step.event.text_len()).sum();
+        if held > self.largest {
+            self.end_too_long();
         }
     }
 
@@ -255,9 +297,12 @@ impl ReplyStream {
         self.progress.received = 0;
         self.frames = self.frames.with_same_limit();
         answer.upstream().clone_into(&mut self.upstream);
+        if let (Some(head), Some(model)) = (&mut self.head, exchange.fallback_model()) {
+            model.clone_into(&mut head.model);
+        }
         let continued = Some(&self.reader)
             .filter(|_| self.progress.is_sent)
-            .and_then(|it| it.replacement(exchange.earlier_usage()));
+            .and_then(|it| it.replacement(exchange.earlier_usage(), exchange.fallback_model()));
         self.reader = continued.unwrap_or_else(|| {
             let mut reader = new_reader(&exchange);
             self.head.iter().for_each(|head| reader.set_sent_head(head));
@@ -332,8 +377,7 @@ impl ReplyStream {
         // A live reply is kept until its end, and is bounded like a whole one.
         self.progress.received = self.progress.received.saturating_add(data.len());
         if self.progress.received > self.largest && self.reader.keeps_all() {
-            let what = format!("sent a reply of more than {} bytes (`limits.max_body`)", self.largest);
-            return self.broke_off(ErrorCode::UpstreamReplyTooLong, &what);
+            return self.end_too_long();
         }
         let valid = escape_controls(data);
         let original = Some(frame).filter(|frame| frame.is_plain(data) && matches!(valid, Cow::Borrowed(_)));
@@ -443,6 +487,11 @@ impl ReplyStream {
     /// Ends a stream that is of no use from here on.
     fn broke_off(&mut self, code: ErrorCode, what: &str) {
         self.handle_break(self.stream_error(code, what));
+    }
+
+    fn end_too_long(&mut self) {
+        let what = format!("sent a reply of more than {} bytes (`limits.max_body`)", self.largest);
+        self.broke_off(ErrorCode::UpstreamReplyTooLong, &what);
     }
 
     /// Ends the stream with an error: no attempt gave anything better.

@@ -86,8 +86,8 @@ async fn answer_request(app: App, request: ReadRequest) -> Response {
     let (profile, record) = (Arc::clone(request.profile()), request.record().clone());
     let errors = app.error_form(Wire::Chat, profile.program);
     if profile.stream {
-        let progress = request.announced_progress();
-        return Committer { app, profile, errors, record, progress }
+        let (progress, announces) = (Arc::clone(request.progress()), request.announces_waiting());
+        return Committer { app, profile, errors, record, progress, announces }
             .commit_answer(Box::pin(request.answer()))
             .await;
     }
@@ -122,8 +122,9 @@ struct Committer {
     profile: Arc<RequestProfile>,
     errors: ErrorForm,
     record: RequestRecord,
-    /// The request's progress, if it is announced to its client.
-    progress: Option<Arc<RequestProgress>>,
+    progress: Arc<RequestProgress>,
+    /// The progress is announced to the client.
+    announces: bool,
 }
 
 impl Committer {
@@ -173,11 +174,11 @@ impl Committer {
     }
 
     fn reply_source(self, stage: Stage) -> ReplySource {
-        let Self { app, profile, errors, record, progress } = self;
+        let Self { app, profile, errors, record, progress, announces } = self;
         let sink = ChatSink::new(profile.reply.reasoning, profile.reply.usage);
         let (abort, every) = (app.abort.clone(), app.limits.heartbeat);
-        let announced = progress.map(AnnouncedProgress::new);
-        ReplySource { abort, every, sink, errors, record, stage, announced }
+        let announced = announces.then(AnnouncedProgress::default);
+        ReplySource { abort, every, sink, errors, record, stage, progress, announced }
     }
 }
 
@@ -190,13 +191,14 @@ struct ReplySource {
     errors: ErrorForm,
     record: RequestRecord,
     stage: Stage,
+    progress: Arc<RequestProgress>,
     /// The announcements, until the reply begins.
     announced: Option<AnnouncedProgress>,
 }
 
-/// Says in the reasoning how a request gets on before its reply begins.
+/// The part of a request's progress that its client knows, before the reply begins.
+#[derive(Default)]
 struct AnnouncedProgress {
-    progress: Arc<RequestProgress>,
     /// The client knows that its request waits.
     waits: bool,
     /// The part of the prompt that the client knows to have been read, in percent.
@@ -204,16 +206,12 @@ struct AnnouncedProgress {
 }
 
 impl AnnouncedProgress {
-    fn new(progress: Arc<RequestProgress>) -> Self {
-        Self { progress, waits: false, prompt_read: None }
-    }
-
     /// Returns the words that are due, if there is anything new to say.
-    fn next_words(&mut self) -> Option<String> {
-        if self.progress.is_waiting() && !std::mem::replace(&mut self.waits, true) {
+    fn next_words(&mut self, progress: &RequestProgress) -> Option<String> {
+        if progress.is_waiting() && !std::mem::replace(&mut self.waits, true) {
             return Some(WAITS.to_owned());
         }
-        let percent = self.progress.prompt_read().filter(|percent| self.prompt_read != Some(*percent))?;
+        let percent = progress.prompt_read().filter(|percent| self.prompt_read != Some(*percent))?;
         self.prompt_read = Some(percent);
         Some(format!("({percent} % of the prompt has been read.)\n"))
     }
@@ -260,10 +258,14 @@ impl ReplySource {
         }
     }
 
-    /// Begins a reply that arrives as steps with the upstream's head, unless respool's own has left.
+    /// Begins a reply that arrives as steps with the upstream's head, unless another one has left. The model
+    /// is the one that answers.
     fn begin_reply(&mut self) {
-        if let Stage::Open(stream) = &self.stage {
-            stream.upstream_head().into_iter().for_each(|head| self.sink.set_head(head));
+        let Stage::Open(stream) = &self.stage else { return };
+        let Some(head) = stream.upstream_head() else { return };
+        self.sink.set_head(head);
+        if stream.is_of_fallback() {
+            self.sink.set_model(&head.model);
         }
     }
 
@@ -276,6 +278,9 @@ impl ReplySource {
             }
             (Stage::Opening(..), Ok(Opened::Reply(reply))) => {
                 self.record.mark_whole();
+                if self.progress.answering_model().is_some() {
+                    self.sink.set_model(&reply.head.model);
+                }
                 let mut out = Vec::new();
                 self.sink.write_reply(*reply, &mut out);
                 out.into()
@@ -287,7 +292,7 @@ impl ReplySource {
 
     /// Says in the reasoning what is new about a request whose reply has not begun.
     fn announce_progress(&mut self) -> Option<Bytes> {
-        let words = self.announced.as_mut()?.next_words()?;
+        let words = self.announced.as_mut()?.next_words(&self.progress)?;
         let mut out = Vec::new();
         self.sink.write_step(&ChoiceEvent::new(0, TurnEvent::Reasoning(words)), &mut out);
         (!out.is_empty()).then(|| out.into())

@@ -14,7 +14,9 @@ use wire::turn::{ChoiceEvent, FinishReason, ToolCall, TurnEnd, TurnEvent, Usage}
 pub struct ChatSink {
     reasoning: Option<&'static str>,
     wants_usage: bool,
-    /// The beginning of every chunk; `None` before the reply's head is known.
+    /// The reply's head, once it is known.
+    head: Option<Head>,
+    /// The beginning of every chunk, once the head is known.
     prefix: Option<String>,
     /// The role chunks of all choices have left.
     roles_sent: bool,
@@ -34,20 +36,31 @@ impl ChatSink {
     /// Makes a sink. `reasoning`: the field for reasoning; `None` drops it. `wants_usage`: the client asked
     /// for usage.
     pub fn new(reasoning: Option<&'static str>, wants_usage: bool) -> Self {
-        Self { reasoning, wants_usage, prefix: None, roles_sent: false, choices: vec![], usage: None }
+        Self {
+            reasoning,
+            wants_usage,
+            head: None,
+            prefix: None,
+            roles_sent: false,
+            choices: vec![],
+            usage: None,
+        }
     }
 
     /// Sets the reply's head, unless another one has left already.
     pub fn set_head(&mut self, head: &Head) {
-        self.prefix.get_or_insert_with(|| {
-            format!(
-                r#"{{"id":{},"object":"chat.completion.chunk","created":{},"model":{}{}"#,
-                encode_string(&head.id),
-                head.created,
-                encode_string(&head.model),
-                join_fields(&head.tags),
-            )
-        });
+        if self.head.is_none() {
+            self.prefix = Some(chunk_prefix(head));
+            self.head = Some(head.clone());
+        }
+    }
+
+    /// Sets the model that later chunks name, because another one answers than the head says.
+    pub fn set_model(&mut self, model: &str) {
+        if let Some(head) = self.head.as_mut().filter(|head| head.model != model) {
+            model.clone_into(&mut head.model);
+            self.prefix = Some(chunk_prefix(head));
+        }
     }
 
     /// Writes the role chunks of several choices, before anything is known about them.
@@ -100,7 +113,7 @@ impl ChatSink {
     /// Ends the stream with usage, if the client asked for it, and `[DONE]`.
     pub fn end_stream(&mut self, out: &mut impl BufMut) {
         if let Some(usage) = self.usage.filter(|_| self.wants_usage) {
-            let usage = format!(r#"{},"choices":[],"usage":{}}}"#, self.chunk_prefix(), usage_json(&usage));
+            let usage = format!(r#"{},"choices":[],"usage":{}}}"#, self.prefix(), usage_json(&usage));
             write_data(out, &usage);
         }
         write_data(out, DONE);
@@ -112,7 +125,7 @@ impl ChatSink {
         let message = join_fields(&end.kept.message);
         let chunk = format!(
             r#"{}{},"choices":[{{"index":{index},"delta":{{{}}}{},"finish_reason":"{}"{}}}]}}"#,
-            self.chunk_prefix(),
+            self.prefix(),
             join_fields(&end.kept.reply),
             message.trim_start_matches(','),
             logprobs_field(logprobs),
@@ -137,16 +150,27 @@ impl ChatSink {
         &mut self.choices[place]
     }
 
-    fn chunk_prefix(&self) -> &str {
+    fn prefix(&self) -> &str {
         self.prefix.as_deref().unwrap_or(r#"{"object":"chat.completion.chunk""#)
     }
 
     fn delta_chunk(&self, index: u64, delta: &str, logprobs: Option<&str>) -> String {
         let (index, logprobs) = (index.to_string(), logprobs_field(logprobs));
-        let prefix = self.chunk_prefix();
+        let prefix = self.prefix();
         [prefix, r#","choices":[{"index":"#, &index, r#","delta":{"#, delta, "}", &logprobs, NO_FINISH]
             .concat()
     }
+}
+
+/// Returns the beginning of every chunk of a reply with this head.
+fn chunk_prefix(head: &Head) -> String {
+    format!(
+        r#"{{"id":{},"object":"chat.completion.chunk","created":{},"model":{}{}"#,
+        encode_string(&head.id),
+        head.created,
+        encode_string(&head.model),
+        join_fields(&head.tags),
+    )
 }
 
 /// The end of a chunk whose choice continues.

@@ -198,10 +198,11 @@ impl ReplyReader {
     }
 
     /// Makes the reader of another stream that replaces this one, of which only the head has left. `spent`:
-    /// the tokens of earlier attempts. `None` when the new reader needs nothing of this one.
-    pub fn replacement(&self, spent: Usage) -> Option<Self> {
+    /// the tokens of earlier attempts. `fallback`: the model that answers now, if it is another one. `None`
+    /// when the new reader needs nothing of this one.
+    pub fn replacement(&self, spent: Usage, fallback: Option<&str>) -> Option<Self> {
         match self {
-            Self::Passthrough(passed) => Some(Self::passthrough(passed.state.replacement(spent))),
+            Self::Passthrough(passed) => Some(Self::passthrough(passed.state.replacement(spent, fallback))),
             Self::Plain(_) | Self::Live(_) => None,
         }
     }

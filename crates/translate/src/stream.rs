@@ -119,10 +119,13 @@ impl StreamState {
     }
 
     /// Begins another stream that replaces this one, of which only the role chunk may have left. `spent`: the
-    /// tokens of earlier attempts.
+    /// tokens of earlier attempts. `fallback`: the model that answers now, if it is another one.
     #[must_use]
-    pub fn replacement(&self, spent: Usage) -> Self {
-        let sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
+    pub fn replacement(&self, spent: Usage, fallback: Option<&str>) -> Self {
+        let mut sent = self.sent.clone().or_else(|| self.whole_identity().cloned());
+        if let (Some(sent), Some(model)) = (&mut sent, fallback) {
+            sent.model = encode_string(model);
+        }
         let rules = ChunkRules { spent, ..self.rules.clone() };
         Self { identity: sent.clone(), sent, ..Self::new(rules) }
     }
@@ -530,7 +533,7 @@ mod tests {
     #[test]
     fn usage_includes_earlier_attempts() {
         let spent = Usage { prompt: 3, completion: 9, ..Usage::default() };
-        let mut state = StreamState::new(rules(true)).replacement(spent);
+        let mut state = StreamState::new(rules(true)).replacement(spent, None);
         check(
             &mut state,
             r#"{"id":"a","choices":[],"usage":{"prompt_tokens":3,"completion_tokens":4}}"#,

@@ -27,6 +27,8 @@ pub struct Rules {
     pub as_it_came: bool,
     /// Usage on every chunk, which vLLM has as `continuous_usage_stats`.
     pub continuous_usage: bool,
+    /// Another model may answer from some chunk on.
+    pub fallback: bool,
 }
 
 impl Default for Rules {
@@ -38,6 +40,7 @@ impl Default for Rules {
             kept: Vec::new(),
             as_it_came: false,
             continuous_usage: false,
+            fallback: false,
         }
     }
 }
@@ -53,7 +56,7 @@ impl Rules {
 pub struct Accumulated {
     /// The one id of all chunks.
     pub id: String,
-    /// The model of all chunks.
+    /// The model of all chunks, or of the last one with `fallback`.
     pub model: String,
     /// By index.
     pub choices: BTreeMap<u64, Choice>,
@@ -236,6 +239,9 @@ impl<'r> Reader<'r> {
         self.require(created.is_some(), "created is no Unix time");
         if self.turn.id.is_empty() {
             (self.turn.id, self.turn.model, self.created) = (id.to_owned(), model.to_owned(), created);
+        }
+        if self.rules.fallback {
+            model.clone_into(&mut self.turn.model);
         }
         let same = self.turn.id == id && self.turn.model == model && self.created == created;
         self.require(same, "id, model or created changed");

@@ -133,14 +133,15 @@ async fn resume_one(app: App, unfinished: UnfinishedResponse) {
             return app.agent_apis.responses.fail_response(id, with_failure(&body, &error.message)).await;
         }
     };
-    let (chat, model) = (read.chat, read.asked.model.clone());
+    let chat = read.chat;
     let mut events =
         ResponseEvents::new(Arc::new(read.asked), Arc::clone(&app.agent_apis.sealer), ids, created);
     events.continue_as(id.clone());
     let writer = Writer::Responses(events);
     let origin = Origin::internal(HeaderMap::new(), record.clone());
     let origin = Origin { wire: Wire::Responses, wishes: writer.wishes(), ..origin };
-    let source = Source::begin(&app, Bytes::from(as_stream(chat)), origin, &model).await;
+    let progress = Arc::clone(&origin.progress);
+    let source = Source::begin(&app, Bytes::from(as_stream(chat)), origin).await;
     let source = source.map_or_else(Source::from_error, |(source, _)| source);
-    tokio::spawn(make_response(ReplyWriter::new(app, writer, client, record), source, id, true));
+    tokio::spawn(make_response(ReplyWriter::new(app, writer, client, record, progress), source, id, true));
 }

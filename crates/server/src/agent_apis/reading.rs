@@ -19,7 +19,6 @@ pub(super) struct ReadRequest {
     /// The chat request that asks the same.
     pub(super) chat: String,
     pub(super) writer: Writer,
-    pub(super) model: String,
     pub(super) stream: bool,
     /// Set for a response in the background.
     pub(super) background: Option<Continued>,
@@ -39,20 +38,20 @@ pub(super) async fn read_request(
     match api {
         Api::Responses => {
             let read = read_kept_response(app, body, client).await?;
-            let (model, stream) = (read.asked.model.clone(), read.asked.stream);
+            let stream = read.asked.stream;
             check_background(read.asked.background, stream, read.asked.store)?;
             let background = read.asked.background.then(|| Continued(read.asked.previous.clone()));
             let events = ResponseEvents::new(Arc::new(read.asked), sealer, ids, clock::now_in_seconds());
             let writer = Writer::Responses(events);
-            Ok(ReadRequest { chat: read.chat, writer, model, stream, background })
+            Ok(ReadRequest { chat: read.chat, writer, stream, background })
         }
         Api::Messages => {
             let read = read_message(body, &sealer)?;
             log_ignored_fields(&read.ignored_fields, &client.request_id);
-            let (model, stream) = (read.asked.model.clone(), read.asked.stream);
+            let stream = read.asked.stream;
             let events = MessageEvents::new(read.asked, sealer, ids, estimated_tokens(read.chat.len()));
             let writer = Writer::Messages(events, client.request_id.clone());
-            Ok(ReadRequest { chat: read.chat, writer, model, stream, background: None })
+            Ok(ReadRequest { chat: read.chat, writer, stream, background: None })
         }
     }
 }

@@ -4,6 +4,8 @@
 //! The relay is always asked for a stream, so that a reply without tools leaves as it arrives; without
 //! `stream` it is collected.
 
+use std::sync::Arc;
+
 use axum::response::Response;
 use bytes::Bytes;
 use http::StatusCode;
@@ -16,6 +18,7 @@ use crate::app::App;
 use crate::body::BodyReservation;
 use crate::stream_head::{StreamHead, run_until_stopped};
 use crate::{heartbeat, respond};
+use relay::RequestProgress;
 use telemetry::RequestRecord;
 use wire::turn::{ChoiceEvent, FinishReason, TurnEnd, TurnEvent, Usage};
 use wire::{ApiError, ErrorCode};
@@ -26,6 +29,7 @@ pub(super) struct ReplyWriter {
     pub(super) writer: Writer,
     pub(super) client: Client,
     pub(super) record: RequestRecord,
+    progress: Arc<RequestProgress>,
     /// The bytes of text that were written.
     written: usize,
     /// The end of the turn, which is written once its stream has ended and the reply is kept.
@@ -45,8 +49,14 @@ impl ReplyWriter {
         response
     }
 
-    pub(super) fn new(app: App, writer: Writer, client: Client, record: RequestRecord) -> Self {
-        Self { app, writer, client, record, written: 0, end: None, _held: None }
+    pub(super) fn new(
+        app: App,
+        writer: Writer,
+        client: Client,
+        record: RequestRecord,
+        progress: Arc<RequestProgress>,
+    ) -> Self {
+        Self { app, writer, client, record, progress, written: 0, end: None, _held: None }
     }
 
     /// Holds this reservation until the reply has ended.
@@ -112,6 +122,7 @@ impl ReplyWriter {
     async fn commit_head(mut self, source: Source, first: Option<Piece>) -> Response {
         let (record, every) = (self.record.clone(), self.app.limits.heartbeat);
         let mut out = Vec::new();
+        self.name_model();
         self.writer.write_begin(&mut out);
         let ended = first.is_some_and(|piece| self.write_piece(piece, &mut out));
         if ended {
@@ -182,7 +193,13 @@ impl ReplyWriter {
         self.writer.write_all(events, out);
     }
 
+    /// Names the model that answers, if another one was asked.
+    fn name_model(&mut self) {
+        self.progress.answering_model().into_iter().for_each(|model| self.writer.set_model(model));
+    }
+
     fn write_end(&mut self, usage: Option<Usage>, out: &mut Vec<u8>) {
+        self.name_model();
         let end = self.end.take().unwrap_or_else(|| TurnEnd::new(FinishReason::Stop, usage));
         self.writer.write_event(&TurnEvent::Finish(end), out);
     }

@@ -45,16 +45,13 @@ impl Source {
         app: &App,
         chat: Bytes,
         origin: Origin,
-        model: &str,
     ) -> Result<(Self, ClientProgram), ApiError> {
-        let record = origin.record.clone();
         Ok(match begin_turn(app, chat, origin).await? {
             TurnAnswer::Run(run) => {
                 let program = run.client_program();
                 (Self::Agent(run), program)
             }
             TurnAnswer::Model(request) => {
-                record.set_model(model);
                 let program = request.profile().program;
                 (Self::Opening(Box::pin(open_reply(request))), program)
             }

@@ -1,6 +1,7 @@
 //! `POST /v1/responses` and `/v1/messages`: answers a turn.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use axum::response::Response;
 use http::request::Parts;
@@ -67,7 +68,7 @@ async fn answer_turn(api: Api, arrival: &mut Arrival, body: Incoming) -> Respons
         arrival.parts.headers = own_headers;
         return pass_to_server(arrival, room.attach_to(body)).await;
     }
-    let ReadRequest { chat, mut writer, model, stream, background } =
+    let ReadRequest { chat, mut writer, stream, background } =
         match read_request(api, &app, &body, &client).await {
             Ok(request) => request,
             Err(error) => return client.refuse_unread(&app, error, Some(&body)),
@@ -86,20 +87,21 @@ async fn answer_turn(api: Api, arrival: &mut Arrival, body: Incoming) -> Respons
     if let Some(error) = client.error_of_failed_stream(&app, &chat, stream) {
         return client.refuse_request(error);
     }
-    let source = Source::begin(&app, chat.clone(), origin, &model).await;
+    let progress = Arc::clone(&origin.progress);
+    let source = Source::begin(&app, chat.clone(), origin).await;
     let program =
         source.as_ref().map_or_else(|_| ClientProgram::from_chat_body(&chat), |(_, program)| *program);
     let client = client.with_program(program).with_request(&app, chat, stream);
     record.set_stream(stream);
     match (source.map(|(source, _)| source), background) {
         (Ok(source), None) => {
-            ReplyWriter::new(app, writer, client, record)
+            ReplyWriter::new(app, writer, client, record, progress)
                 .with_reservation(held)
                 .answer_client(source, stream)
                 .await
         }
         (Ok(source), Some(Continued(previous))) => {
-            let reply_writer = ReplyWriter::new(app, writer, client, record).with_reservation(held);
+            let reply_writer = ReplyWriter::new(app, writer, client, record, progress).with_reservation(held);
             background::begin_response(reply_writer, source, &body.unwrap_or_default(), previous).await
         }
         (Err(error), _) if stream => client.fail_stream(error, &mut writer),

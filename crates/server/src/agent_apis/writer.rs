@@ -35,6 +35,14 @@ impl Writer {
         }
     }
 
+    /// Sets the model that answers, if it is another one than was asked.
+    pub(super) fn set_model(&mut self, model: String) {
+        match self {
+            Self::Responses(events) => events.set_model(model),
+            Self::Messages(events, _) => events.set_model(model),
+        }
+    }
+
     pub(super) fn write_begin(&mut self, out: &mut Vec<u8>) {
         match self {
             Self::Responses(events) => events.begin(out),

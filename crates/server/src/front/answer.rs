@@ -31,7 +31,7 @@ pub(crate) async fn begin_turn(app: &App, chat: Bytes, origin: Origin) -> Result
         Ok(()) => chat,
         Err(spent) => {
             let is_free = |model: &str| app.usage.is_free(model);
-            let free = app.relay.free_model(&chat, record, is_free).filter(|_| named.is_none());
+            let free = app.relay.free_model(&chat, &origin, is_free).filter(|_| named.is_none());
             free.ok_or(spent).inspect_err(|_| record_refused(app, record, &chat))?
         }
     };

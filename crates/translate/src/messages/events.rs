@@ -68,6 +68,12 @@ impl MessageEvents {
         &self.id
     }
 
+    /// Sets the model that answers, if it is another one than was asked. A stream names it in its first event
+    /// only.
+    pub fn set_model(&mut self, model: String) {
+        self.asked.model = model;
+    }
+
     /// Returns the whole message object, once the turn has ended.
     pub fn message_json(&self) -> Option<&str> {
         self.ended.as_deref()

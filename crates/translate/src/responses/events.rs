@@ -115,6 +115,11 @@ impl ResponseEvents {
         self.head.completed = seconds.max(self.head.created);
     }
 
+    /// Sets the model that answers, if it is another one than was asked.
+    pub fn set_model(&mut self, model: String) {
+        self.head.model = model;
+    }
+
     /// Continues the response that was begun with this id.
     pub fn continue_as(&mut self, id: String) {
         self.head.id = id;
