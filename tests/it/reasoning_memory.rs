@@ -2,6 +2,8 @@
 //! client.
 
 use serde_json::{Value, json};
+use store::RequestQuery;
+use tempfile::tempdir;
 
 use crate::live::LIVE;
 use crate::support::accumulate::{Call, Rules};
@@ -179,6 +181,28 @@ async fn other_clients_get_no_reasoning() {
     let seen = fake.requests();
     assert_eq!(seen[1].json()["messages"][2].get("reasoning"), None);
     assert_eq!(seen[2].json()["messages"][2]["reasoning"], "SECRET");
+}
+
+/// Behind a proxy, or after a restart: the turn was another process's.
+#[tokio::test]
+async fn unknown_reasoning_is_noted() {
+    for (reasoning, other_process, expected) in
+        [("I need a.txt.", true, 1), ("I need a.txt.", false, 0), ("", false, 0)]
+    {
+        let fake = FakeVllm::start([thoughtful("", reasoning, &[READ]), answer("")]).await;
+        let dirs = [tempdir().unwrap(), tempdir().unwrap()];
+        let kept = |at: usize| format!("state_dir = \"{}\"\n", dirs[at].path().display());
+        let processes = [Respool::with(&fake, &kept(0)).await, Respool::with(&fake, &kept(1)).await];
+        let mut body = tools_route::request();
+        let calls = asked(&processes[0], &body).await;
+        looped(&mut body, &replayed(&calls));
+        let next = &processes[usize::from(other_process)];
+        asked(next, &body).await;
+        let query = RequestQuery { most: 9, ..RequestQuery::default() };
+        let rows = next.usage.records().find_requests(query).await.unwrap();
+        let unknown: u64 = rows.iter().map(|row| row.details.reasoning_unknown).sum();
+        assert_eq!(unknown, expected, "{reasoning} {other_process}");
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use http::{HeaderMap, HeaderValue, header};
 
-use super::memory::ConversationMemory;
+use super::memory::{ConversationMemory, Recalled};
 use super::relay::Relay;
 use translate::{Additions, LoopFound, check_loops, count_steps, silent_turns, user_texts};
 use wire::ChatRequest;
@@ -19,8 +19,9 @@ pub(super) struct HistoryAnalysis {
     pub(super) memory: Option<ConversationMemory>,
     /// Messages and reasoning to add to the request.
     pub(super) added: Additions,
-    /// How many turns came without reasoning that is not remembered either.
-    pub(super) missed: usize,
+    /// How many turns with calls came without reasoning, and are not remembered either: another node or
+    /// process made them.
+    pub(super) unknown: usize,
     /// Steps of the client's turn before this request.
     pub(super) steps: u32,
     /// Why the loop guard answers in the model's place.
@@ -39,16 +40,14 @@ impl Relay {
             let credentials = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
             memory.open_conversation(credentials, user_texts(&request.messages))
         });
-        let (reasoning, missed) = conversation.as_ref().map_or_else(Default::default, |conversation| {
-            let silent = silent_turns(&request.messages);
-            let known = conversation.recall(&silent, Instant::now());
-            let missed = silent.len() - known.len();
-            (known, missed)
-        });
+        let Recalled { reasoning, unknown } =
+            conversation.as_ref().map_or_else(Recalled::default, |conversation| {
+                conversation.recall(&silent_turns(&request.messages), Instant::now())
+            });
         HistoryAnalysis {
             memory: conversation,
             added: Additions { reasoning, warning },
-            missed,
+            unknown,
             steps: count_steps(&request.messages),
             loop_found,
         }

@@ -60,6 +60,7 @@ struct MemoryEntries {
 
 #[derive(Debug)]
 struct Entry {
+    /// Empty for a turn that had none.
     reasoning: Arc<str>,
     used: Instant,
 }
@@ -86,7 +87,8 @@ impl Memory {
         if turn.reasoning.len() * turn.calls.len() > self.limits.bytes {
             return;
         }
-        let reasoning: Arc<str> = turn.reasoning.as_str().into();
+        let is_blank = turn.reasoning.trim().is_empty();
+        let reasoning: Arc<str> = if is_blank { "" } else { turn.reasoning.as_str() }.into();
         let keys: Vec<Key> =
             turn.calls.iter().filter_map(|call| self.call_keys(conversation, call).next()).collect();
         let mut kept = self.lock_entries(now);
@@ -164,19 +166,34 @@ pub(super) struct ConversationMemory {
 }
 
 impl ConversationMemory {
-    /// Remembers a turn that leaves, when it has calls and reasoning.
+    /// Remembers a turn that leaves, when it has calls.
     pub(super) fn remember(&self, turn: &Turn, now: Instant) {
-        if !turn.calls.is_empty() && !turn.reasoning.trim().is_empty() {
+        if !turn.calls.is_empty() {
             self.memory.remember(self.conversation, turn, now);
         }
     }
 
-    /// Returns the reasoning of these turns, by the index of its message, as far as it is known.
-    pub(super) fn recall(&self, turns: &[SilentTurn], now: Instant) -> Vec<(usize, Arc<str>)> {
-        let known =
-            |turn: &SilentTurn| Some((turn.place, self.memory.recall(self.conversation, &turn.calls, now)?));
-        turns.iter().filter_map(known).collect()
+    /// Returns what is known of these turns.
+    pub(super) fn recall(&self, turns: &[SilentTurn], now: Instant) -> Recalled {
+        let mut recalled = Recalled::default();
+        for turn in turns {
+            match self.memory.recall(self.conversation, &turn.calls, now) {
+                None => recalled.unknown += 1,
+                Some(reasoning) if reasoning.is_empty() => {}
+                Some(reasoning) => recalled.reasoning.push((turn.place, reasoning)),
+            }
+        }
+        recalled
     }
+}
+
+/// The memory of some turns that came back without reasoning.
+#[derive(Debug, Default)]
+pub(super) struct Recalled {
+    /// The reasoning that they had, by the index of the message.
+    pub(super) reasoning: Vec<(usize, Arc<str>)>,
+    /// How many of them this process has not made, or has forgotten.
+    pub(super) unknown: usize,
 }
 
 #[cfg(test)]
@@ -203,7 +220,7 @@ mod tests {
 
     fn recalled(of: &ConversationMemory, calls: Vec<ToolCall>, now: Instant) -> Option<String> {
         let found = of.recall(&[SilentTurn { place: 7, calls }], now);
-        found.first().map(|(place, reasoning)| {
+        found.reasoning.first().map(|(place, reasoning)| {
             assert_eq!(*place, 7);
             reasoning.to_string()
         })
@@ -257,9 +274,17 @@ mod tests {
         for calls in [vec![call("second001", "{}")], vec![call("unknown01", "{}"), call("first0001", "{}")]] {
             assert_eq!(recalled(&own, calls, now).as_deref(), Some("why"));
         }
+    }
+
+    #[test]
+    fn turns_of_others_are_unknown() {
+        let (own, now) = (own(&memory(10, 10_000)), Instant::now());
         own.remember(&turn(vec![call("blank0001", "{}")], " \n"), now);
         own.remember(&turn(vec![], "no calls"), now);
-        assert_eq!(recalled(&own, vec![call("blank0001", "{}")], now), None);
+        for (id, unknown) in [("blank0001", 0), ("others001", 1)] {
+            let found = own.recall(&[SilentTurn { place: 7, calls: vec![call(id, "{}")] }], now);
+            assert_eq!((found.reasoning.len(), found.unknown), (0, unknown), "{id}");
+        }
     }
 
     /// Which of the calls 0.. are still known after `count` turns of `length` bytes.

@@ -146,7 +146,11 @@ impl Relay {
         let ParsedRequest { mut request, body, is_declared, recent, model, target, tools_mode, who, history } =
             parsed;
         let declared = Arc::clone(self.declared_parameters(&model));
-        metrics::count_recalled_reasoning(history.added.reasoning.len(), history.missed);
+        metrics::count_recalled_reasoning(history.added.reasoning.len(), history.unknown);
+        // A run of respool's own keeps its reasoning itself.
+        if history.unknown > 0 && !origin.is_agent {
+            origin.record.record_unknown_reasoning(history.unknown);
+        }
         let mut modes = self.config.modes_for(&model);
         modes.tools_mode = tools_mode.unwrap_or(modes.tools_mode);
         let profile = self.build_profile(&request, model, modes, &origin);

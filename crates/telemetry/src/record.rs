@@ -217,6 +217,11 @@ impl RequestRecord {
         super::metrics::count_lost_prefix();
     }
 
+    /// Records how many turns with calls came without reasoning that this process does not have either.
+    pub fn record_unknown_reasoning(&self, turns: usize) {
+        self.change_line(|line| line.reasoning_unknown = turns);
+    }
+
     /// Records that another model answers in the place of the one that was asked, and why, in one word.
     /// `error`: the last attempt's.
     pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str, error: AttemptError) {

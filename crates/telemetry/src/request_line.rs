@@ -106,6 +106,8 @@ pub(super) struct RequestLine {
     /// Where the prompt first differs from that of the conversation's last request, and the bytes that the
     /// server reads again.
     pub(super) prefix_lost: Option<String>,
+    /// Turns with calls that came without reasoning, which this process does not have either.
+    pub(super) reasoning_unknown: usize,
     /// The models that others answered for, each with the reason.
     fallbacks: Vec<String>,
     /// Attempts beyond the first.
@@ -170,6 +172,7 @@ impl RequestLine {
             counted: None,
             trimmed: None,
             prefix_lost: None,
+            reasoning_unknown: 0,
             fallbacks: vec![],
             retries: 0,
             heartbeats: 0,
@@ -434,6 +437,7 @@ impl RequestLine {
                 dropped: each_once(&self.dropped),
                 trimmed: self.trimmed.take().unwrap_or_default(),
                 prefix_lost: self.prefix_lost.take().unwrap_or_default(),
+                reasoning_unknown: self.reasoning_unknown as u64,
             },
         }
     }
@@ -479,6 +483,7 @@ impl RequestLine {
                     counted = self.counted,
                     trimmed = self.trimmed,
                     prefix_lost = self.prefix_lost,
+                    reasoning_unknown = non_default(self.reasoning_unknown),
                     fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
                     retries = non_default(self.retries),
                     earlier_errors = self.earlier_errors(),

@@ -90,6 +90,14 @@ pub struct RequestDetails {
     /// Where the prompt first differs from that of the conversation's last request.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub prefix_lost: String,
+    /// Turns with calls that came without reasoning, which the process did not have either.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub reasoning_unknown: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl RequestDetails {

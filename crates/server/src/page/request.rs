@@ -165,7 +165,8 @@ fn repair_section(row: &UsageRow) -> Markup {
         && dropped.is_empty()
         && row.loop_stopped.is_empty()
         && details.trimmed.is_empty()
-        && details.prefix_lost.is_empty();
+        && details.prefix_lost.is_empty()
+        && details.reasoning_unknown == 0;
     if is_empty {
         return html! {};
     }
@@ -179,6 +180,7 @@ fn repair_section(row: &UsageRow) -> Markup {
                 @if !row.loop_stopped.is_empty() { li { "The model repeated its " (row.loop_stopped) ", so respool answered in its place." } }
                 @if !details.trimmed.is_empty() { li { "The conversation did not fit the model's window. Left out: " (details.trimmed) "." } }
                 @if !details.prefix_lost.is_empty() { li { "The prompt differs from that of the conversation's last request, so the server reads it again: " (details.prefix_lost) "." } }
+                @if details.reasoning_unknown > 0 { li { "The reasoning of turns that another process made was missing, so the server may have read the prompt again: " (details.reasoning_unknown) "." } }
             }
         }
     }
