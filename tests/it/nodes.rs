@@ -2,12 +2,13 @@
 //! of its lane, also when a process is killed or stops for longer than its lease.
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use agent::{ApprovalRequest, Decision, record_decision};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use store::{DatabaseConfig, EntryState, Store, StoreConfig};
+use store::{ApprovalState, DatabaseConfig, EntryState, Store, StoreConfig};
 use testing::postgres_server;
 use tokio::process::Child;
 use wire::units::Secret;
@@ -17,7 +18,7 @@ use crate::experts_killed::{
     Life, assert_nothing_is_lost_or_doubled, assert_state_is_that_of_one_run,
     assert_two_processes_keep_the_order, desk, insistent, noting, start,
 };
-use crate::experts_run::{Desk, enqueue, invocation, is_over, until};
+use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, results, until};
 use crate::lifecycle::{Served, program, run};
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
@@ -278,6 +279,36 @@ async fn responses_in_the_background_are_shared() {
     first.child.kill().unwrap();
     let is_made = async || exchange(second.address, &orphan).await.json()["status"] == "completed";
     wait_until("the other node makes it", is_made).await;
+}
+
+/// An expert's run goes on at its node, which hears of the decision by the other one's notification.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_elsewhere_are_heard_of() {
+    let model = |request: &Value| match results(request).len() {
+        0 => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))]),
+        _ => calls(&[("finish_process", json!({"summary": "moved"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let Some((desk, store)) = desk_on_postgres(&fake.url()) else { return };
+    let mut node = start(&desk, "log");
+    let mut spans = Vec::new();
+    for number in 0..5 {
+        let id = format!("i{number}");
+        enqueue(&store, invocation(&id, "move-deal", json!({"deal_id": id, "stage": "4"}))).await;
+        until(&store, &id, |row| row.state == EntryState::Held).await;
+        let row = store.approvals(ApprovalState::Waiting, 1).await.unwrap().remove(0);
+        let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap();
+        let decided = Instant::now();
+        record_decision(&store, &Decision::approve_all(&request, "anna")).await.unwrap();
+        wait_until("the call is made", async || desk.effects().len() > number).await;
+        spans.push(decided.elapsed());
+        until(&store, &id, is_over).await;
+    }
+    node.kill().await.unwrap();
+    spans.sort();
+    println!("from a decision to its call: {spans:?}");
+    let limit = Duration::from_secs(if postgres_server::is_pooled() { 3 } else { 1 });
+    assert!(spans[2] < limit, "{spans:?}");
 }
 
 /// The clocks of machines differ; that of the database counts for all of them.

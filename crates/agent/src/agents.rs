@@ -31,7 +31,8 @@ use wire::digest::{hex, sha256};
 
 /// The environment variable from which people at a terminal give their operator's key.
 pub const OPERATOR_KEY: &str = "RESPOOL_OPERATOR_KEY";
-/// The interval at which approvals are checked for a decision of another process or a timeout.
+/// The interval at which approvals are checked for a timeout, and for a decision of another process that was
+/// not heard of.
 const APPROVALS_EVERY: Duration = Duration::from_secs(1);
 
 type ByName = BTreeMap<String, Arc<Agent>>;
@@ -361,8 +362,12 @@ impl Agents {
             let Some(agent) = self.get(&agent) else { continue };
             let Ok(stored) = resume::load_run(Some(store), &id).await else { continue };
             let options = RunOptions { is_detached: true, ..RunOptions::default() };
-            if let Err(why) = resume::stored_run(&self.active, &agent, &stored, None, options).await {
-                tracing::warn!(target: "respool::agent", run_id = id, %why, "the run cannot be resumed");
+            match resume::stored_run(&self.active, &agent, &stored, None, options).await {
+                // Another process that heard of the decision was faster.
+                Ok(_) | Err(ResumeError::NotClaimed(_)) => {}
+                Err(why) => {
+                    tracing::warn!(target: "respool::agent", run_id = id, %why, "the run cannot be resumed");
+                }
             }
         }
     }
@@ -380,9 +385,13 @@ impl Agents {
         self.active.spawn_task(async move {
             let waking = async {
                 loop {
+                    let decided = store.wait_for_decision();
                     Box::pin(agents.wake_decided_runs(&store)).await;
                     agents.heed_cancel_requests(&store).await;
-                    tokio::time::sleep(APPROVALS_EVERY).await;
+                    tokio::select! {
+                        () = decided => {}
+                        () = tokio::time::sleep(APPROVALS_EVERY) => {}
+                    }
                 }
             };
             let _: Option<()> = Box::pin(shutdown.run_until_cancelled(waking)).await;

@@ -5,6 +5,7 @@
 //! recorded once holds: a second one is refused.
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 
 use super::error::StoreError;
 use super::status::Status;
@@ -149,4 +150,8 @@ pub trait Approvals: Send + Sync {
     /// # Errors
     /// When the store cannot be read.
     async fn woken_by_approvals(&self, now: u64) -> Result<Vec<WokenRun>, StoreError>;
+
+    /// Waits until another process has made a decision or asked to cancel a run, as far as that is heard of.
+    /// It counts from the call on, even before the first poll.
+    fn wait_for_decision(&self) -> BoxFuture<'_, ()>;
 }

@@ -136,6 +136,7 @@ impl Worker {
     async fn tend_queue(&self) {
         let mut deadlines = Deadlines::default();
         loop {
+            let decided = self.store.wait_for_decision();
             self.experts.follow_catalog();
             self.store.note_packages(self.experts.iter().map(|expert| expert.digest.clone()).collect());
             self.experts.look_at_servers();
@@ -143,7 +144,10 @@ impl Worker {
                 let _ = done.inspect_err(|error| self.log_failure(error));
             }
             let is_starting = self.experts.names().iter().any(|name| self.experts.is_starting(name));
-            tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }).await;
+            tokio::select! {
+                () = decided => {}
+                () = tokio::time::sleep(if is_starting { LOOK_EVERY } else { TEND_EVERY }) => {}
+            }
         }
     }
 
@@ -179,6 +183,12 @@ impl Worker {
         Ok(())
     }
 
+    /// Returns true if another process that heard of a decision was faster.
+    async fn is_worked_on(&self, run: &str) -> bool {
+        let stored = self.store.run(run).await;
+        stored.is_ok_and(|run| run.is_some_and(|run| run.row.status == Status::Running))
+    }
+
     async fn resume_conversation(&self, name: &str, run: &str) {
         // An approved call of a server that is down would fail, and the consent would be used up. It is tried
         // again.
@@ -188,7 +198,9 @@ impl Worker {
         if self.experts.confirm_ready(&expert).await.is_some() {
             return;
         }
-        if let Err(why) = self.experts.resume_conversation(name, run).await {
+        if let Err(why) = self.experts.resume_conversation(name, run).await
+            && !self.is_worked_on(run).await
+        {
             tracing::warn!(target: "respool::expert", run_id = run, %why, "the run cannot be resumed");
         }
     }

@@ -148,8 +148,11 @@ async fn changes_of_others_are_found_in_time() {
     assert_eq!(first.next_due(queues()).await.unwrap(), None);
     let is_woken = async || !first.woken_by_approvals(10).await.unwrap().is_empty();
     assert!(!is_woken().await);
+    let heard = first.wait_for_decision();
     assert!(second.decide("consent-heard", "{}".into(), 3, LateDecision::Counts).await.unwrap());
     let limit = Duration::from_secs(if postgres_server::is_pooled() { 3 } else { 1 });
+    let heard = tokio::time::timeout(limit, heard).await;
+    assert!(heard.is_ok() || postgres_server::is_pooled(), "the decision is not heard of");
     let took = time_until("a decision is heard of", is_woken).await;
     assert!(took < limit, "{took:?}");
     run_sql(&bed, "UPDATE respool.approvals SET state = 'applied'");

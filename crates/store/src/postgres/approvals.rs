@@ -1,11 +1,12 @@
 //! Requests for consent in `PostgreSQL`.
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use postgres::{Error, Row};
 
 use super::columns::{number, some_number};
 use super::link::{Change, as_bigint, limit};
-use super::{PostgresStore, notify_at_commit};
+use super::{News, PostgresStore, notify_at_commit};
 use crate::approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 use crate::error::StoreError;
 use crate::status::Status;
@@ -24,7 +25,7 @@ impl Approvals for PostgresStore {
              WHERE id = $1 AND state = 'waiting' AND ($4 OR expires IS NULL OR expires > $3)";
         let decide = move |change: &mut Change<'_>| {
             let is_recorded = change.has_changed(sql, &[&id, &decision, &as_bigint(at), &counts])?;
-            notify_at_commit(change, &owner)?;
+            notify_at_commit(change, &News::Decided.from(&owner))?;
             Ok(is_recorded)
         };
         self.change(decide).await
@@ -54,6 +55,10 @@ impl Approvals for PostgresStore {
             Ok(WokenRun { id: row.try_get(0)?, agent: row.try_get(1)?, status })
         };
         self.pool.read(move |change| change.list(sql, &[&as_bigint(now)], woken)).await
+    }
+
+    fn wait_for_decision(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.signals.decided.notified())
     }
 }
 

@@ -50,8 +50,7 @@ pub(crate) struct PostgresStore {
     place: String,
     runs: RunsConfig,
     responses: ResponsesConfig,
-    /// An entry was queued, here or elsewhere.
-    queued: Arc<Notify>,
+    signals: Arc<Signals>,
     presence: Presence,
     /// See [`SharedUsage::database_id`]; it does not change.
     database_id: tokio::sync::OnceCell<String>,
@@ -74,8 +73,8 @@ impl PostgresStore {
             }
             Err(refused) => return Err(refused.why),
         };
-        let queued = Arc::new(Notify::new());
-        let presence = Presence::begin(&address, node, &queued, problem)?;
+        let signals = Arc::default();
+        let presence = Presence::begin(&address, node, &signals, problem)?;
         Ok(Self {
             pool: Pool::start(&address, config.store.pool, Arc::clone(&presence.shared))?,
             owner,
@@ -83,7 +82,7 @@ impl PostgresStore {
             runs: config.runs.clone(),
             responses: config.responses.clone(),
             presence,
-            queued,
+            signals,
             database_id: tokio::sync::OnceCell::new(),
         })
     }
@@ -122,8 +121,47 @@ impl PostgresStore {
 }
 
 /// Tells the other processes to look once this is committed. For what happens seldom.
-fn notify_at_commit(change: &mut Change<'_>, owner: &str) -> Result<(), Error> {
-    change.find("SELECT pg_notify('respool', $1)::text", &[&owner], |_| Ok(())).map(drop)
+fn notify_at_commit(change: &mut Change<'_>, payload: &str) -> Result<(), Error> {
+    change.find("SELECT pg_notify('respool', $1)::text", &[&payload], |_| Ok(())).map(drop)
+}
+
+/// The news that a notification brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// An entry was queued.
+    Queued,
+    /// A decision was made, or the cancel of a run was asked for.
+    Decided,
+}
+
+/// Follows the sender in the payload of such news. Processes of earlier versions ignore it.
+const DECIDED: &str = " decided";
+
+impl News {
+    /// Returns the payload of these news from a process.
+    fn from(self, owner: &str) -> String {
+        match self {
+            Self::Queued => owner.to_owned(),
+            Self::Decided => format!("{owner}{DECIDED}"),
+        }
+    }
+
+    /// Returns the sender of a payload, and its news.
+    fn read(payload: &str) -> (&str, Self) {
+        match payload.strip_suffix(DECIDED) {
+            Some(owner) => (owner, Self::Decided),
+            None => (payload, Self::Queued),
+        }
+    }
+}
+
+/// Wakes what waits in this process.
+#[derive(Debug, Default)]
+struct Signals {
+    /// An entry was queued, here or elsewhere.
+    queued: Notify,
+    /// Another process has made a decision, or asked to cancel a run.
+    decided: Notify,
 }
 
 impl StorePort for PostgresStore {

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use postgres::fallible_iterator::FallibleIterator as _;
 use postgres::{Client, Error, Row};
-use tokio::sync::Notify;
 
 use super::address::Address;
 use super::columns::number;
@@ -16,6 +15,7 @@ use super::link::{Change, Link, Values, as_bigint, explain, is_away, span};
 use super::poll::{EVERY, Found, POLL, Wanted, presence};
 use super::schema;
 use super::shared::Shared;
+use super::{News, Signals};
 use crate::error::StoreError;
 use crate::outbox::FIRST_TRIED_WITHIN;
 
@@ -149,14 +149,14 @@ impl Presence {
     pub(super) fn begin(
         address: &Address,
         node: Node,
-        queued: &Arc<Notify>,
+        signals: &Arc<Signals>,
         problem: Option<StoreError>,
     ) -> Result<Self, StoreError> {
         let shared = Arc::new(Shared::new(problem));
-        let (address, queued, with_thread) = (address.clone(), Arc::downgrade(queued), Arc::clone(&shared));
+        let (address, signals, with_thread) = (address.clone(), Arc::downgrade(signals), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("store-presence".into())
-            .spawn(move || keep_present(&address, &node, &queued, &with_thread))
+            .spawn(move || keep_present(&address, &node, &signals, &with_thread))
             .map_err(|error| StoreError(format!("the store's thread cannot be started: {error}")))?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -172,12 +172,12 @@ impl Drop for Presence {
     }
 }
 
-fn keep_present(address: &Address, node: &Node, queued: &Weak<Notify>, shared: &Shared) {
+fn keep_present(address: &Address, node: &Node, signals: &Weak<Signals>, shared: &Shared) {
     join_late(address, node, shared);
     let mut client = None;
     while !shared.has_ended() {
         let said = say_present(&mut client, address, node, shared).map(|()| shared.set_problem(None));
-        if let Err(error) = said.and_then(|()| listen(&mut client, node, queued, shared)) {
+        if let Err(error) = said.and_then(|()| listen(&mut client, node, signals, shared)) {
             shared.set_problem(Some(explain(&error)));
             client = None;
             std::thread::sleep(Duration::from_millis(200));
@@ -256,7 +256,7 @@ fn follow_clock(time: u64, asked: u64, answered: u64) {
 fn listen(
     client: &mut Option<Client>,
     node: &Node,
-    queued: &Weak<Notify>,
+    signals: &Weak<Signals>,
     shared: &Shared,
 ) -> Result<(), Error> {
     let Some(client) = client else { return Ok(()) };
@@ -265,12 +265,16 @@ fn listen(
     while !is_over() && !shared.has_ended() {
         let mut notifications = client.notifications();
         let mut heard = notifications.timeout_iter(Duration::from_millis(100));
-        if let Some(notification) = heard.next()?
-            && notification.payload() != node.owner
-            && let Some(queued) = queued.upgrade()
+        let Some(notification) = heard.next()? else { continue };
+        let (sender, news) = News::read(notification.payload());
+        if sender != node.owner
+            && let Some(signals) = signals.upgrade()
         {
             shared.polls.note_change();
-            queued.notify_one();
+            match news {
+                News::Queued => signals.queued.notify_one(),
+                News::Decided => signals.decided.notify_waiters(),
+            }
         }
     }
     Ok(())

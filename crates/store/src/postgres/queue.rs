@@ -8,7 +8,7 @@ use postgres::{Error, Row};
 
 use super::columns::{number, some_number};
 use super::link::{Change, Values, as_bigint, limit, span};
-use super::{PostgresStore, notify_at_commit};
+use super::{News, PostgresStore, notify_at_commit};
 use crate::error::StoreError;
 use crate::queue::{
     ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, GoneClocks, LaneKey,
@@ -28,7 +28,7 @@ impl Queue for PostgresStore {
             self.change(move |change| enqueue_all(change, &entries)).await?
         };
         if enqueued.contains(&Enqueued::Accepted) {
-            self.queued.notify_one();
+            self.signals.queued.notify_one();
             self.notify_others();
         }
         Ok(enqueued)
@@ -107,7 +107,7 @@ impl Queue for PostgresStore {
 #[async_trait]
 impl QueueEntries for PostgresStore {
     async fn wait_for_entry(&self) {
-        self.queued.notified().await;
+        self.signals.queued.notified().await;
     }
 
     async fn entries(
@@ -200,7 +200,7 @@ impl QueueEntries for PostgresStore {
         let owner = self.owner.clone();
         let replay = move |change: &mut Change<'_>| {
             let is_queued = replay(change, &entry, &new_id, payload.as_deref())?;
-            notify_at_commit(change, &owner)?;
+            notify_at_commit(change, &News::Queued.from(&owner))?;
             Ok(is_queued)
         };
         self.change(replay).await

@@ -5,7 +5,7 @@ use async_trait::async_trait;
 use postgres::{Error, Row};
 
 use super::link::{Change, as_bigint};
-use super::{PostgresStore, approvals, notify_at_commit, outbox, queue};
+use super::{News, PostgresStore, approvals, notify_at_commit, outbox, queue};
 use crate::error::StoreError;
 use crate::queue::EntryLease;
 use crate::runs::{Ack, Append, ClaimScope, FIRST_EPOCH, NewRun, Runs};
@@ -49,7 +49,7 @@ impl Runs for PostgresStore {
         let (run, owner) = (run.to_owned(), self.owner.clone());
         let cancel = move |change: &mut Change<'_>| {
             let is_known = cancel(change, &run, at)?;
-            notify_at_commit(change, &owner)?;
+            notify_at_commit(change, &News::Decided.from(&owner))?;
             Ok(is_known)
         };
         self.change(cancel).await

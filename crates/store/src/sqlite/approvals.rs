@@ -1,6 +1,7 @@
 //! Requests for consent as rows.
 
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use rusqlite::{Connection, Row, Transaction, params};
 
 use super::statements::{execute, find, has_changed, limit, list, signed};
@@ -38,6 +39,11 @@ impl Approvals for SqliteStore {
 
     async fn woken_by_approvals(&self, now: u64) -> Result<Vec<WokenRun>, StoreError> {
         self.read(move |connection| woken_runs(connection, now)).await
+    }
+
+    fn wait_for_decision(&self) -> BoxFuture<'_, ()> {
+        // Nothing is heard of other processes.
+        Box::pin(std::future::pending())
     }
 }
 
