@@ -54,6 +54,23 @@ async fn a_newer_schema_is_refused() {
     assert!(why.contains("schema 99 of a newer respool"), "{why}");
 }
 
+/// A function before the server's own stands for a server of version 14.
+#[tokio::test]
+async fn an_old_server_is_refused() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    run_sql(
+        &bed,
+        "CREATE SCHEMA older;
+        CREATE FUNCTION older.current_setting(name text) RETURNS text LANGUAGE sql AS
+            $$ SELECT CASE name WHEN 'server_version_num' THEN '140009' ELSE '14.9' END $$;
+        DO $$ BEGIN
+            EXECUTE format('ALTER DATABASE %I SET search_path = older, pg_catalog', current_database());
+        END $$",
+    );
+    let why = refusal(&bed, |_| {});
+    assert!(why.contains("14.9"), "{why}");
+}
+
 #[tokio::test]
 async fn two_nodes_need_two_names() {
     let Some(bed) = Bed::new_postgres() else { return };
