@@ -20,6 +20,9 @@ buffered route (the same for both client forms) and on the live route. Calls are
 content in quotes, followed by the finish reason. **Bold** marks what differs from what OpenClaw would have
 received without respool (direct, streamed).
 
+There are no captures of Ollama and LM Studio, which could not be run: [servers.md](servers.md) says what stands
+for them.
+
 ";
 
 fn cell(text: &str) -> String {
