@@ -1,16 +1,20 @@
 // Nodes of respool behind nginx, and the real OpenClaw in front: the node that works on a turn is killed in the middle of it, and the turn
 // still ends right. Prints a line for each turn, exits 0 only if all are right. Started by run.sh, which sets NODES (their addresses),
-// PIDS (their processes), OWN and the gateway's settings.
+// PIDS (their processes), OWN, JOURNAL (of the expert's CRM) and the gateway's settings.
+import fs from 'node:fs';
 import { script, seen, turn, wait } from './gateway-client.mjs';
 
-const { NODES, PIDS, OWN } = process.env;
+const { NODES, PIDS, OWN, JOURNAL } = process.env;
 const nodes = NODES.split(' ').map((url, at) => ({ url, pid: Number(PIDS.split(' ')[at]) }));
 const READ = ['read', { path: 'note.txt' }];
 const EXEC = ['exec', { command: 'echo sum-$((40+2))' }];
+const MOVE = ['crm__update_deal_stage', { deal_id: 'd-1', stage: '4' }];
+const ROUNDS = 3;
 
 const CASES = [
   { name: 'a turn with tools', provider: 'respool', call: EXEC, wants: 'sum-42' },
   { name: 'an agent\'s run', provider: 'respool-agent', call: READ, wants: OWN },
+  { name: 'an expert\'s run', provider: 'respool-expert', call: MOVE, wants: 'TOOL SAID', effects: ROUNDS },
 ];
 
 // The node that waits for the model server at the moment.
@@ -37,13 +41,14 @@ async function killAtSecondCall(tag) {
 }
 
 let failed = 0;
-for (const { name, provider, call, wants } of CASES) {
+for (const { name, provider, call, wants, effects } of CASES) {
   const tag = `nodes-${provider}`;
-  const order = script({ tag, calls: [call], rounds: 3, slow: 2 });
+  const order = script({ tag, calls: [call], rounds: ROUNDS, slow: 2 });
   const [{ status, text, seconds }, killed] = await Promise.all([turn(order, { provider }), killAtSecondCall(tag)]);
   const { requests, refused } = await seen(tag);
-  const ok = status === 200 && text.includes(wants) && killed && !refused.length;
+  const made = effects ? fs.readFileSync(JOURNAL, 'utf8').trim().split('\n').length : undefined;
+  const ok = status === 200 && text.includes(wants) && killed && !refused.length && made === effects;
   failed += ok ? 0 : 1;
-  console.log(`${ok ? 'pass' : 'FAIL'}  ${name}: ${killed ? 'a node killed' : 'no node killed'}, ${requests.length} upstream requests, ${refused.join('; ') || 'none refused'}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 160)}`);
+  console.log(`${ok ? 'pass' : 'FAIL'}  ${name}: ${killed ? 'a node killed' : 'no node killed'}, ${requests.length} upstream requests, ${effects ? `${made} of ${effects} calls made, ` : ''}${refused.join('; ') || 'none refused'}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 160)}`);
 }
 process.exitCode = failed ? 1 : 0;

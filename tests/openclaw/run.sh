@@ -17,8 +17,8 @@
 #                            sessions_send; delivery into the main session, approvals by the plugin's command, a chat message as a trigger
 #        run.sh DIR channel  a real channel, OpenClaw's Telegram in front of a Bot API on loopback: a message as a trigger, approvals by its owner's
 #                            command, a stranger's refused, alerts through it while the model server is down
-#        run.sh DIR nodes    three respools on one PostgreSQL behind nginx (both from Debian), of which two are killed: one in the middle of a turn with
-#                            tools, one in that of an agent's run
+#        run.sh DIR nodes    four respools on one PostgreSQL behind nginx (both from Debian), of which three are killed: one in the middle of a turn
+#                            with tools, one in that of an agent's run, one in that of an expert's
 #        run.sh DIR direct       the turns without respool: shows what the scripts find when nothing is repaired
 #   OC_VERSION=2026.2.26 the old client   RESPOOL=PATH a binary in place of a build   ONLY=REGEX some of the turns
 #   GATEWAY_PORT=18840 (OpenClaw also takes some of the next ports)
@@ -89,6 +89,33 @@ then = "allow"
 TOML
 }
 
+write_desk() { # TIER: an expert whose only tool is a CRM that keeps a journal; to be called after respool.toml is begun
+  export JOURNAL=$run/journal
+  mkdir -p "$run/experts/desk" "$run/expert-config/desk"
+  cat > "$run/experts/desk/expert.yaml" <<YAML
+spec: "1.0"
+name: desk
+version: "1.0.0"
+description: Sorts mail
+requires: {tools: [crm]}
+components: {orchestrator: o.md, persona: [o.md], functions: [f.md], processes: [p.md], tools: [crm.yaml]}
+policy: {approval: {default: $1}}
+YAML
+  printf 'name: crm\noperations:\n  - {name: update_deal_stage, description: Moves a deal}\n' > "$run/experts/desk/crm.yaml"
+  printf -- '---\nname: move\ndescription: Moves a deal\ntools: [crm]\n---\nSCRIPT {"tag":"expert-move","calls":[["crm__update_deal_stage",{"deal_id":"d-1","stage":"4"}]]}\n' > "$run/experts/desk/p.md"
+  printf 'tools:\n  crm: {type: mcp, server: crm-fake}\n' > "$run/expert-config/desk/bindings.yaml"
+  echo "Sort." > "$run/experts/desk/o.md"
+  printf -- '---\nname: sort-mail\ndescription: Sorts a mail\n---\n%s\n' "$OWN" > "$run/experts/desk/f.md"
+  cat >> "$run/respool.toml" <<TOML
+[experts]
+dir = "$run/experts"
+model = "gpt-oss-120b"
+[tools.mcp.crm-fake]
+command = "python3"
+args = ["$top/examples/experts-demo/servers/fake_mcp.py", "$top/examples/experts-demo/servers/crm.json", "$JOURNAL"]
+TOML
+}
+
 make_fixture() {
   export FIXTURE=fixture-$$-7731; echo "$FIXTURE" > "$dir/gateway/workspace/fixture.txt"
   echo draft > "$dir/gateway/workspace/draft.txt"
@@ -116,38 +143,18 @@ case $mode in
     # Keys: OpenClaw's own, the operator's (the plugin has it), the hook's.
     export CLIENT_KEYS=sk-local OPERATOR_KEYS=sk-operator-0123456789 ASK_SECRET=ask-secret-0123456789
     # Of the environment only OPENCLAW_* reaches the gateway (kit/openclaw.sh).
-    export RESPOOL_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_ASK_SECRET=$ASK_SECRET JOURNAL=$run/journal
-    mkdir -p "$run/experts/desk" "$run/expert-config/desk"
-    cat > "$run/experts/desk/expert.yaml" <<'YAML'
-spec: "1.0"
-name: desk
-version: "1.0.0"
-description: Sorts mail
-requires: {tools: [crm]}
-components: {orchestrator: o.md, persona: [o.md], functions: [f.md], processes: [p.md], tools: [crm.yaml]}
-policy: {approval: {default: confirm}}
-triggers:
-  - {name: ask, type: channel, process: move, dedupe_key: message_id, concurrency: serial}
-YAML
-    printf 'name: crm\noperations:\n  - {name: update_deal_stage, description: Moves a deal}\n' > "$run/experts/desk/crm.yaml"
-    printf -- '---\nname: move\ndescription: Moves a deal\ntools: [crm]\n---\nSCRIPT {"tag":"expert-move","calls":[["crm__update_deal_stage",{"deal_id":"d-1","stage":"4"}]]}\n' > "$run/experts/desk/p.md"
-    printf 'tools:\n  crm: {type: mcp, server: crm-fake}\ntriggers:\n  ask: {channels: [%s]}\n' "$heard" > "$run/expert-config/desk/bindings.yaml"
-    echo "Sort." > "$run/experts/desk/o.md"
-    printf -- '---\nname: sort-mail\ndescription: Sorts a mail\n---\n%s\n' "$OWN" > "$run/experts/desk/f.md"
-    cat > "$run/respool.toml" <<TOML
-state_dir = "$run/runs"
-[experts]
-dir = "$run/experts"
-workspace = "$dir/gateway/workspace"
-model = "gpt-oss-120b"
+    export RESPOOL_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_OPERATOR_KEY=$OPERATOR_KEYS OPENCLAW_ASK_SECRET=$ASK_SECRET
+    echo "state_dir = \"$run/runs\"" > "$run/respool.toml"
+    write_desk confirm
+    printf 'triggers:\n  - {name: ask, type: channel, process: move, dedupe_key: message_id, concurrency: serial}\n' >> "$run/experts/desk/expert.yaml"
+    printf 'triggers:\n  ask: {channels: [%s]}\n' "$heard" >> "$run/expert-config/desk/bindings.yaml"
+    sed -i "s|^\[experts\]|&\nworkspace = \"$dir/gateway/workspace\"|" "$run/respool.toml"
+    cat >> "$run/respool.toml" <<TOML
 [experts.desk]
 hook_secret_env = { ask = "ASK_SECRET" }
 [tools.gateway]
 url = "http://127.0.0.1:$GATEWAY_PORT"
 token = "$GATEWAY_TOKEN"
-[tools.mcp.crm-fake]
-command = "python3"
-args = ["$top/examples/experts-demo/servers/fake_mcp.py", "$top/examples/experts-demo/servers/crm.json", "$JOURNAL"]
 TOML
     [ "$mode" != channel ] || cat >> "$run/respool.toml" <<TOML
 [alerts]
@@ -196,18 +203,19 @@ JSON
     start_upstream
     start_database
     write_agent
+    write_desk auto
     printf '[store]\nurl = "%s"\n' "$database" >> "$run/respool.toml"
     nodes=()
-    for name in a b c; do
+    for name in a b c d; do
       export RESPOOL__NODE__NAME=$name RESPOOL__STATE_DIR=$run/state-$name
       start_respool "$name" "${UPSTREAM%/v1}"; nodes+=("${base%/v1}")
     done
     front=$(free_port)
-    sed -e "s/server b:8003\(.*\)/server ${nodes[1]#http://}\1 server ${nodes[2]#http://}\1/" \
-      -e "s/a:8003/${nodes[0]#http://}/; s/listen 8080/listen 127.0.0.1:$front/" "$top/deploy/compose/nginx.conf" > "$run/nginx.conf"
+    sed -e "s/server b:8003\(.*\)/server ${nodes[1]#http://}\1 server ${nodes[2]#http://}\1 server ${nodes[3]#http://}\1/" \
+      -e "s/a:8003/${nodes[0]#http://}/; s/listen 8080/listen 127.0.0.1:$front/; s/tries 2/tries 4/" "$top/deploy/compose/nginx.conf" > "$run/nginx.conf"
     nginx -p "$run" -c "$run/nginx.conf" -e "$run/nginx.log" -g "daemon off; pid $run/nginx.pid;" & children+=($!)
-    start_gateway "respool=http://127.0.0.1:$front/v1" "respool-agent=http://127.0.0.1:$front/v1"
-    NODES="${nodes[*]}" PIDS="${children[*]: -4:3}" "$node" "$here/nodes.mjs"
+    start_gateway "respool=http://127.0.0.1:$front/v1" "respool-agent=http://127.0.0.1:$front/v1" "respool-expert=http://127.0.0.1:$front/v1"
+    NODES="${nodes[*]}" PIDS="${children[*]: -5:4}" "$node" "$here/nodes.mjs"
     exit ;;
   misbehaviours)
     export ROUTE=${ROUTE:-buffered} RELAY_LOG=$run/respool.log
