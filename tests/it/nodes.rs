@@ -20,7 +20,7 @@ use crate::experts_killed::{
 };
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, results, until};
 use crate::lifecycle::{Served, program, run};
-use crate::support::client::{Request, exchange};
+use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::script::Script;
@@ -309,6 +309,31 @@ async fn decisions_elsewhere_are_heard_of() {
     println!("from a decision to its call: {spans:?}");
     let limit = Duration::from_secs(if postgres_server::is_pooled() { 3 } else { 1 });
     assert!(spans[2] < limit, "{spans:?}");
+}
+
+/// A proxy sends the request that a killed node has cut to another one at once, long before the node counts
+/// as gone. The run goes on; a new one would make its calls again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cut_request_finds_its_run() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let answer = Script::json(200, &replies::text("Paris")).unchecked();
+    let fake = FakeVllm::start([Script::silence().unchecked(), answer]).await;
+    fake.allow_cut_requests();
+    let toml = format!(
+        "[agents.helper]\nmodel = \"gpt-oss-20b\"\n[[upstream]]\nname = \"box\"\nurl = \"{}\"\n",
+        fake.url()
+    );
+    let (mut first, second) = (serve_node(&url, "a", &toml), serve_node(&url, "b", &toml));
+    let messages = json!([{"role": "user", "content": "What is the capital of France?"}]);
+    let ask = Request::chat(&json!({"model": "helper", "messages": messages}));
+    let cut = Client::sending(first.address, &ask).await;
+    fake.wait_for_requests(1).await;
+    first.child.kill().unwrap();
+    let reply = exchange(second.address, &ask).await;
+    assert_eq!((reply.status, reply.text().contains("Paris")), (200, true), "{}", reply.text());
+    let runs = exchange(second.address, &Request::get("/v1/runs")).await.json();
+    assert_eq!(runs["data"].as_array().unwrap().len(), 1, "{runs}");
+    drop(cut);
 }
 
 /// The clocks of machines differ; that of the database counts for all of them.

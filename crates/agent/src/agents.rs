@@ -22,6 +22,7 @@ use super::resume_error::ResumeError;
 use super::run::Run;
 use super::run_snapshot::RunSnapshot;
 use super::stored::{REPEATABLE_FOR, new_run_id, ok_or_log};
+use super::unanswered;
 use super::watch::Watch;
 use store::{
     ApprovalRow, ApprovalState, LateDecision, NewRun, RunFilter, Status, Store, StoreError, WokenRun,
@@ -154,7 +155,7 @@ impl Agents {
                 return watch;
             }
             if let Some(watch) =
-                resume::resume_unanswered(&self.active, agent, &request, authorization.clone()).await
+                unanswered::resume_unanswered(&self.active, agent, &request, authorization.clone()).await
             {
                 return watch;
             }

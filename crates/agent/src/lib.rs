@@ -41,6 +41,7 @@ mod step;
 mod stored;
 mod telemetry;
 mod transcript;
+mod unanswered;
 mod watch;
 mod weights;
 mod work;

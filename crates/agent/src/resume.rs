@@ -8,7 +8,6 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use super::active::{ActiveRuns, ParkedRun, RunOptions, Work};
-use super::config::OnDisconnect;
 use super::definition::Agent;
 use super::driver::WorkEnd;
 use super::event::{Event, EventKind};
@@ -64,28 +63,6 @@ pub(super) async fn resume_with_results(
     let (mut run, _) = restore(&stored)?;
     run.apply(Event { at: clock::now(), kind: EventKind::Cancelled }).ok()?;
     Some(finished_watch(id, &run, work_end(&run)?))
-}
-
-/// Returns a run that the same request began and whose answer its client has not got: it asks again.
-pub(super) async fn resume_unanswered(
-    active: &Arc<ActiveRuns>,
-    agent: &Arc<Agent>,
-    request: &AgentRequest,
-    authorization: Option<HeaderValue>,
-) -> Option<Watch> {
-    let store = active.store.as_ref()?;
-    let since = clock::now().saturating_sub(REPEATABLE_FOR);
-    let id = ok_or_log(store.unanswered_run(&request.fingerprint, since).await)??;
-    if active.is_active(&id) {
-        // Another client may have asked the same; only a run that was left behind and goes on is shared.
-        let is_detached = agent.config.on_disconnect == OnDisconnect::Detach;
-        return active.watch_run(&id).filter(|watch| is_detached && watch.guard.is_none());
-    }
-    let stored = ok_or_log(store.run(&id).await)??;
-    match restore(&stored).and_then(|(run, _)| Some((work_end(&run)?, run))) {
-        Some((end, run)) => Some(finished_watch(id, &run, end)),
-        None => stored_run(active, agent, &stored, authorization, RunOptions::default()).await.ok(),
-    }
 }
 
 /// Resumes a stored run that no process works on.
@@ -198,6 +175,15 @@ fn work_end(run: &Run) -> Option<WorkEnd> {
 }
 
 fn finished_watch(id: String, run: &Run, end: WorkEnd) -> Watch {
-    let spent = run.spent_since_answer();
-    Watch::new_finished(id, WorkReport { end, spent, overhead: Duration::ZERO })
+    Watch::new_finished(id, report_of(run, end))
+}
+
+fn report_of(run: &Run, end: WorkEnd) -> WorkReport {
+    WorkReport { end, spent: run.spent_since_answer(), overhead: Duration::ZERO }
+}
+
+/// Returns how a stored run has ended, if it has.
+pub(super) fn finished_report(stored: &StoredRun) -> Option<WorkReport> {
+    let (run, _) = restore(stored)?;
+    Some(report_of(&run, work_end(&run)?))
 }

@@ -1,5 +1,7 @@
 //! Runs as their setup and their events: begun, appended to, claimed, cancelled.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use super::approvals::ApprovalChange;
@@ -155,4 +157,11 @@ pub trait Runs: Send + Sync {
     /// # Errors
     /// When the store cannot be written.
     async fn mark_orphans(&self) -> Result<usize, StoreError>;
+
+    /// Returns for how long the other process that works on a run has not said that it lives. `None` if no
+    /// other one does, and where the end of a process is noticed at once.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn silence_of_owner(&self, run: &str) -> Result<Option<Duration>, StoreError>;
 }

@@ -177,6 +177,21 @@ async fn changes_of_others_are_found_in_time() {
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
 
+/// Of a run at another process it is known when that has last said that it lives.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_owners_are_known() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (bed.open(), bed.open());
+    let run = NewRun { id: "r".into(), agent: "helper".into(), ..NewRun::default() };
+    first.begin(run).await.unwrap();
+    let silence = async |store: &Store| store.silence_of_owner("r").await.unwrap();
+    assert!(silence(&second).await.unwrap() < Duration::from_millis(2_500));
+    assert_eq!((silence(&first).await, second.silence_of_owner("other").await.unwrap()), (None, None));
+    run_sql(&bed, "UPDATE respool.nodes SET seen = respool.now_ms() - 9000");
+    assert!(silence(&second).await.unwrap() >= Duration::from_secs(9));
+    drop(first);
+}
+
 /// A process knows at once what it has changed itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn own_changes_are_found_at_once() {

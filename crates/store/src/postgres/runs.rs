@@ -1,6 +1,8 @@
 //! Runs in `PostgreSQL`: begun, appended to, claimed, cancelled. Each change locks the row of its run first,
 //! so that the epoch it has seen holds until its commit.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use postgres::{Error, Row};
 
@@ -73,6 +75,16 @@ impl Runs for PostgresStore {
             return Ok(0);
         }
         self.change(mark_orphans).await
+    }
+
+    async fn silence_of_owner(&self, run: &str) -> Result<Option<Duration>, StoreError> {
+        let (run, owner) = (run.to_owned(), self.owner.clone());
+        let sql = "SELECT respool.now_ms() - coalesce((SELECT seen FROM respool.nodes WHERE nodes.owner = runs.owner), 0)
+             FROM respool.runs WHERE id = $1 AND status = 'running' AND owner <> $2";
+        let find =
+            move |change: &mut Change<'_>| change.find(sql, &[&run, &owner], |row| row.try_get::<_, i64>(0));
+        let silence = self.pool.read(find).await?;
+        Ok(silence.map(|millis| Duration::from_millis(u64::try_from(millis).unwrap_or_default())))
     }
 }
 

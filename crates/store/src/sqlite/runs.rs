@@ -1,5 +1,7 @@
 //! Runs as rows: begun, appended to, claimed, cancelled.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use rusqlite::{Transaction, params};
 
@@ -81,6 +83,10 @@ impl Runs for SqliteStore {
             return Ok(0);
         }
         self.write(move |change| interrupt_runs_of(change, &gone)).await
+    }
+
+    async fn silence_of_owner(&self, _: &str) -> Result<Option<Duration>, StoreError> {
+        Ok(None)
     }
 }
 
