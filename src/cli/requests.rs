@@ -176,9 +176,11 @@ fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
 
 /// Returns the cells of a narrow terminal; of the time, only that of the day.
 fn narrow_cells(cells: &[String]) -> Vec<String> {
-    let mut narrow: Vec<String> = NARROW.iter().map(|column| cells[*column].clone()).collect();
-    narrow[0] = cells[0].get(11..19).unwrap_or(&cells[0]).to_owned();
-    narrow
+    let time = cells[0].get(11..19).unwrap_or(&cells[0]);
+    std::iter::once(time)
+        .chain(NARROW[1..].iter().map(|column| cells[*column].as_str()))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// Returns the note with the cells that a narrow terminal has no column for.

@@ -12,7 +12,7 @@ const ROOM: usize = 64 << 10;
 /// # Errors
 /// The reason why files cannot be written there.
 pub fn try_directory(dir: &Path) -> io::Result<()> {
-    tempfile::tempfile_in(dir)?.write_all(&[0; ROOM])
+    tempfile::tempfile_in(dir)?.write_all(&vec![0; ROOM])
 }
 
 /// Says what lets a file be written.

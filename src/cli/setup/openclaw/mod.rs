@@ -73,21 +73,7 @@ pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
 async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) -> Result<(), Failure> {
     let respool = Respool::from_arguments(arguments)?;
     if let Some(url) = upstream {
-        check_address("--upstream", url)?;
-        if is_same_server(url, &respool.url) {
-            return Err(format!(
-                "--upstream {url} is the address of respool: name the model server, or leave it out to ask respool"
-            )
-            .into());
-        }
-    }
-    if let Some(url) = upstream
-        && model_server(&base_url(url))?.is_respool(LIST_WITHIN).await
-    {
-        return Err(format!(
-            "--upstream {url} is a respool: name the model server, or set OpenClaw up for this respool with --url {url}"
-        )
-        .into());
+        check_upstream(url, &respool).await?;
     }
     let listed = respool.list_models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
@@ -143,6 +129,24 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         }
     } else {
         suggest_start(&respool, arguments, upstream);
+    }
+    Ok(())
+}
+
+/// Checks that `--upstream` names a model server.
+async fn check_upstream(url: &str, respool: &Respool) -> Result<(), Failure> {
+    check_address("--upstream", url)?;
+    if is_same_server(url, &respool.url) {
+        return Err(format!(
+            "--upstream {url} is the address of respool: name the model server, or leave it out to ask respool"
+        )
+        .into());
+    }
+    if model_server(&base_url(url))?.is_respool(LIST_WITHIN).await {
+        return Err(format!(
+            "--upstream {url} is a respool: name the model server, or set OpenClaw up for this respool with --url {url}"
+        )
+        .into());
     }
     Ok(())
 }
