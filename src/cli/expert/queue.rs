@@ -402,7 +402,7 @@ fn message_lines(row: &MessageRow) -> Vec<String> {
     let body = message_json(row)["body"].take();
     let gist = ["reason", "summary"].iter().find_map(|key| body[*key].as_str()).map(str::to_owned);
     let draft = body["operation"].as_str().map(|operation| format!("{operation} {}", body["inputs"]));
-    let call = |call: &Value| format!("{} {}", call["name"].as_str().unwrap_or_default(), call["arguments"]);
+    let call = |call: &Value| format!("{} {}", call["tool"].as_str().unwrap_or_default(), call["arguments"]);
     let gist = match body["calls"].as_array() {
         Some(calls) => {
             let calls: Vec<String> = calls.iter().map(call).collect();
@@ -485,7 +485,7 @@ mod tests {
         check("escalation", json!({"reason": "its margin", "is_private": true}), &[]);
         let draft = json!({"operation": "shelf.write", "inputs": {"path": "a"}});
         check("draft", draft, &[r#"    shelf.write {"path":"a"}"#]);
-        let calls = json!([{"name": "shelf__write", "arguments": {"path": "a"}}]);
+        let calls = json!([{"tool": "shelf__write", "arguments": {"path": "a"}}]);
         let asked = r#"    shelf__write {"path":"a"}; the model's reason: none written"#;
         check("approval", json!({"calls": calls, "reason": "none written"}), &[asked]);
         check("task", json!({}), &[]);
