@@ -142,6 +142,9 @@ async fn refuse_lost_calls(
     library: Option<&Library>,
     row: &ApprovalRow,
 ) -> Result<(), Failure> {
+    if row.state != ApprovalState::Waiting {
+        return Ok(());
+    }
     match obstacle_of(store, library, row).await? {
         Some(lost @ Obstacle::VersionGone(_)) => {
             let id = &row.id;
