@@ -14,7 +14,7 @@ const ROUNDS = 3;
 const CASES = [
   { name: 'a turn with tools', provider: 'respool', call: EXEC, wants: 'sum-42' },
   { name: 'an agent\'s run', provider: 'respool-agent', call: READ, wants: OWN },
-  { name: 'an expert\'s run', provider: 'respool-expert', call: MOVE, wants: 'TOOL SAID', effects: ROUNDS },
+  { name: 'an expert\'s run', provider: 'respool-expert', call: MOVE, wants: 'TOOL SAID', agent: 'expert/desk' },
 ];
 
 // The node that waits for the model server at the moment.
@@ -40,15 +40,30 @@ async function killAtSecondCall(tag) {
   return false;
 }
 
+// OpenClaw adds a note to the request that it repeats, so that it begins a run of its own, and the cut one goes on at another node once its
+// own counts as gone. Waits for the end of both; each has made each of its calls once.
+async function callsOfRuns(agent) {
+  let runs = [];
+  let made = 0;
+  for (let second = 0; second < 60; second += 1) {
+    const all = (await (await fetch(`${nodes[0].url}/v1/runs`)).json()).data;
+    runs = all.filter((run) => run.agent === agent);
+    made = fs.readFileSync(JOURNAL, 'utf8').trim().split('\n').length;
+    if (runs.every((run) => run.status === 'done')) break;
+    await wait(1);
+  }
+  return { ok: runs.length > 0 && made === runs.length * ROUNDS, text: `${made} calls of ${runs.length} runs, ` };
+}
+
 let failed = 0;
-for (const { name, provider, call, wants, effects } of CASES) {
+for (const { name, provider, call, wants, agent } of CASES) {
   const tag = `nodes-${provider}`;
   const order = script({ tag, calls: [call], rounds: ROUNDS, slow: 2 });
   const [{ status, text, seconds }, killed] = await Promise.all([turn(order, { provider }), killAtSecondCall(tag)]);
   const { requests, refused } = await seen(tag);
-  const made = effects ? fs.readFileSync(JOURNAL, 'utf8').trim().split('\n').length : undefined;
-  const ok = status === 200 && text.includes(wants) && killed && !refused.length && made === effects;
+  const made = agent ? await callsOfRuns(agent) : { ok: true, text: '' };
+  const ok = status === 200 && text.includes(wants) && killed && !refused.length && made.ok;
   failed += ok ? 0 : 1;
-  console.log(`${ok ? 'pass' : 'FAIL'}  ${name}: ${killed ? 'a node killed' : 'no node killed'}, ${requests.length} upstream requests, ${effects ? `${made} of ${effects} calls made, ` : ''}${refused.join('; ') || 'none refused'}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 160)}`);
+  console.log(`${ok ? 'pass' : 'FAIL'}  ${name}: ${killed ? 'a node killed' : 'no node killed'}, ${requests.length} upstream requests, ${made.text}${refused.join('; ') || 'none refused'}, ${seconds.toFixed(1)} s: ${text.replace(/\s+/g, ' ').slice(0, 160)}`);
 }
 process.exitCode = failed ? 1 : 0;
