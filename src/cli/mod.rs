@@ -177,7 +177,7 @@ enum Command {
         command: Option<audit::AuditCommand>,
     },
     /// Show the limits of each key and the budgets, and what is used of them today.
-    #[command(after_help = "Example:\n  respool keys --json")]
+    #[command(alias = "budgets", after_help = "Example:\n  respool keys --json")]
     Keys {
         #[command(flatten)]
         options: Configured,

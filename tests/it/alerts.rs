@@ -178,6 +178,14 @@ async fn lost_databases_are_alerts_without_agents() {
         let is_open = async || std::fs::read_to_string(&list).unwrap_or_default().contains(rule);
         wait_until(rule, is_open).await;
     }
+    std::fs::remove_file(&usage).unwrap();
+    let chat = Request::chat(&json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]}));
+    exchange(served.address, &chat).await;
+    let tile = "<dd>–</dd><dt><a href=\"/ui/requests\">requests today";
+    wait_until("the page does not say 0", async || {
+        exchange(served.address, &Request::get("/")).await.text().contains(tile)
+    })
+    .await;
     let checked = tokio::task::spawn_blocking(move || run(&["check"], Some(&toml), &[]));
     let (_, out, _) = checked.await.unwrap();
     assert!(out.contains("a damaged database was set aside as "), "{out}");

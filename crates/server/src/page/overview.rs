@@ -47,8 +47,11 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     page_response(StatusCode::OK, overview_markup(&viewer, &main))
 }
 
-/// Reports the usage of this UTC day; `None` where none is recorded.
+/// Reports the usage of this UTC day; `None` while it cannot be recorded, because it is not known then.
 pub(super) async fn report_today(app: &App) -> Option<Report> {
+    if app.usage.fault().is_some() {
+        return None;
+    }
     let now = clock::now();
     let query =
         UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), only: Vec::new() };
