@@ -209,8 +209,8 @@ async fn dead_servers_delay_no_client() {
 async fn servers_without_a_list_are_tried() {
     let _time = IdleTime::begin();
     let (a, b) = (says("a").await, says("b").await);
-    b.otherwise(ok("b"));
-    b.then(Script::json(401, &json!({"error": "Unauthorized"})).on("GET", "/v1/models"));
+    b.otherwise(Script::json(401, &json!({"error": "Unauthorized"})).on("GET", "/v1/models"));
+    b.then(ok("b"));
     let respool = before(&[("a", &a.url(), ""), ("b", &b.url(), "")], "").await;
     lists_known(&respool, &["a"]).await;
     let mut body = begins("hi");
@@ -227,7 +227,7 @@ async fn refused_keys_are_said() {
     for (own, reason) in
         [("api_key = \"wrong\"", "it rejects the key (HTTP 401)"), ("", "it asks for a key (HTTP 401)")]
     {
-        let keys = "client_keys = [\"sk-one-0123456789\"]";
+        let keys = "client_keys = [\"sk-one-0123456789\"]\n[models.m-b]\nfallback = [\"gpt-oss-20b\"]";
         let respool = before(&[("a", &a.url(), ""), ("b", &b.url(), own)], keys).await;
         let mut body = begins("hi");
         body["model"] = "m-typo".into();
@@ -236,6 +236,11 @@ async fn refused_keys_are_said() {
         let text = reply.error()["message"].as_str().unwrap().to_owned();
         let expected = format!("Available models: gpt-oss-20b. Unknown models: those of `b` ({reason})");
         assert!(reply.status == 404 && text.ends_with(&expected), "{text}");
+        body["model"] = "m-b".into();
+        b.then(Script::json(401, &json!({"error": "Unauthorized"})));
+        let request = Request::chat(&body).header("authorization", "Bearer sk-one-0123456789");
+        let reply = exchange(respool.address, &request).await;
+        assert!(reply.status == 200, "the fallback answers: {}", reply.text());
         let seen = standing(&respool, "b").await;
         assert_eq!((&seen["ready"], &seen["problem"]), (&json!(false), &json!(reason)));
     }

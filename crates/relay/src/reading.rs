@@ -129,6 +129,11 @@ impl Relay {
         match self.fleet.find_servers(target_model, who.conversation) {
             Serving::Known(order) | Serving::Possible(order) => Ok(order),
             Serving::NotServed => {
+                // The failure of one that refuses its key lets the fallbacks answer.
+                let refusing: Arc<[_]> = self.fleet.refusals().map(|(it, _)| Arc::clone(it)).collect();
+                if !refusing.is_empty() && !self.config.fallback(model).0.is_empty() {
+                    return Ok(refusing);
+                }
                 origin.record.set_model(model);
                 Err(self.unknown_model(model, &origin.record))
             }

@@ -99,7 +99,7 @@ impl Relay {
             Some(first) if known.len() > MOST_NAMED => format!(". Available models: {}, …", first.join(", ")),
             _ => format!(". Available models: {}", known.join(", ")),
         };
-        let refusals = self.fleet.refusals().map(|(name, why)| format!("those of `{name}` ({why})"));
+        let refusals = self.fleet.refusals().map(|(it, why)| format!("those of `{}` ({why})", it.name));
         let unknown: Vec<String> = refusals.collect();
         match unknown.as_slice() {
             [] if known.is_empty() => ".".to_owned(),

@@ -109,9 +109,9 @@ impl Fleet {
 
     /// Returns the upstreams whose models are not known because they refuse the key or the certificate, each
     /// with the reason.
-    pub fn refusals(&self) -> impl Iterator<Item = (&str, NoModelList)> {
+    pub fn refusals(&self) -> impl Iterator<Item = (&Arc<Upstream>, NoModelList)> {
         let unknown = self.iter().filter(|upstream| upstream.state.models().is_none());
-        unknown.filter_map(|upstream| Some((upstream.name.as_str(), upstream.state.refusal()?)))
+        unknown.filter_map(|upstream| Some((upstream, upstream.state.refusal()?)))
     }
 
     /// Asks for new lists, because a model is unknown or an upstream is back.
@@ -338,7 +338,7 @@ mod tests {
             let fleet = Fleet::new(all.to_vec(), EVERY);
             assert_eq!(names(fleet.find_servers("two", 0)), ["keyed?"], "it was not asked yet");
             fleet.ask_all().await;
-            let refusals: Vec<_> = fleet.refusals().map(|(name, why)| format!("{name}: {why}")).collect();
+            let refusals: Vec<_> = fleet.refusals().map(|(it, why)| format!("{}: {why}", it.name)).collect();
             assert_eq!(names(fleet.find_servers("two", 0)), expected.0);
             assert_eq!(refusals, expected.1);
         };
