@@ -163,7 +163,8 @@ impl Run {
     /// A call has its result, and the next one is made, unless this one ends the run.
     pub(super) fn finish_call(&mut self, call: &RequestedCall, later: LaterCalls, ended: &ToolEnd) {
         match later.verdicts.get(&call.id) {
-            Some(Verdict::Approved(decision)) => {
+            // A rejection ends the run, so that the model reads nothing more.
+            Some(Verdict::Approved(decision)) if later.rejection.is_none() => {
                 let text = decision.add_comment(&ended.text);
                 self.keep_result(call, &ToolEnd { text, ..ended.clone() });
             }
