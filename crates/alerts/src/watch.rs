@@ -112,6 +112,8 @@ pub struct Alerts {
     held: Mutex<(BTreeSet<String>, Option<Instant>)>,
     unnoted: Mutex<Unnoted>,
     lost_lines: Mutex<LostLines>,
+    /// The upstreams that are no longer configured.
+    gone: Mutex<BTreeSet<String>>,
     /// How many alerts are open, by rule and upstream, also those that were.
     counted: Mutex<BTreeMap<(Rule, String), usize>>,
 }
@@ -161,6 +163,7 @@ impl Alerts {
             held: Mutex::default(),
             unnoted: Mutex::default(),
             lost_lines: Mutex::default(),
+            gone: Mutex::default(),
             counted: Mutex::default(),
         }
     }
@@ -218,13 +221,17 @@ impl Alerts {
             let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *probed, found.clone())
         };
+        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
         for name in before.keys().filter(|name| !found.contains_key(*name)) {
-            metrics::set_upstream_up(name, None);
             usage.forget_refusals(name);
+            gone.insert(name.clone());
         }
+        gone.retain(|name| !found.contains_key(name));
+        // Each time, because its last requests may still report how they ended.
+        gone.iter().for_each(|name| metrics::forget_upstream(name));
         for (name, signal) in &found {
             let is_up = signal.problem.is_none();
-            metrics::set_upstream_up(name, Some(is_up));
+            metrics::set_upstream_up(name, is_up);
             if is_up && before.get(name).is_some_and(|before| before.problem.is_some()) {
                 usage.forget_refusals(name);
             }

@@ -231,13 +231,6 @@ impl UpstreamSeries {
     }
 }
 
-/// The upstream is no longer configured, and its last request has ended: NaN matches no rule.
-impl Drop for UpstreamSeries {
-    fn drop(&mut self) {
-        self.open.set(f64::NAN);
-    }
-}
-
 /// Counts a request that has arrived.
 pub(super) fn count_arrival() {
     if let Some(common) = COMMON.get() {
@@ -359,10 +352,16 @@ fn begin_at_zero() {
     }
 }
 
-/// Sets the result of an upstream's last probe. `None`: it is no longer configured, and NaN matches no rule.
-pub fn set_upstream_up(name: &str, is_up: Option<bool>) {
-    let value = is_up.map_or(f64::NAN, |is_up| f64::from(u8::from(is_up)));
-    gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(value);
+/// Sets the result of an upstream's last probe.
+pub fn set_upstream_up(name: &str, is_up: bool) {
+    gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(f64::from(u8::from(is_up)));
+}
+
+/// Ends the state of an upstream that is no longer configured: NaN matches no rule.
+pub fn forget_upstream(name: &str) {
+    for state in [UPSTREAM_UP, UPSTREAM_OPEN] {
+        gauge!(state, "upstream" => name.to_owned()).set(f64::NAN);
+    }
 }
 
 /// Creates the counter of a sink that has lost no alert yet.
