@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::calls::{Args, RawCall};
-use super::dialects::{fuzzy, glm, xml_arguments};
+use super::dialects::{Lane, fuzzy, glm, xml_arguments};
 use super::echo::{EchoFilter, ReasoningTail, is_call_end, without_call_mark};
 use super::ledger::Ledger;
 use super::repairs::Repair;
@@ -87,7 +87,7 @@ impl Engine {
             Field::Content => {
                 self.release_reasoning();
                 if std::mem::take(&mut self.options.begins_in_reasoning) {
-                    self.content.begin_in_reasoning();
+                    self.content.lane = Lane::Beginning;
                 }
                 let mut io = Io {
                     tools: &self.tools,
@@ -188,7 +188,7 @@ impl Engine {
     fn search_reasoning(&mut self, end: End) {
         let mut tail = self.reasoning_tail.take_held();
         let reasoning = self.ledger.take_reasoning() + &tail;
-        let is_answer = self.content.is_in_beginning() && !end.cut;
+        let is_answer = self.content.in_beginning && !end.cut;
         if is_answer || self.options.calls_wanted && self.ledger.is_blank() {
             let mut io = Io {
                 tools: &self.tools,

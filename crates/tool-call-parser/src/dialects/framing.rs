@@ -1,7 +1,8 @@
 //! Marks that only frame a call, an answer or a turn, and closing marks of reasoning whose opening mark the
 //! chat template wrote.
 
-use super::{Dialect, Found, Opens, Step, View, Wait};
+use super::think::opens_reasoning;
+use super::{Dialect, Found, Lane, Opens, Step, View, Wait};
 
 /// More space than this after an end token separates it from the next text.
 const SPACE: usize = 1024;
@@ -75,7 +76,7 @@ pub(super) static ANSWERS: Dialect = Dialect {
 };
 
 /// Closing marks of reasoning.
-pub(crate) const REASONING_ENDS: &[&str] = &[
+const REASONING_ENDS: &[&str] = &[
     "</think>",
     "</thinking>",
     "</mm:think>",
@@ -128,6 +129,16 @@ fn read_answer_frame(view: &View<'_>) -> Step {
         None => Step::More(Wait::Any),
         Some(true) => Step::Not(view.mark + 1),
         Some(false) => Step::Read(Found::Skip, view.mark),
+    }
+}
+
+/// Returns where the text of a reply goes that begins inside reasoning. It may have an opening mark all the
+/// same; `None` while that depends on the text that follows.
+pub(crate) fn lane_of_beginning(text: &str, eof: bool) -> Option<Lane> {
+    match opens_reasoning(text.trim_start()) {
+        Some(false) => Some(Lane::Reasoning(REASONING_ENDS, &[])),
+        Some(true) => Some(Lane::Content),
+        None => eof.then_some(Lane::Content),
     }
 }
 

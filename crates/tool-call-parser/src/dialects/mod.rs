@@ -56,11 +56,10 @@ mod view;
 mod wrapped;
 pub(crate) mod xml_arguments;
 
-pub(crate) use framing::REASONING_ENDS;
 pub use framing::has_reasoning_end;
+pub(crate) use framing::lane_of_beginning;
 pub use reference::reference;
 pub use registry::TABLE;
 pub(crate) use registry::{holds_mark, is_own};
-pub(crate) use think::opens_reasoning;
 pub use view::Dialect;
 pub(crate) use view::{BEHIND, Found, Lane, MarkAt, Opens, Step, TagForm, View, Wait};

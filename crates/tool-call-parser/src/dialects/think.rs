@@ -62,7 +62,7 @@ pub(super) static TOKENS: Dialect = Dialect {
 };
 
 /// Returns true if a text begins with an opening mark; `None` while that depends on the text that follows.
-pub(crate) fn opens_reasoning(text: &str) -> Option<bool> {
+pub(super) fn opens_reasoning(text: &str) -> Option<bool> {
     let marks = || PAIRS.iter().map(|(open, _)| *open);
     match marks().any(|open| text.starts_with(open)) {
         false if marks().any(|open| open.starts_with(text)) => None,

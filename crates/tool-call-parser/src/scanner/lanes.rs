@@ -3,7 +3,7 @@
 use super::state::Io;
 use super::{MAX_CLOSING, Scanner};
 use crate::Field;
-use crate::dialects::{Lane, REASONING_ENDS, opens_reasoning};
+use crate::dialects::Lane;
 use crate::marks::{find_earliest, partial_suffix};
 
 impl Scanner {
@@ -27,17 +27,6 @@ impl Scanner {
             self.scan = end - after.len();
             self.lane = Lane::Content;
         }
-        true
-    }
-
-    /// Begins in reasoning, unless the text has its own opening mark.
-    pub(super) fn beginning_step(&mut self) -> bool {
-        let opens = opens_reasoning(self.buffer.trim_start());
-        if opens.is_none() && !self.eof {
-            return false;
-        }
-        self.in_beginning = opens == Some(false);
-        self.lane = if self.in_beginning { Lane::Reasoning(REASONING_ENDS, &[]) } else { Lane::Content };
         true
     }
 

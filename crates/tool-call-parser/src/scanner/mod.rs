@@ -16,7 +16,7 @@ use std::ops::Range;
 pub(crate) use self::state::Io;
 use self::state::{HeldParts, Open};
 use super::Field;
-use super::dialects::{BEHIND, Lane};
+use super::dialects::{BEHIND, Lane, lane_of_beginning};
 use super::openers::{OPENERS, Openers};
 use super::space::is_ascii_non_space;
 
@@ -44,7 +44,7 @@ pub(crate) struct Scanner {
     scan: usize,
     /// The end of the space that begins at `head`.
     white: usize,
-    lane: Lane,
+    pub(crate) lane: Lane,
     /// The length of the backtick run that opened an inline code span on this line.
     code: Option<usize>,
     fresh: bool,
@@ -66,7 +66,7 @@ pub(crate) struct Scanner {
     last_note: Option<&'static str>,
     noted_framing: bool,
     /// True inside the reasoning with which the text began.
-    in_beginning: bool,
+    pub(crate) in_beginning: bool,
 }
 
 impl Scanner {
@@ -103,16 +103,6 @@ impl Scanner {
             noted_framing: false,
             in_beginning: false,
         }
-    }
-
-    /// Makes the text begin inside reasoning. Call it before the first piece.
-    pub(crate) fn begin_in_reasoning(&mut self) {
-        self.lane = Lane::Beginning;
-    }
-
-    /// Returns true if the text began inside reasoning that has not ended.
-    pub(crate) fn is_in_beginning(&self) -> bool {
-        self.in_beginning
     }
 
     /// Takes the next piece.
@@ -153,7 +143,12 @@ impl Scanner {
             Lane::Reasoning(closers, kept) => self.reasoning_step(closers, kept, io),
             Lane::Answer(closers, kept) => self.answer_step(closers, kept, io),
             Lane::Fence(char, length) => self.fence_step(char, length),
-            Lane::Beginning => self.beginning_step(),
+            Lane::Beginning => {
+                let Some(lane) = lane_of_beginning(&self.buffer, self.eof) else { return false };
+                self.in_beginning = lane != Lane::Content;
+                self.lane = lane;
+                true
+            }
             Lane::Content => match self.open.take() {
                 Some(open) => self.try_candidates(open, io),
                 None if self.fresh => self.line_start(io),
