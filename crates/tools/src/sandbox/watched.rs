@@ -88,12 +88,7 @@ impl Watched {
                 place.display()
             )
         }));
-        let bare = after.entries.into_iter().filter(|(path, _)| path.ends_with("HEAD"));
-        let bare: Vec<_> = bare.filter(|(path, entry)| state.known.get(path) != Some(entry)).collect();
-        let mut state = self.protected.state();
-        state.made.extend(bare);
-        state.unseen = unseen;
-        drop(state);
+        self.protected.state().unseen = unseen;
         let is_changed = notes.len() > self.notes.len();
         let others = notes.len().saturating_sub(MOST_NOTES);
         notes.truncate(MOST_NOTES);
@@ -123,11 +118,13 @@ impl Watched {
                     && path.parent().is_some_and(is_top)
             };
             if is_of_git(path) {
-                let git = if path.ends_with("HEAD") { path.parent().unwrap_or(path) } else { path };
-                let is_file = path.ends_with(".git") && !entry.is_link();
-                let is_marker = || read_small(path).as_deref() == Some(MARKER);
-                let is_excused = is_file && (is_marker() || self.protected.is_linked(path));
-                if !is_excused && !is_harmless(git, &after.links) {
+                let is_excused = || {
+                    is_harmless(path, &after.links)
+                        || read_small(path).as_deref() == Some(MARKER)
+                        || self.protected.is_linked(path)
+                };
+                // A directory of the person's may become a repository without a work tree: none stays.
+                if !path.ends_with(".git") || entry.is_link() || !is_excused() {
                     made.insert(
                         path.clone(),
                         "whose configuration or hooks can start programs when git looks into it",
