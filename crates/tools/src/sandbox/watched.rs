@@ -81,13 +81,14 @@ impl Watched {
             after.unfinished.into_iter().chain(after.closed).filter(|place| !self.is_read_only(place)),
         );
         unseen.extend(roots.iter().filter(|_| budget.is_spent()).cloned());
-        notes.extend(unseen.iter().map(|place| {
+        // The first of the notes are shown.
+        drop(notes.splice(..0, unseen.iter().map(|place| {
             format!(
                 "{} cannot be looked through to its end, or put right: it is read-only from now on; ask the user to look at it \
                  before git runs there",
                 place.display()
             )
-        }));
+        })));
         self.protected.state().unseen = unseen;
         let is_changed = notes.len() > self.notes.len();
         let others = notes.len().saturating_sub(MOST_NOTES);
