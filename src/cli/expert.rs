@@ -4,6 +4,7 @@
 mod approvals;
 mod bind;
 mod fire;
+mod in_service;
 mod installed;
 mod learn;
 mod model_check;
@@ -21,7 +22,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-pub(super) use self::installed::problem_in_service;
+pub(super) use self::in_service::problem_in_service;
 pub(super) use self::model_check::warn_of_lost_models;
 use self::output::Output;
 use super::failure::Failure;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use wire::Object;
 
-use crate::parameters::EFFORT;
+/// The name of the parameter for the effort of reasoning.
+pub(crate) const EFFORT: &str = "reasoning_effort";
 
 /// Fields of a chat request by name, with their values.
 pub type Fields = BTreeMap<String, Value>;

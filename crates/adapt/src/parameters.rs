@@ -3,11 +3,9 @@
 use serde_json::Number;
 use wire::{Object, is_empty_array};
 
+use crate::declared::EFFORT;
 use crate::reasoning::is_gpt_oss;
 use crate::rule::Parameter;
-
-/// The name of the parameter for the effort of reasoning.
-pub(crate) const EFFORT: &str = "reasoning_effort";
 
 /// Changes one parameter. Returns false when the request does not have it, or has an allowed value.
 pub(crate) fn change_parameter(object: &mut Object<'_>, parameter: &Parameter) -> bool {

@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use wire::Object;
 use wire::pattern::compile_pattern;
 
-use crate::declared::{Declared, merge};
-use crate::parameters::EFFORT;
+use crate::declared::{Declared, EFFORT, merge};
 
 /// The effort that a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -10,7 +10,7 @@ use wire::Object;
 use wire::pattern::compile_pattern;
 
 use crate::apply::adapt;
-use crate::parameters::EFFORT;
+use crate::declared::EFFORT;
 use crate::rule::{Parameter, Rule, RuleSet};
 use crate::table::rows;
 

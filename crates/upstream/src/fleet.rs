@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::balance::rank_upstreams;
 use super::client::Upstream;
-use super::model_list::NoModelList;
+use super::listed_model::NoModelList;
 use super::rule_file::RuleFile;
 
 /// Lists of models are asked for again at most so often.

@@ -9,7 +9,7 @@ use super::balance::Load;
 use super::circuit::Circuit;
 use super::config::UpstreamConfig;
 use super::gate::Gate;
-use super::model_list::{ListedModel, NoModelList};
+use super::listed_model::{ListedModel, NoModelList};
 use super::retry_budget::{RepeatPermit, RetryBudget};
 use telemetry::metrics::UpstreamSeries;
 

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use super::client::{Call, Upstream};
 use super::headers::question_headers;
-use super::model_list::ListedModel;
+use super::listed_model::ListedModel;
 use super::server::Server;
 use wire::Object;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::installed::{is_in_service, problem_in_service};
+use super::in_service::{is_in_service, problem_in_service};
 use super::model_check::{ModelCheck, check_model};
 use super::output::OutputFormat;
 use crate::cli::advice::approval_warning;

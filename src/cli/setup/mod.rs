@@ -4,6 +4,7 @@
 mod arguments;
 mod clients;
 mod files;
+mod model_choice;
 mod openclaw;
 mod respool;
 

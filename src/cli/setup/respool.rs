@@ -5,11 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::arguments::SetupArgs;
+use super::model_choice::ask_for_model;
 use super::openclaw::edit::Model;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use http_client::{client_for, root_cause};
-use openexperts::suggest_nearest;
 use settings::{Flags, Settings};
 use upstream::Address;
 
@@ -58,18 +58,6 @@ impl From<AskError> for Failure {
 /// The mistake in it, with what to write.
 pub(super) fn check_address(option: &str, text: &str) -> Result<(), Failure> {
     text.parse::<Address>().map(drop).map_err(|why| format!("{option}: {why}").into())
-}
-
-/// Asks for one of these models, and names the one that `wanted` may mean.
-pub(super) fn ask_for_model(wanted: Option<&str>, names: &[&str]) -> Failure {
-    let what = wanted.map_or_else(String::new, |name| {
-        let near = suggest_nearest(name, names.iter().copied());
-        format!(
-            "There is no model `{name}`{}",
-            if near.is_empty() { ". ".to_owned() } else { format!(": {near}") }
-        )
-    });
-    format!("{what}Name one with --model. Available models: {}", names.join(", ")).into()
 }
 
 /// Returns the address at which the configured respool listens, or the default one.

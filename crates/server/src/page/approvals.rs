@@ -116,7 +116,7 @@ fn event_part(event: &Value) -> Markup {
             @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } }
             @if let Some(attempt) = event["attempt"].as_u64().filter(|attempt| *attempt > 1) { ", attempt " (attempt) } }
         @if let Some(unknown) = event["unknown_outcomes"].as_array() {
-            p class="notice" { "Not known whether it took effect, and not done again: " (operations_in(unknown)) }
+            p class="notice" { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) }
         }
         @for warning in event["warnings"].as_array().into_iter().flatten() {
             p class="notice" { (make_visible(warning.as_str().unwrap_or_default())) }
@@ -187,8 +187,8 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
                 @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
             p { (format::with_code(&make_visible(reason))) }
             @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (format::with_code(&make_visible(advice))) } }
-            @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (operations_in(done)) } }
-            @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (operations_in(unknown)) } }
+            @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (drafts::operations_in(done)) } }
+            @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) } }
             @if let Some(event) = event { details { summary { "The event" } pre { (make_visible(&format!("{event:#}"))) } } }
             form method="post" action=(action) {
                 (layout::csrf_field(viewer))
@@ -199,15 +199,6 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
             }
         }
     }
-}
-
-/// Names operations with their inputs, as a message lists them.
-pub(super) fn operations_in(operations: &[Value]) -> Markup {
-    let named = operations.iter().map(|one| {
-        let operation = one["operation"].as_str().unwrap_or_default();
-        make_visible(&format!("{operation} {}", one["inputs"]))
-    });
-    html! { @for (index, text) in named.enumerate() { @if index > 0 { ", " } code { (text) } } }
 }
 
 pub(super) fn decide_error(has_operators: bool) -> Response {

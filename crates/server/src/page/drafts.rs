@@ -76,7 +76,7 @@ fn message_text(app: &App, row: &MessageRow, values: &str) -> Markup {
     html! {
         @if let Some(summary) = body["summary"].as_str() { p { (make_visible(summary)) } }
         @if body[values] != Value::Null { pre { (make_visible(&format!("{:#}", body[values]))) } }
-        @if let Some(unknown) = unknown { p { "Not known whether it took effect: " (approvals::operations_in(unknown)) } }
+        @if let Some(unknown) = unknown { p { "Not known whether it took effect: " (operations_in(unknown)) } }
     }
 }
 
@@ -102,4 +102,13 @@ pub(super) async fn end_draft(State(app): State<App>, Path(id): Path<String>, re
         tracing::info!(target: "respool::server", message = id, by = viewer.name, "a draft was marked as done on the page");
     }
     redirect_response("/ui/approvals")
+}
+
+/// Names operations with their inputs, as a message lists them.
+pub(super) fn operations_in(operations: &[Value]) -> Markup {
+    let named = operations.iter().map(|one| {
+        let operation = one["operation"].as_str().unwrap_or_default();
+        make_visible(&format!("{operation} {}", one["inputs"]))
+    });
+    html! { @for (index, text) in named.enumerate() { @if index > 0 { ", " } code { (text) } } }
 }

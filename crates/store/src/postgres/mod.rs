@@ -11,6 +11,7 @@ mod check;
 mod columns;
 mod keys;
 mod link;
+mod news;
 mod nodes;
 mod outbox;
 mod poll;
@@ -28,7 +29,6 @@ mod usage;
 use std::sync::Arc;
 
 use postgres::Error;
-use tokio::sync::Notify;
 
 use crate::config::{ResponsesConfig, RunsConfig, StoreConfig};
 use crate::error::StoreError;
@@ -39,6 +39,7 @@ pub(crate) use target::Target;
 
 use address::Address;
 use link::{Change, Pool};
+use news::{News, Signals};
 use nodes::{Node, Presence, Refused, join};
 use poll::Polls;
 
@@ -123,45 +124,6 @@ impl PostgresStore {
 /// Tells the other processes to look once this is committed. For what happens seldom.
 fn notify_at_commit(change: &mut Change<'_>, payload: &str) -> Result<(), Error> {
     change.find("SELECT pg_notify('respool', $1)::text", &[&payload], |_| Ok(())).map(drop)
-}
-
-/// The news that a notification brings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
-    /// An entry was queued.
-    Queued,
-    /// A decision was made, or the cancel of a run was asked for.
-    Decided,
-}
-
-/// Follows the sender in the payload of such news. Processes of earlier versions ignore it.
-const DECIDED: &str = " decided";
-
-impl News {
-    /// Returns the payload of these news from a process.
-    fn from(self, owner: &str) -> String {
-        match self {
-            Self::Queued => owner.to_owned(),
-            Self::Decided => format!("{owner}{DECIDED}"),
-        }
-    }
-
-    /// Returns the sender of a payload, and its news.
-    fn read(payload: &str) -> (&str, Self) {
-        match payload.strip_suffix(DECIDED) {
-            Some(owner) => (owner, Self::Decided),
-            None => (payload, Self::Queued),
-        }
-    }
-}
-
-/// Wakes what waits in this process.
-#[derive(Debug, Default)]
-struct Signals {
-    /// An entry was queued, here or elsewhere.
-    queued: Notify,
-    /// Another process has made a decision, or asked to cancel a run.
-    decided: Notify,
 }
 
 impl StorePort for PostgresStore {

@@ -12,10 +12,10 @@ use postgres::{Client, Error, Row};
 use super::address::Address;
 use super::columns::number;
 use super::link::{Change, Link, Values, as_bigint, explain, is_away, span};
+use super::news::{News, Signals};
 use super::poll::{EVERY, Found, POLL, Wanted, presence};
 use super::schema;
 use super::shared::Shared;
-use super::{News, Signals};
 use crate::error::StoreError;
 use crate::outbox::FIRST_TRIED_WITHIN;
 

@@ -7,6 +7,7 @@
 mod approvals;
 mod check;
 mod clearing;
+mod damaged;
 #[cfg(debug_assertions)]
 mod failpoint;
 mod fresh_rows;
@@ -29,7 +30,7 @@ mod store;
 mod usage;
 mod writer;
 
-pub use open::{find_damaged, find_set_aside};
+pub use damaged::{find_damaged, find_set_aside};
 pub use requests::{RequestOrder, RequestQuery};
 pub(crate) use source::Source;
 pub(crate) use store::SqliteStore;

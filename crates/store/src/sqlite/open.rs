@@ -156,7 +156,7 @@ fn release_claims(writer: &Connection, path: &Path) {
     }
 }
 
-enum Fault {
+pub(super) enum Fault {
     Damaged,
     /// The file has steps that this version does not know.
     Newer {
@@ -205,11 +205,11 @@ fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
 }
 
 /// Whether a file is read whole at the start. A larger one is looked at meanwhile.
-fn is_small(path: &Path) -> bool {
+pub(super) fn is_small(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|file| file.len() <= LARGEST_READ)
 }
 
-fn is_sound(connection: &Connection) -> rusqlite::Result<bool> {
+pub(super) fn is_sound(connection: &Connection) -> rusqlite::Result<bool> {
     let found: String = connection.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
     Ok(found == "ok")
 }
@@ -312,35 +312,6 @@ fn set_aside(path: &Path) -> std::io::Result<()> {
     }
     tracing::error!(target: "respool::store", set_aside = %aside.display(), "the database was damaged: it was set aside, and a new one begun");
     Ok(())
-}
-
-/// Returns the damaged databases of a state directory that were set aside and are still there.
-pub fn find_set_aside(dir: &Path) -> Vec<PathBuf> {
-    let files = fs::read_dir(dir).into_iter().flatten().flatten().map(|entry| entry.path());
-    let is_one = |path: &PathBuf| {
-        let ending = path.extension().and_then(|ending| ending.to_str()?.strip_prefix("damaged-"));
-        ending.is_some_and(|number| number.parse::<u32>().is_ok())
-    };
-    let mut found: Vec<PathBuf> = files.filter(is_one).collect();
-    found.sort();
-    found
-}
-
-/// Returns the databases of a state directory that are damaged, as far as a short look shows. Nothing is
-/// changed.
-pub fn find_damaged(dir: &Path) -> Vec<PathBuf> {
-    let is_damaged = |path: &PathBuf| {
-        let look = || {
-            let opened = open_read_only(path)?;
-            if is_small(path) { is_sound(&opened) } else { Ok(true) }
-        };
-        match look() {
-            Ok(is_sound) => !is_sound,
-            Err(error) => matches!(Fault::from(error), Fault::Damaged),
-        }
-    };
-    let all = [path(dir), super::usage::path(dir)];
-    all.into_iter().filter(|path| path.exists() && is_damaged(path)).collect()
 }
 
 /// The state directory cannot be used.

@@ -186,14 +186,14 @@ async fn a_damaged_file_is_set_aside() {
     drop(other);
     let error = SqliteStore::open_in_place(&config(dir.path())).unwrap_err().0;
     assert!(error.contains("start `respool serve`"), "no command moves it: {error}");
-    assert_eq!(open::find_damaged(dir.path()), [dir.path().join("respool.db")]);
+    assert_eq!(damaged::find_damaged(dir.path()), [dir.path().join("respool.db")]);
     let store = open(dir.path()).unwrap();
-    let [aside] = &*open::find_set_aside(dir.path()) else { panic!("it is set aside") };
+    let [aside] = &*damaged::find_set_aside(dir.path()) else { panic!("it is set aside") };
     assert!(fs::read_to_string(aside).unwrap().starts_with("this is no database"), "{}", aside.display());
     store.begin(new("a", "f", 1)).await.unwrap();
     drop(store);
     open(dir.path()).unwrap();
-    assert_eq!((open::find_damaged(dir.path()).len(), open::find_set_aside(dir.path()).len()), (0, 1));
+    assert_eq!((damaged::find_damaged(dir.path()).len(), damaged::find_set_aside(dir.path()).len()), (0, 1));
 
     let path = dir.path().join("respool.db");
     let connection = rusqlite::Connection::open(&path).unwrap();
@@ -204,7 +204,7 @@ async fn a_damaged_file_is_set_aside() {
     bytes[4_096..].fill(0xa5);
     fs::write(&path, bytes).unwrap();
     open(dir.path()).unwrap();
-    assert_eq!(open::find_set_aside(dir.path()).len(), 2);
+    assert_eq!(damaged::find_set_aside(dir.path()).len(), 2);
 }
 
 /// To read it whole would hold up the start.
@@ -225,12 +225,12 @@ async fn a_large_damaged_file_is_set_aside_later() {
     }
     fs::write(&path, bytes).unwrap();
     let store = open(dir.path()).unwrap();
-    assert!(open::find_set_aside(dir.path()).is_empty());
+    assert!(damaged::find_set_aside(dir.path()).is_empty());
     let mark = dir.path().join("respool.db-damaged");
     testing::waiting::wait_until("the damage is found", async || mark.exists()).await;
     drop(store);
     let store = open(dir.path()).unwrap();
-    assert!(open::find_set_aside(dir.path()).len() == 1 && !mark.exists());
+    assert!(damaged::find_set_aside(dir.path()).len() == 1 && !mark.exists());
     assert_eq!(left(&store).await, Vec::<String>::new());
 }
 

@@ -352,6 +352,7 @@ mod tests {
     use wire::turn::Usage;
 
     use super::*;
+    use crate::sqlite::damaged;
     use crate::sqlite::requests::RequestOrder;
     use crate::usage_columns::LONGEST_ERROR;
 
@@ -572,6 +573,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join(FILE), "no database".repeat(1_000)).unwrap();
         UsageStore::open(dir.path()).unwrap();
-        assert_eq!(open::find_set_aside(dir.path()), [dir.path().join("usage.damaged-1")]);
+        assert_eq!(damaged::find_set_aside(dir.path()), [dir.path().join("usage.damaged-1")]);
     }
 }

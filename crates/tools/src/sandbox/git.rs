@@ -138,10 +138,7 @@ mod tests {
             assert!(writes(line), "{line}");
         }
         for line in [
-            "git fetch --upload-pack=x .",
-            "git pull --upl x .",
             "git push . x",
-            "git fetch --exec=x",
             "git commit --outpu=.git/index",
             "git stash list",
             "git stash show -p",

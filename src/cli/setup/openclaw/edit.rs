@@ -3,7 +3,7 @@
 //! The file is JSON5. A provider that points at the model server is redirected to respool under its present
 //! name, because sessions and fallback lists refer to it; if there is none, the provider `respool` is added.
 
-use super::super::respool::ask_for_model;
+use super::super::model_choice::ask_for_model;
 use crate::cli::failure::Failure;
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
