@@ -592,12 +592,42 @@ fn named_places_are_judged_alone() {
     assert!(!site.work("build").exists(), "{outputs:#?}");
 }
 
+/// The configuration is not written, so no branch follows another one.
 #[test]
-fn new_branches_follow_others() {
+fn branches_that_follow_are_half_made() {
     let site = Site::with_repository();
     site.person("git clone -q --bare . ../o && git -C ../o branch side && git remote add origin ../o && git fetch -q origin");
-    let outputs = site.run(&[], &["git switch -q side", "git rev-parse --abbrev-ref side@{upstream}"]);
-    assert_eq!(outputs[1], "origin/side\n", "{outputs:#?}");
+    let outputs =
+        site.run(&[], &["git switch side && git branch --show-current", "git switch -c x -t origin/side"]);
+    assert!(outputs[0].ends_with("side\n") && !outputs[0].contains("set up to track"), "{outputs:#?}");
+    assert!(outputs[1].contains("half of its work"), "{outputs:#?}");
+}
+
+/// A helper is a link to the program that loads others, and the command's variables name a library.
+#[test]
+fn no_name_leads_git_to_other_code() {
+    let site = Site::with_repository();
+    let loader = "$(ls /lib64/ld-linux-x86-64.so.2 /lib/ld-linux-aarch64.so.1 2>/dev/null | head -1)";
+    let plant = format!(
+        "mkdir -p bin lib; ln -s {loader} bin/git-remote-evil; cp /bin/sh 'evil::./x'; echo 'echo x > .git/commondir' > x; \
+        for l in libz.so.1 libc.so.6; do echo x > lib/$l; done; true"
+    );
+    let paths = [("PATH", "/usr/local/bin:/usr/bin:/bin:$PWD/bin"), ("LD_LIBRARY_PATH", "$PWD/lib")];
+    let outputs = site.run(&paths[..1], &[&plant, "git fetch evil::./x"]);
+    assert!(outputs[1].contains("[exit code") && !site.work(".git/commondir").exists(), "{outputs:#?}");
+    let outputs = site.run(&paths[1..], &["git add a"]);
+    assert!(!outputs[0].contains("too short"), "{outputs:#?}");
+}
+
+/// Also the steps of a rebase, which edit messages.
+#[test]
+fn conflicts_of_a_pull_are_continued() {
+    let site = Site::with_repository();
+    site.person("git init -q --bare ../o && git remote add origin ../o && git push -q origin HEAD:main && git switch -qc main2 && echo o > a && git commit -qam o && git push -q origin HEAD:main");
+    site.person("git reset -q --hard HEAD~1 && echo own > a && git commit -qam own && git fetch -q && git config pull.rebase true && (git rebase -q origin/main || true)");
+    let outputs = site
+        .run(&[], &["echo both > a; true", "git add a && git rebase --continue", "git log --format=%s -2"]);
+    assert_eq!(outputs[2], "own\no\n", "{outputs:#?}");
 }
 
 /// Without bubblewrap the command could write nothing here.
@@ -885,7 +915,7 @@ fn gits_own_work_starts_no_named_program() {
         ],
     );
     assert!(!site.work(".git/ORIG_HEAD").exists(), "{outputs:#?}");
-    assert!(outputs[1].contains("cannot exec 'planted'"), "{outputs:#?}");
+    assert!(outputs[1].contains("external filter 'planted' failed"), "{outputs:#?}");
 }
 
 #[test]

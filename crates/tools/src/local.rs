@@ -490,7 +490,8 @@ impl Local {
 }
 
 /// git's words, with exit code 0, on files that it could not write or remove.
-const UNWRITTEN: [&str; 3] = ["unable to unlink", "unable to create file", "could not write config file"];
+const UNWRITTEN: [&str; 4] =
+    ["unable to unlink", "unable to create file", "could not write config file", "external filter"];
 const HALF_DONE: &str = "git has done half of its work: files that commands only read could not be written or removed, or new ones were \
     renamed. Ask the user to put that right (`git status`), and commit nothing before";
 

@@ -314,6 +314,10 @@ impl Sandbox {
             };
             spec.executed.clone_from(&git.executed);
             spec.frozen.retain(|place| *place != own && *place != common);
+            // No command of git's that runs so needs to change these.
+            let kept = ["config", "config.worktree", "hooks"].map(|name| [own.join(name), common.join(name)]);
+            let is_real = |path: &PathBuf| path.symlink_metadata().is_ok_and(|data| !data.is_symlink());
+            spec.frozen.extend(kept.into_iter().flatten().filter(is_real));
             spec.writable.extend([own, common]);
         }
         let spec = serde_json::to_string(&spec)?;
@@ -333,6 +337,12 @@ impl Sandbox {
         if is_git {
             // Of what git says, some words count.
             command.env("LANGUAGE", "C");
+            // Nothing of a place that commands write is loaded or found by name, and no editor starts.
+            let names = command.as_std().get_envs().map(|(name, _)| name.to_owned());
+            let names: Vec<OsString> = names.filter(|name| git::is_of_loader(name)).collect();
+            names.iter().for_each(|name| _ = command.env_remove(name));
+            let path = self.git.as_ref().map(|git| ("PATH", &git.others));
+            command.envs(path).env("GIT_EDITOR", ":").env("GIT_SEQUENCE_EDITOR", ":");
         }
         hold_variables(&mut command);
         Ok(Launch { command, control: Some(writer), watched })
@@ -462,7 +472,7 @@ fn hold_variables(command: &mut Command) {
 }
 
 /// What a program says when the sandbox may have stopped it.
-const SIGNS: [&str; 13] = [
+const SIGNS: [&str; 14] = [
     "ermission denied",
     "peration not permitted",
     "ead-only file system",
@@ -478,6 +488,8 @@ const SIGNS: [&str; 13] = [
     "ould not write index",
     // git's, where it does not see the person's configuration.
     "dubious ownership",
+    // Where git's own commands find no program.
+    "xternal filter",
 ];
 
 /// The words of a program that finds nothing on the loopback of a network of its own.

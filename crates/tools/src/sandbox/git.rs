@@ -5,6 +5,7 @@
 //! or merge driver. Meanwhile no other command is at work in the workspace: it could put a link where git
 //! writes.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,10 +19,12 @@ const WRITING: &str =
     "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch tag";
 /// Of `rebase`, which runs what its list says, the words that end one which `pull` began.
 const REBASE: &str = "--abort --continue --quit --skip";
-/// Before the command: no hooks, and no work in the background.
-const SETTINGS: &str = "core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false";
+/// Before the command: no hooks, and no work in the background. A new branch follows none, because the
+/// configuration is not written.
+const SETTINGS: &str = "\
+    core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false branch.autoSetupMerge=false";
 /// Options that name a file which git writes, or a program of any name.
-const NAMING: &str = "--output --output-directory --strategy";
+const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// The words of a command that lists the programs of filters.
@@ -31,7 +34,9 @@ const FILTERS: [&str; 4] = ["config", "--name-only", "--get-regexp", r"^filter\.
 #[derive(Clone, Debug)]
 pub(super) struct Git {
     pub(super) program: PathBuf,
-    /// Itself, its other programs, and what loads them.
+    /// The directory of its other programs.
+    pub(super) others: PathBuf,
+    /// That directory, itself, and what loads it.
     pub(super) executed: Vec<PathBuf>,
 }
 
@@ -41,9 +46,15 @@ impl Git {
         let asked = Command::new(&program).arg("--exec-path").env_clear().current_dir("/").output().ok()?;
         let others = PathBuf::from(String::from_utf8(asked.stdout).ok()?.trim_end()).canonicalize().ok()?;
         let loader = loader_of(&program).and_then(|loader| loader.canonicalize().ok());
-        let executed = [program.clone(), others].into_iter().chain(loader).collect();
-        Some(Self { program, executed })
+        let executed = [program.clone(), others.clone()].into_iter().chain(loader).collect();
+        Some(Self { program, others, executed })
     }
+}
+
+/// True for a variable by which a program loads code or tables from elsewhere.
+pub(super) fn is_of_loader(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name.starts_with("LD_") || ["GCONV_PATH", "GIT_EXEC_PATH", "LOCPATH"].contains(&&*name)
 }
 
 /// Returns the program that loads another one, which an ELF file of 64 bits names.
@@ -134,6 +145,7 @@ mod tests {
             "git cherry-pick -s x",
             "git tag v1",
             "git rebase --continue",
+            "git branch --set-upstream-to=origin/x",
         ] {
             assert!(writes(line), "{line}");
         }
@@ -148,6 +160,9 @@ mod tests {
             "git cherry-pick --strategy=x/evil x",
             "git rebase main",
             "git rebase --continue --exec=x",
+            "git fetch --set-upstream ../up main",
+            "git pull --set-up ../up main",
+            "git fetch --filter=blob:none ../up",
             "git revert --strat x/evil x",
             "git pull --rebase -s x/evil . x",
             "git pull -rsx/evil . x",
