@@ -133,7 +133,10 @@ impl<'d> Field<'d> {
         // More would only be waiting at the end.
         let behind = self.events - noted_ids(self.desk).len().min(self.events);
         for _ in 0..self.random.random_range(0..3).min(BACKLOG - behind.min(BACKLOG)) {
-            enqueue(self.store, event(self.events)).await;
+            // A sender repeats an event when the database ends the connection: it may have been accepted.
+            let sends =
+                async || self.store.enqueue(event(self.events).into_entry(Duration::ZERO)).await.is_ok();
+            wait_until("the event is accepted", sends).await;
             self.events += 1;
         }
         delay(Duration::from_millis(self.random.random_range(0..400))).await;

@@ -16,7 +16,7 @@ use super::request::AgentRequest;
 use super::resume::{finished_report, stored_run};
 use super::resume_error::ResumeError;
 use super::stored::{REPEATABLE_FOR, ok_or_log};
-use super::watch::{Watch, WatchEvent, WorkReport};
+use super::watch::{Watch, WorkReport};
 use store::{Status, Store};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -51,8 +51,8 @@ pub(super) async fn resume_unanswered(
     }
 }
 
-/// Waits until the other process that works on a run says that it lives, or has not for so long that it may
-/// be gone. Returns true in the second case.
+/// Waits for the next heartbeat of the other process that works on a run. Returns true if it is so late that
+/// the process may be gone.
 async fn may_be_left(store: &Store, run: &str) -> bool {
     let mut last = Duration::ZERO;
     loop {
@@ -101,17 +101,9 @@ async fn await_end(
             return Some(Arc::new(report));
         }
         match stored_run(active, agent, &stored, authorization.cloned(), RunOptions::default()).await {
-            Ok(watch) => return Some(last_report(watch).await),
+            Ok(mut watch) => return Some(watch.wait_for_end().await),
             Err(ResumeError::NotClaimed(_)) => sleep(LOOK_EVERY).await,
             Err(_) => return None,
-        }
-    }
-}
-
-async fn last_report(mut watch: Watch) -> Arc<WorkReport> {
-    loop {
-        if let WatchEvent::End(report) = watch.next().await {
-            return report;
         }
     }
 }

@@ -13,6 +13,7 @@ use super::message::{Entry, Message, State};
 use super::open_alert::OpenAlert;
 use super::rule::{Finding, Rule};
 use super::silence::Silences;
+use telemetry::metrics;
 
 /// An alert is over when its finding was absent for this long, in milliseconds.
 const SETTLES: u64 = 30_000;
@@ -51,9 +52,25 @@ pub(super) struct Board {
     alerts: BTreeMap<(Rule, String), Open>,
     /// When findings were taken last.
     last_look: u64,
+    /// How many alerts are open, by rule and upstream, also those that were.
+    counts: BTreeMap<(Rule, String), usize>,
 }
 
 impl Board {
+    /// Counts the open alerts for Prometheus, whose rules need a zero where an alert is over.
+    pub(super) fn count_alerts(&mut self, open: &[OpenAlert]) {
+        self.counts.extend(Rule::ALL.iter().map(|rule| ((*rule, String::new()), 0)));
+        self.counts.values_mut().for_each(|count| *count = 0);
+        for alert in open {
+            let Some(rule) = Rule::from_name(&alert.rule) else { continue };
+            let upstream = if rule.is_about_upstream() { alert.subject.clone() } else { String::new() };
+            *self.counts.entry((rule, upstream)).or_default() += 1;
+        }
+        for ((rule, upstream), count) in &self.counts {
+            metrics::set_open_alerts(rule.severity().as_str(), rule.as_str(), upstream, *count);
+        }
+    }
+
     /// Takes the findings of now; returns the message that is due now, if there is one.
     pub(super) fn take_findings(
         &mut self,

@@ -92,6 +92,15 @@ struct Unnoted {
     adopted: Option<u64>,
 }
 
+/// The upstreams as probes found them.
+#[derive(Debug, Default)]
+struct Probed {
+    /// The results of the last probes, by upstream.
+    last: BTreeMap<String, UpstreamSignal>,
+    /// The upstreams that are no longer configured.
+    gone: BTreeSet<String>,
+}
+
 /// The alerts of one server.
 #[derive(Debug)]
 pub struct Alerts {
@@ -101,8 +110,7 @@ pub struct Alerts {
     board: Mutex<Board>,
     /// The list as the command line finds it; `None`: not written by this process yet.
     written: Mutex<Option<Vec<OpenAlert>>>,
-    /// The results of the last probes, by upstream.
-    probed: Mutex<BTreeMap<String, UpstreamSignal>>,
+    probed: Mutex<Probed>,
     /// When upstreams were last down whose circuit has not closed since.
     last_down: Mutex<BTreeMap<String, u64>>,
     reloaded: Mutex<Reloaded>,
@@ -112,10 +120,6 @@ pub struct Alerts {
     held: Mutex<(BTreeSet<String>, Option<Instant>)>,
     unnoted: Mutex<Unnoted>,
     lost_lines: Mutex<LostLines>,
-    /// The upstreams that are no longer configured.
-    gone: Mutex<BTreeSet<String>>,
-    /// How many alerts are open, by rule and upstream, also those that were.
-    counted: Mutex<BTreeMap<(Rule, String), usize>>,
 }
 
 /// The result of reading a changed configuration.
@@ -163,8 +167,6 @@ impl Alerts {
             held: Mutex::default(),
             unnoted: Mutex::default(),
             lost_lines: Mutex::default(),
-            gone: Mutex::default(),
-            counted: Mutex::default(),
         }
     }
 
@@ -210,18 +212,16 @@ impl Alerts {
 
     /// Returns the result of the last probe of the upstream of this name.
     pub fn probed_upstream(&self, upstream: &str) -> Option<UpstreamSignal> {
-        self.probed.lock().unwrap_or_else(PoisonError::into_inner).get(upstream).cloned()
+        self.probed.lock().unwrap_or_else(PoisonError::into_inner).last.get(upstream).cloned()
     }
 
     /// Keeps the results of the probes, for the page and for Prometheus. What requests met before an upstream
     /// could be used again no longer holds.
     fn note_probes(&self, upstreams: &[UpstreamSignal], usage: &Ledger) {
         let found: BTreeMap<_, _> = upstreams.iter().map(|it| (it.name.clone(), it.clone())).collect();
-        let before = {
-            let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::replace(&mut *probed, found.clone())
-        };
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut probed = self.probed.lock().unwrap_or_else(PoisonError::into_inner);
+        let Probed { last, gone } = &mut *probed;
+        let before = std::mem::replace(last, found.clone());
         for name in before.keys().filter(|name| !found.contains_key(*name)) {
             usage.forget_refusals(name);
             gone.insert(name.clone());
@@ -249,31 +249,17 @@ impl Alerts {
         let (message, open) = {
             let mut board = self.lock_board();
             let message = board.take_findings(now, findings, pace, &silences);
-            (message, board.open(now, &silences))
+            let open = board.open(now, &silences);
+            board.count_alerts(&open);
+            (message, open)
         };
         let message = self.leave_out_others(watched, message, &open).await;
-        self.count_open_alerts(&open);
         metrics::set_reload_failed(signals.reload_problem.is_some() || signals.key_file_problem.is_some());
         self.write_open_alerts(open);
         if let Some(message) = message {
             // First, because the process may end in between.
             self.note_sent(watched, &message).await;
             self.send_message(&message);
-        }
-    }
-
-    /// Counts the open alerts for Prometheus, whose rules need a zero where an alert is over.
-    fn count_open_alerts(&self, open: &[OpenAlert]) {
-        let mut counts = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
-        counts.extend(Rule::ALL.iter().map(|rule| ((*rule, String::new()), 0)));
-        counts.values_mut().for_each(|count| *count = 0);
-        for alert in open {
-            let Some(rule) = Rule::from_name(&alert.rule) else { continue };
-            let upstream = if rule.is_about_upstream() { alert.subject.clone() } else { String::new() };
-            *counts.entry((rule, upstream)).or_default() += 1;
-        }
-        for ((rule, upstream), count) in &*counts {
-            metrics::set_open_alerts(rule.severity().as_str(), rule.as_str(), upstream, *count);
         }
     }
 

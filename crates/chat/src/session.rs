@@ -33,7 +33,7 @@ use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
-use permissions::start_servers;
+use permissions::{awaited_servers, start_servers, with_mode};
 use tools::{Approver, end_commands, remove_temporary_directories};
 use wire::visible::{char_width, make_visible, one_line};
 
@@ -383,13 +383,15 @@ impl Session {
         let approver: Arc<dyn Approver> = Arc::new(Person { yes, only_looks, allowed, root, screen });
         let stop = self.ending.child_token();
         self.journal.begin_turn();
-        let awaited = self.awaited_servers();
+        let has_started = std::mem::replace(&mut self.has_started_servers, true);
+        let awaited = awaited_servers(&self.journal).filter(|_| !has_started);
         match &awaited {
             Some(servers) => self.screen.begin_wait(servers),
             None => self.screen.begin_turn(),
         }
         self.screen.set_draft(self.typed.as_deref().unwrap_or_default());
-        let (text, journal) = (self.with_mode(text), Arc::clone(&self.journal));
+        let text = if only_looks { with_mode(text) } else { text.to_owned() };
+        let journal = Arc::clone(&self.journal);
         let (conversation, ends) = (&mut self.conversation, stop.clone());
         let work = async move {
             if awaited.is_some() {

@@ -39,7 +39,7 @@ pub struct Expert {
     /// The problems that keep it from being ready until a person changes something.
     problems: Vec<BindingProblem>,
     pub(super) bound: BoundTools,
-    folder: String,
+    pub(super) folder: String,
 }
 
 impl Expert {
@@ -233,11 +233,6 @@ impl Experts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
-    /// Returns the expert of this name, unless it was removed a moment ago.
-    pub(super) fn get_in_place(&self, name: &str) -> Option<Arc<Expert>> {
-        self.get(name).filter(|expert| self.catalog.is_in_place(&expert.folder))
-    }
-
     /// Returns the error about a name that no expert has.
     pub fn unknown_expert(&self, name: &str) -> ExpertError {
         let names = self.names();
@@ -271,14 +266,10 @@ impl Experts {
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.describe_problem(&self.sources));
         let clashes = bound::find_clashes(&expert.bound);
-        let shortage = self.find_shortage(expert.name());
+        let spent =
+            (self.model_access(expert.name()).find_shortage)(&format!("{MODEL_PREFIX}{}", expert.name()));
+        let shortage = spent.map(|text| BindingProblem { tool: String::new(), text, is_final: false });
         expert.problems.iter().cloned().chain(unavailable).chain(clashes).chain(shortage).collect()
-    }
-
-    /// Returns the spent budget that holds an expert's triggers.
-    fn find_shortage(&self, name: &str) -> Option<BindingProblem> {
-        let text = (self.model_access(name).find_shortage)(&format!("{MODEL_PREFIX}{name}"))?;
-        Some(BindingProblem { tool: String::new(), text, is_final: false })
     }
 
     /// Returns why nothing can be done for an expert at the moment, for people; `None` if it is ready.

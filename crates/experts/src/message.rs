@@ -60,7 +60,7 @@ pub(super) fn operation_json(call: &RequestedCall) -> Value {
     json!({"operation": operation_title(&call.name), "inputs": call.parsed_arguments()})
 }
 
-/// Returns the name of an operation, as policies and people write it, from the one that the model calls.
+/// Turns the function name that the model calls into `tool.operation`, the form in policies and lists.
 pub(super) fn operation_title(function: &str) -> String {
     function.replacen("__", ".", 1)
 }

@@ -88,7 +88,7 @@ struct ProgressState {
     trimmed: Option<String>,
     /// The part of the prompt that the server has read, in percent.
     prompt_read: Option<u64>,
-    /// The model that answers in the place of the one that was asked.
+    /// The fallback that answers instead of the requested model.
     answering_model: Option<String>,
 }
 
@@ -144,7 +144,7 @@ impl RequestProgress {
         self.lock_state().trimmed.clone()
     }
 
-    /// Returns the model that answers in the place of the one that the client named, if there is one.
+    /// Returns the fallback that answers instead of the requested model, if there is one.
     pub fn answering_model(&self) -> Option<String> {
         self.lock_state().answering_model.clone()
     }

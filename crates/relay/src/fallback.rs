@@ -174,7 +174,7 @@ impl Relay {
     }
 }
 
-/// Notes that `model` answers in the place of the one that was asked. `error`: the last attempt's.
+/// Records that the fallback `model` answers instead of `asked`. `error`: the last attempt's.
 fn note_fallback(origin: &Origin, asked: &str, reason: FallbackReason, model: &str, error: AttemptError) {
     origin.record.falls_back(asked, reason.as_str(), model, error);
     origin.progress.note_answering_model(model);

@@ -122,16 +122,10 @@ impl ReplyStream {
     /// model that answers.
     pub fn head_was_sent(&mut self, head: &Head) {
         let mut head = head.clone();
-        if let Some(model) = self.exchange.as_ref().and_then(|exchange| exchange.fallback_model()) {
-            model.clone_into(&mut head.model);
-        }
+        let answers = self.exchange.as_ref().and_then(|exchange| exchange.request.progress.answering_model());
+        head.model = answers.unwrap_or(head.model);
         self.reader.set_sent_head(&head);
         self.head = Some(head);
-    }
-
-    /// Returns true when another model answers than the one that was asked.
-    pub fn is_of_fallback(&self) -> bool {
-        self.exchange.as_ref().is_some_and(|exchange| exchange.has_fallen_back)
     }
 
     /// Returns true when frames go through as they came; else the turns come as steps.
@@ -297,12 +291,13 @@ impl ReplyStream {
         self.progress.received = 0;
         self.frames = self.frames.with_same_limit();
         answer.upstream().clone_into(&mut self.upstream);
-        if let (Some(head), Some(model)) = (&mut self.head, exchange.fallback_model()) {
-            model.clone_into(&mut head.model);
+        let fallback = exchange.request.progress.answering_model();
+        if let (Some(head), Some(model)) = (&mut self.head, &fallback) {
+            head.model.clone_from(model);
         }
         let continued = Some(&self.reader)
             .filter(|_| self.progress.is_sent)
-            .and_then(|it| it.replacement(exchange.earlier_usage(), exchange.fallback_model()));
+            .and_then(|it| it.replacement(exchange.earlier_usage(), fallback.as_deref()));
         self.reader = continued.unwrap_or_else(|| {
             let mut reader = new_reader(&exchange);
             self.head.iter().for_each(|head| reader.set_sent_head(head));

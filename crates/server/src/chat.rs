@@ -258,13 +258,13 @@ impl ReplySource {
         }
     }
 
-    /// Begins a reply that arrives as steps with the upstream's head, unless another one has left. The model
-    /// is the one that answers.
+    /// Begins a reply that arrives as steps with the upstream's head, unless another one has left. A fallback
+    /// is named from here on.
     fn begin_reply(&mut self) {
         let Stage::Open(stream) = &self.stage else { return };
         let Some(head) = stream.upstream_head() else { return };
         self.sink.set_head(head);
-        if stream.is_of_fallback() {
+        if self.progress.answering_model().is_some() {
             self.sink.set_model(&head.model);
         }
     }

@@ -403,13 +403,25 @@ impl Local {
     async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<Ran, ToolError> {
         let deadline = Instant::now() + order.limit;
         let mut all = Ran { text: String::new(), failed: false, is_changed: false };
+        // The settings of filters, which no step changes, and the directory in which they were listed.
+        let mut filters: Option<(PathBuf, String)> = None;
         for step in steps {
-            let limit = deadline.saturating_duration_since(Instant::now());
-            let order = Order { plan: step.plan, directory: step.directory, limit, ..order.clone() };
-            let ran = if step.is_git {
-                self.run_git(order).await?
-            } else {
-                exec::run_order(order, Reach::Workspace).await?
+            let limit = || deadline.saturating_duration_since(Instant::now());
+            let mut order =
+                Order { plan: step.plan, directory: step.directory, limit: limit(), ..order.clone() };
+            let ran = match &order.plan {
+                Plan::Program(words) if step.is_git => {
+                    if filters.as_ref().is_none_or(|(directory, _)| *directory != order.directory) {
+                        let plan = Plan::Program(listing_words(words));
+                        let listing = Order { plan, watcher: None, ..order.clone() };
+                        let listed = exec::run_order(listing, Reach::Repository).await?.text;
+                        filters = Some((order.directory.clone(), listed));
+                    }
+                    let listed = filters.as_ref().map_or("", |(_, listed)| listed);
+                    order.plan = Plan::Program(words_without_filters(words, listed));
+                    run_git(Order { limit: limit(), ..order }).await?
+                }
+                _ => exec::run_order(order, Reach::Workspace).await?,
             };
             if ran.text != exec::NO_OUTPUT {
                 all.text.push_str(&ran.text);
@@ -423,26 +435,6 @@ impl Local {
             exec::NO_OUTPUT.clone_into(&mut all.text);
         }
         Ok(all)
-    }
-
-    /// Runs a command of git's. Filters do not run: git fails where one would have to.
-    async fn run_git(&self, mut order: Order) -> Result<Ran, ToolError> {
-        if let Plan::Program(words) = &order.plan {
-            let plan = Plan::Program(listing_words(words));
-            let listing = Order { plan, watcher: None, ..order.clone() };
-            let listed = exec::run_order(listing, Reach::Repository).await?;
-            order.plan = Plan::Program(words_without_filters(words, &listed.text));
-        }
-        let mut ran = exec::run_order(order, Reach::Repository).await?;
-        let is_unwritten = |line: &str| {
-            let (kind, text) = line.split_once(": ").unwrap_or_default();
-            ["error", "warning"].contains(&kind) && UNWRITTEN.iter().any(|sign| text.starts_with(sign))
-        };
-        if ran.is_changed || ran.text.lines().any(is_unwritten) {
-            ran.failed = true;
-            ran.text = format!("{}\n[{HALF_DONE}]\n", ran.text.trim_end());
-        }
-        Ok(ran)
     }
 
     /// Prepares files of the sandbox on a thread that may block.
@@ -487,6 +479,20 @@ impl Local {
         }
         Err(ToolError::Failed(format!("the workdir {} is not a directory", place.written.display())))
     }
+}
+
+/// Runs a command of git's.
+async fn run_git(order: Order) -> Result<Ran, ToolError> {
+    let mut ran = exec::run_order(order, Reach::Repository).await?;
+    let is_unwritten = |line: &str| {
+        let (kind, text) = line.split_once(": ").unwrap_or_default();
+        ["error", "warning"].contains(&kind) && UNWRITTEN.iter().any(|sign| text.starts_with(sign))
+    };
+    if ran.is_changed || ran.text.lines().any(is_unwritten) {
+        ran.failed = true;
+        ran.text = format!("{}\n[{HALF_DONE}]\n", ran.text.trim_end());
+    }
+    Ok(ran)
 }
 
 /// git's words, with exit code 0, on files that it could not write or remove.

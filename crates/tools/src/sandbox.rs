@@ -73,10 +73,7 @@ pub fn launch(_: &str, _: &str, _: &[std::ffi::OsString]) -> u8 {
 /// The sandbox of one workspace.
 #[derive(Debug)]
 pub(super) struct Sandbox {
-    /// The programs that it starts, found once.
-    launcher: Option<PathBuf>,
-    bubblewrap: Option<PathBuf>,
-    git: Option<Git>,
+    programs: Programs,
     level: Level,
     network: CommandNetwork,
     /// Without bubblewrap commands write also where repositories are.
@@ -95,6 +92,14 @@ pub(super) struct Sandbox {
     locks: Option<PathBuf>,
     /// Found before the first command.
     protected: OnceLock<Arc<Protected>>,
+}
+
+/// The programs that the sandbox starts, found once.
+#[derive(Debug)]
+struct Programs {
+    launcher: Option<PathBuf>,
+    bubblewrap: Option<PathBuf>,
+    git: Option<Git>,
 }
 
 /// How much a command may reach.
@@ -170,9 +175,11 @@ impl Sandbox {
         let of_servers = config.named_by_servers.iter();
         let of_servers = of_servers.filter_map(|path| resolve_symlinks(&workspace.join(path)));
         Ok(Self {
-            git: find_program("git", &writable).filter(|_| level.has_namespaces()).and_then(Git::find),
-            launcher: config.launcher.clone(),
-            bubblewrap: bubblewrap(config, &level),
+            programs: Programs {
+                git: find_program("git", &writable).filter(|_| level.has_namespaces()).and_then(Git::find),
+                launcher: config.launcher.clone(),
+                bubblewrap: bubblewrap(config, &level),
+            },
             level,
             network,
             accepts_unprotected: config.unprotected_repositories,
@@ -259,7 +266,7 @@ impl Sandbox {
     /// The words that start git for a command that writes into a protected repository; `None` where any
     /// command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
-        let git = self.git.as_ref().filter(|_| writes_repository(words))?;
+        let git = self.programs.git.as_ref().filter(|_| writes_repository(words))?;
         self.protected().repository_of(directory)?;
         // An older git moves files into its own directory.
         let is_of_git = |word: &String| {
@@ -285,7 +292,7 @@ impl Sandbox {
         also: &[(&str, &str)],
         reach: Reach,
     ) -> io::Result<Launch> {
-        let Some(launcher) = &self.launcher else {
+        let Some(launcher) = &self.programs.launcher else {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
             command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
@@ -308,7 +315,7 @@ impl Sandbox {
         let watched = watched.filter(|_| can_write);
         if is_git {
             let (Some(Repository { own, common, .. }), Some(git), Some(_)) =
-                (self.protected().repository_of(directory), &self.git, &watched)
+                (self.protected().repository_of(directory), &self.programs.git, &watched)
             else {
                 return Err(io::ErrorKind::ReadOnlyFilesystem.into());
             };
@@ -341,7 +348,7 @@ impl Sandbox {
             let names = command.as_std().get_envs().map(|(name, _)| name.to_owned());
             let names: Vec<OsString> = names.filter(|name| git::is_of_loader(name)).collect();
             names.iter().for_each(|name| _ = command.env_remove(name));
-            let path = self.git.as_ref().map(|git| ("PATH", &git.others));
+            let path = self.programs.git.as_ref().map(|git| ("PATH", &git.others));
             command.envs(path).env("GIT_EDITOR", ":").env("GIT_SEQUENCE_EDITOR", ":");
         }
         hold_variables(&mut command);
@@ -352,7 +359,7 @@ impl Sandbox {
         let git = self.protected().git_directories();
         let mut spec = Spec {
             directory: directory.to_owned(),
-            bubblewrap: self.bubblewrap.clone(),
+            bubblewrap: self.programs.bubblewrap.clone(),
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
             spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],

@@ -63,7 +63,7 @@ pub struct Upstream {
     chat_path: Option<PathAndQuery>,
     authorization: Option<HeaderValue>,
     /// Whether the client's own key stays here, even if the upstream has none.
-    client_keys_end_here: bool,
+    pub(super) client_keys_end_here: bool,
     timeout: Option<Duration>,
     /// The headers that it gets if it is a router.
     pub(super) router: RouterHeaders,
@@ -140,11 +140,6 @@ impl Upstream {
     /// Returns true if it has a key of its own.
     pub(super) fn has_key(&self) -> bool {
         self.authorization.is_some()
-    }
-
-    /// Returns true if it never gets the key of a client.
-    pub(super) fn client_keys_end_here(&self) -> bool {
-        self.client_keys_end_here
     }
 
     /// Returns its address.

@@ -31,40 +31,40 @@ impl Upstream {
     ) -> Result<Vec<ListedModel>, NoModelList> {
         // What a client's own key opens or not is no fact for others.
         let is_own = self.has_key() || !headers.contains_key(AUTHORIZATION);
-        let answer = self.query_models(headers, within).await;
+        let answer = query_models(self, headers, within).await;
         if is_own && self.state.note_list(answer.as_deref()) {
             let names = self.state.models().unwrap_or_default().join(",");
             tracing::info!(target: "respool::upstream", upstream = self.name, models = names, "this upstream lists its models");
         }
         answer
     }
+}
 
-    async fn query_models(
-        &self,
-        headers: HeaderMap,
-        within: Duration,
-    ) -> Result<Vec<ListedModel>, NoModelList> {
-        let has_key = self.has_key() || headers.contains_key(AUTHORIZATION);
-        // Boxed: the future is large, and part of those of requests.
-        let asked = timeout(within, Box::pin(self.get_json("/v1/models", headers))).await;
-        let answered = asked.map_err(|_| NoModelList::Silent(within))?;
-        let (status, body) = answered.map_err(|error| NoModelList::Unreachable(Box::new(error)))?;
-        match status {
-            status if status.is_success() => {}
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if has_key => {
-                return Err(NoModelList::KeyRefused(status, body));
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                let clients_may_help = !self.client_keys_end_here();
-                return Err(NoModelList::KeyMissing { status, body, clients_may_help });
-            }
-            status => return Err(NoModelList::Status(status, body)),
+async fn query_models(
+    upstream: &Upstream,
+    headers: HeaderMap,
+    within: Duration,
+) -> Result<Vec<ListedModel>, NoModelList> {
+    let has_key = upstream.has_key() || headers.contains_key(AUTHORIZATION);
+    // Boxed: the future is large, and part of those of requests.
+    let asked = timeout(within, Box::pin(upstream.get_json("/v1/models", headers))).await;
+    let answered = asked.map_err(|_| NoModelList::Silent(within))?;
+    let (status, body) = answered.map_err(|error| NoModelList::Unreachable(Box::new(error)))?;
+    match status {
+        status if status.is_success() => {}
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if has_key => {
+            return Err(NoModelList::KeyRefused(status, body));
         }
-        let is_page = body.trim_ascii_start().starts_with(b"<");
-        let models = read_list(&body).ok_or(NoModelList::NotAList { is_page })?;
-        self.learn_list(&models);
-        Ok(models)
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+            let clients_may_help = !upstream.client_keys_end_here;
+            return Err(NoModelList::KeyMissing { status, body, clients_may_help });
+        }
+        status => return Err(NoModelList::Status(status, body)),
     }
+    let is_page = body.trim_ascii_start().starts_with(b"<");
+    let models = read_list(&body).ok_or(NoModelList::NotAList { is_page })?;
+    upstream.learn_list(&models);
+    Ok(models)
 }
 
 #[cfg(test)]

@@ -33,21 +33,6 @@ impl Session {
         });
     }
 
-    /// Returns the message as the model gets it.
-    pub(super) fn with_mode(&self, text: &str) -> String {
-        if self.screen.is_read_only() { format!("{text}\n\n{ONLY_LOOK}") } else { text.to_owned() }
-    }
-
-    /// Returns what is said while the turn waits for MCP servers; `None` once they were started.
-    pub(super) fn awaited_servers(&mut self) -> Option<String> {
-        let servers = self.journal.tools().servers();
-        if servers.is_empty() || std::mem::replace(&mut self.has_started_servers, true) {
-            return None;
-        }
-        let names: Vec<&str> = servers.iter().map(|(name, _)| *name).collect();
-        Some(format!("starting the MCP servers: {}", names.join(", ")))
-    }
-
     pub(super) fn show_tools(&mut self) {
         for spec in self.journal.specs() {
             self.show_note(&format!("{:<14} {}", spec.name, one_line(&spec.description, DESCRIPTION)));
@@ -81,6 +66,17 @@ impl Session {
         self.show_note(&asks);
         self.show_note(&self.sandbox.clone());
     }
+}
+
+/// Returns a message as the model gets it in the read-only mode.
+pub(super) fn with_mode(text: &str) -> String {
+    format!("{text}\n\n{ONLY_LOOK}")
+}
+
+/// Returns the status line while a turn waits for MCP servers. `None`: the configuration has no servers.
+pub(super) fn awaited_servers(journal: &Journal) -> Option<String> {
+    let names: Vec<&str> = journal.tools().servers().iter().map(|(name, _)| *name).collect();
+    (!names.is_empty()).then(|| format!("starting the MCP servers: {}", names.join(", ")))
 }
 
 /// Starts the MCP servers, and shows which tools they have or why they have none.

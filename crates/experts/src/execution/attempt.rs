@@ -68,7 +68,8 @@ impl Worker {
                 return self.end_entry(claimed, EntryEnd::DeadLetter, why).await;
             }
         };
-        let Some(expert) = self.experts.get_in_place(&invocation.expert) else {
+        let is_in_place = |expert: &Arc<Expert>| self.experts.catalog.is_in_place(&expert.folder);
+        let Some(expert) = self.experts.get(&invocation.expert).filter(is_in_place) else {
             // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store

@@ -93,13 +93,12 @@ impl DryRun {
 
 /// Returns the calls of a run in order, with those of isolated functions: each behind what it called itself.
 async fn calls_with_functions(experts: &Experts, run: &str) -> Vec<MadeCall> {
-    let Some(RunFacts { mut calls, children, .. }) = experts.agents.run_facts(run).await else {
+    let Ok(Some(RunFacts { mut calls, children, .. })) = experts.agents.read_facts(run).await else {
         return Vec::new();
     };
     for child in children.into_iter().rev() {
-        let own = experts.agents.run_facts(&child.id).await.map(|facts| facts.calls).unwrap_or_default();
         // The result of the function says how it ended.
-        let own = own.into_iter().filter(|made| made.ends_run != EndsRun::OnSuccess);
+        let own = child.calls.into_iter().filter(|made| made.ends_run != EndsRun::OnSuccess);
         let before = child.before.min(calls.len());
         calls.splice(before..before, own.chain(child.made));
     }

@@ -54,7 +54,7 @@ impl Exchange {
         self.candidates = Candidates::new(Arc::clone(&request.plan.upstreams), Some(request.plan.who));
         self.request = request;
         self.history = History::default();
-        (self.current, self.withheld_rule, self.has_fallen_back) = (None, None, true);
+        (self.current, self.withheld_rule) = (None, None);
         true
     }
 

@@ -30,8 +30,6 @@ pub(crate) struct Exchange {
     pub(super) expects_stream: bool,
     /// The models that may answer in the place of the current one.
     pub(super) fallbacks: Option<Box<Fallbacks>>,
-    /// One of them answers.
-    pub(crate) has_fallen_back: bool,
     /// The rule that would avoid the last refusal, and that the owner has not allowed.
     pub(super) withheld_rule: Option<Rule>,
     /// Rules that only this conversation needs, as far as is known.
@@ -74,15 +72,9 @@ impl Exchange {
             has_spoken: false,
             expects_stream: false,
             fallbacks,
-            has_fallen_back: false,
             withheld_rule: None,
             unconfirmed: RuleSet::new(),
         }
-    }
-
-    /// Returns the model that answers in the place of the one that was asked, if there is one.
-    pub(crate) fn fallback_model(&self) -> Option<&str> {
-        self.has_fallen_back.then_some(&*self.request.profile.model)
     }
 
     /// Classifies a reply with this fault.
