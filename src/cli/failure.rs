@@ -3,6 +3,7 @@
 use std::fmt;
 
 use agent::OperatorError;
+use client_settings::EditError;
 use experts::ExpertError;
 use http_client::TlsError;
 use service_manager::ServiceError;
@@ -35,7 +36,17 @@ macro_rules! failures_from {
     };
 }
 
-failures_from!(String, &str, ExpertError, StoreError, OperatorError, ServiceError, TlsError, InvalidValue);
+failures_from!(
+    String,
+    &str,
+    ExpertError,
+    StoreError,
+    OperatorError,
+    ServiceError,
+    EditError,
+    TlsError,
+    InvalidValue
+);
 
 /// Reports a log that cannot be written as an unusable setting.
 pub(super) fn log_problem(loaded: &Loaded, why: impl fmt::Display) -> Failure {

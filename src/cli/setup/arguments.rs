@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum as _};
 
-use super::clients::Client;
+use client_settings::Client;
 
 /// The clients, as the usage line names them.
 const CLIENTS: &str = "openclaw|codex|claude-code|opencode|qwen-code|cline";

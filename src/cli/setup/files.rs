@@ -6,10 +6,10 @@ use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use super::arguments::{SetupArgs, name_of};
-use super::clients::{Client, Target};
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::say;
+use client_settings::{Client, Target};
 
 /// Suffix of the copy of the settings before the change.
 const BEFORE: &str = "before-respool";

@@ -2,7 +2,6 @@
 //! asks, tries one real turn, and can undo the change.
 
 mod arguments;
-mod clients;
 mod files;
 mod model_choice;
 mod openclaw;
@@ -12,12 +11,12 @@ use std::path::PathBuf;
 
 pub(super) use self::arguments::SetupArgs;
 use self::arguments::name_of;
-use self::clients::{Client, SettingsFolders, Target};
 use self::files::{Writing, edit_file, undo_change};
 use self::respool::Respool;
 use super::failure::Failure;
 use super::runtime::new_runtime;
 use super::say;
+use client_settings::{Client, SettingsFolders, Target};
 
 pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
     if args.client == Client::Openclaw {

@@ -14,3 +14,21 @@ pub(super) fn ask_for_model(wanted: Option<&str>, names: &[&str]) -> Failure {
     });
     format!("{what}Name one with --model. Available models: {}", names.join(", ")).into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_model_is_named() {
+        let check = |wanted, names: &[&str], expected: &str| {
+            assert_eq!(ask_for_model(wanted, names).to_string(), expected);
+        };
+        check(None, &["a", "b"], "Name one with --model. Available models: a, b");
+        let expected = "There is no model `claude`. Name one with --model. Available models: a, b";
+        check(Some("claude"), &["a", "b"], expected);
+        let expected = "There is no model `qwen3-32`: did you mean \"qwen3-32b\"? Name one with --model. \
+                        Available models: qwen3-32b";
+        check(Some("qwen3-32"), &["qwen3-32b"], expected);
+    }
+}

@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 
 use super::arguments::SetupArgs;
 use super::model_choice::ask_for_model;
-use super::openclaw::edit::Model;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
+use client_settings::openclaw::Model;
 use http_client::{client_for, root_cause};
 use settings::{Flags, Settings};
 use upstream::Address;

@@ -73,7 +73,7 @@ pub(super) fn is_present(dir: &Path) -> bool {
 /// rewritten.
 pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
     let path = path(dir);
-    match connections(&path) {
+    match connections(&path, &STEPS) {
         Ok((writer, reader)) => {
             if alone {
                 enable_auto_vacuum(&writer, &path);
@@ -83,7 +83,7 @@ pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
         }
         Err(Fault::Damaged) if alone => {
             set_aside(&path).map_err(|error| unusable(dir, &error.to_string()))?;
-            let (writer, reader) = connections(&path).map_err(|fault| fault.into_error(&path))?;
+            let (writer, reader) = connections(&path, &STEPS).map_err(|fault| fault.into_error(&path))?;
             Ok(Opened { writer, reader, path })
         }
         Err(fault) => Err(fault.into_error(&path)),
@@ -92,17 +92,10 @@ pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
 
 /// Opens another database of the state directory, whose schema has these steps. A damaged one is set aside.
 pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Connection), StoreError> {
-    let both = || -> Result<(Connection, Connection), Fault> {
-        let mut writer = connection(path)?;
-        let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
-        writer.pragma_update(None, "journal_mode", "wal")?;
-        migrate(&mut writer, steps)?;
-        Ok((writer, connection(path)?))
-    };
-    match both() {
+    match connections(path, steps) {
         Err(Fault::Damaged) => {
             set_aside(path).map_err(|error| unusable(path, &error.to_string()))?;
-            both().map_err(|fault| fault.into_error(path))
+            connections(path, steps).map_err(|fault| fault.into_error(path))
         }
         other => other.map_err(|fault| fault.into_error(path)),
     }
@@ -192,7 +185,7 @@ impl Fault {
     }
 }
 
-fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
+fn connections(path: &Path, steps: &[&str]) -> Result<(Connection, Connection), Fault> {
     let mut writer = connection(path)?;
     let _ = fs::set_permissions(path, fs::Permissions::from_mode(0o600));
     writer.pragma_update(None, "journal_mode", "wal")?;
@@ -200,7 +193,7 @@ fn connections(path: &Path) -> Result<(Connection, Connection), Fault> {
         return Err(Fault::Damaged);
     }
     let _ = fs::remove_file(suspicion(path));
-    migrate(&mut writer, &STEPS)?;
+    migrate(&mut writer, steps)?;
     Ok((writer, connection(path)?))
 }
 
@@ -322,7 +315,8 @@ pub(super) fn unusable(dir: &Path, why: &str) -> StoreError {
     ))
 }
 
-/// A database error, with what to do about it.
+/// A database error, with what to do about it. A damaged file gets the mark with which the next start reads
+/// it whole.
 pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreError {
     // Where nothing can be written, the system's reason says more than SQLite's.
     if is_unwritable(error)
@@ -336,6 +330,7 @@ pub(super) fn failed(what: &str, path: &Path, error: &rusqlite::Error) -> StoreE
             "give this user the right to write the file and its directory, or set another `state_dir`"
         }
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+            let _ = fs::write(suspicion(path), "");
             "the file is damaged: restart respool, which sets it aside and begins a new one"
         }
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {

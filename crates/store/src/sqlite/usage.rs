@@ -50,6 +50,7 @@ impl UsageStore {
         open::make_directory(state_dir)?;
         let path = path(state_dir);
         let (writer, reader) = open::open_other(&path, &STEPS)?;
+        open::check_later(&path);
         let file = DatabaseFile::opened(&path);
         let (writer, reader) = (Arc::new(Mutex::new(writer)), Arc::new(Mutex::new(reader)));
         Ok(Self { writer, reader, path, file, fresh: Arc::default() })
@@ -568,11 +569,44 @@ mod tests {
         assert!(std::fs::metadata(store.path).unwrap().len() <= 3 << 20);
     }
 
-    #[test]
-    fn a_damaged_file_is_set_aside() {
+    #[tokio::test]
+    async fn a_damaged_file_is_set_aside() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join(FILE), "no database".repeat(1_000)).unwrap();
-        UsageStore::open(dir.path()).unwrap();
+        let path = dir.path().join(FILE);
+        std::fs::write(&path, "no database".repeat(1_000)).unwrap();
+        let store = UsageStore::open(dir.path()).unwrap();
         assert_eq!(damaged::find_set_aside(dir.path()), [dir.path().join("usage.damaged-1")]);
+
+        store.append((0..1_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();
+        drop(store);
+        damage_all_but_the_schema(&path);
+        let store = UsageStore::open(dir.path()).unwrap();
+        assert_eq!(damaged::find_set_aside(dir.path()).len(), 2);
+        store.append(vec![row(0, "alice", "m", 1)]).await.unwrap();
+    }
+
+    /// Regression: a file that is too large to be read at the start was never set aside.
+    #[tokio::test]
+    async fn damage_met_in_use_is_remembered() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(FILE);
+        let store = UsageStore::open(dir.path()).unwrap();
+        for _ in 0..10 {
+            store.append((0..10_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();
+        }
+        drop(store);
+        assert!(!open::is_small(&path));
+        damage_all_but_the_schema(&path);
+        let store = UsageStore::open(dir.path()).unwrap();
+        store.sums(query(&[])).await.unwrap_err();
+        drop(store);
+        UsageStore::open(dir.path()).unwrap().sums(query(&[])).await.unwrap();
+        assert_eq!(damaged::find_set_aside(dir.path()), [dir.path().join("usage.damaged-1")]);
+    }
+
+    fn damage_all_but_the_schema(path: &Path) {
+        let mut bytes = std::fs::read(path).unwrap();
+        bytes[4_096..].fill(0xa5);
+        std::fs::write(path, bytes).unwrap();
     }
 }

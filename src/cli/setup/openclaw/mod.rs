@@ -3,7 +3,6 @@
 //!
 //! The parent module sets up the other clients; its file handling is used here.
 
-pub(super) mod edit;
 mod installed;
 
 use std::fs;
@@ -12,16 +11,20 @@ use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
-use self::edit::{Edited, Model, RespoolProvider, edit_config, is_same_server, port_note, primary_url};
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings, written_text};
+use super::model_choice::ask_for_model;
 use super::respool::{AskError, LIST_WITHIN, Respool, check_address};
 use crate::cli::check::suggest_places;
 use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_sentences, unbroken};
+use client_settings::EditError;
+use client_settings::openclaw::{
+    Edited, Model, RespoolProvider, edit_config, is_same_server, port_note, primary_url,
+};
 use settings::{Flags, Settings, VLLM_KEY};
 use upstream::{ListedModel, NoModelList, Upstream};
 
@@ -95,8 +98,16 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         read => read.map_err(|error| failed("read", error))?,
     };
     port_note(&present, &respool.url).iter().for_each(|note| say_sentences(note));
-    let edited =
-        edit_config(&present, &wanted).map_err(|why| format!("{} was not changed: {why}", file.display()))?;
+    let edited = edit_config(&present, &wanted).map_err(|error| {
+        let why = match error {
+            EditError::NoModel => {
+                let names: Vec<&str> = wanted.models.iter().map(|model| model.id.as_str()).collect();
+                ask_for_model(wanted.model.as_deref(), &names)
+            }
+            EditError::Unusable(why) => why.into(),
+        };
+        format!("{} was not changed: {why}", file.display())
+    })?;
     if edited.text == present {
         say_sentences(&format!("{} already points to respool.", file.display()));
         explain_change(&edited, installed.as_ref());

@@ -1,10 +1,9 @@
 //! Edits `openclaw.json` so that OpenClaw uses respool. Pure: text in, text out; comments and layout stay.
 //!
 //! The file is JSON5. A provider that points at the model server is redirected to respool under its present
-//! name, because sessions and fallback lists refer to it; if there is none, the provider `respool` is added.
+//! name, because sessions and fallback lists refer to it; otherwise the provider `respool` is added.
 
-use super::super::model_choice::ask_for_model;
-use crate::cli::failure::Failure;
+use super::EditError;
 use jsonc_parser::ParseOptions;
 use jsonc_parser::cst::{CstInputValue, CstObject, CstRootNode};
 use serde_json::{Value, json};
@@ -17,64 +16,71 @@ const MAX_TOKENS: u64 = 16_384;
 
 /// A model as the server lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::cli::setup) struct Model {
-    pub(in crate::cli::setup) id: String,
+pub struct Model {
+    /// Its name.
+    pub id: String,
     /// The window in tokens, if the server reports it.
-    pub(in crate::cli::setup) window: Option<u64>,
+    pub window: Option<u64>,
 }
 
 /// The respool that OpenClaw should use.
 #[derive(Clone, Debug)]
-pub(in crate::cli::setup) struct RespoolProvider {
+pub struct RespoolProvider {
     /// respool's URL, without `/v1`.
-    pub(in crate::cli::setup) url: String,
+    pub url: String,
     /// URLs of model servers, and of an earlier respool: providers that point at them are redirected to
     /// respool.
-    pub(in crate::cli::setup) upstreams: Vec<String>,
-    pub(in crate::cli::setup) models: Vec<Model>,
+    pub upstreams: Vec<String>,
+    /// The models that respool serves.
+    pub models: Vec<Model>,
     /// The model that the person named.
-    pub(in crate::cli::setup) model: Option<String>,
+    pub model: Option<String>,
     /// The environment variable with a key from `client_keys`.
-    pub(in crate::cli::setup) key_env: Option<String>,
+    pub key_env: Option<String>,
     /// Whether OpenClaw knows the keys that its 2026.2 releases refuse.
-    pub(in crate::cli::setup) is_current: bool,
+    pub is_current: bool,
 }
 
 /// The new text, and what a person should know about it.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli::setup) struct Edited {
-    pub(in crate::cli::setup) text: String,
+pub struct Edited {
+    /// The text of the file from now on.
+    pub text: String,
     /// `PROVIDER/MODEL` of the primary model from now on.
-    pub(in crate::cli::setup) primary: String,
+    pub primary: String,
     /// The previous primary model, if it was a different one.
-    pub(in crate::cli::setup) replaced: Option<String>,
+    pub replaced: Option<String>,
     /// The fallback models.
-    pub(in crate::cli::setup) fallbacks: Vec<String>,
+    pub fallbacks: Vec<String>,
     /// The agents whose own models do not go through respool.
-    pub(in crate::cli::setup) own_models: Vec<AgentModel>,
+    pub own_models: Vec<AgentModel>,
     /// The providers that still point at the model server.
-    pub(in crate::cli::setup) direct_providers: Vec<String>,
+    pub direct_providers: Vec<String>,
 }
 
 impl Edited {
     /// Returns the name of the provider that points at respool.
-    pub(in crate::cli::setup) fn provider_name(&self) -> &str {
+    pub fn provider_name(&self) -> &str {
         self.primary.split_once('/').map_or(self.primary.as_str(), |(provider, _)| provider)
     }
 }
 
 /// An agent with a model of its own.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::cli::setup) struct AgentModel {
-    pub(in crate::cli::setup) name: String,
+pub struct AgentModel {
+    /// The agent's name.
+    pub name: String,
     /// `PROVIDER/MODEL`, or an alias, as it is written.
-    pub(in crate::cli::setup) model: String,
+    pub model: String,
     /// The place of the setting: `agents.list[0].model`.
-    pub(in crate::cli::setup) setting: String,
+    pub setting: String,
 }
 
 /// Returns `present` with respool in it; `present` is empty if there is no file yet.
-pub(in crate::cli::setup) fn edit_config(present: &str, wanted: &RespoolProvider) -> Result<Edited, Failure> {
+///
+/// # Errors
+/// When the file has another form, or it is not clear which model to write.
+pub fn edit_config(present: &str, wanted: &RespoolProvider) -> Result<Edited, EditError> {
     // JSON5 allows a byte order mark; it stays where it is.
     let (mark, present) = present.strip_prefix('\u{feff}').map_or(("", present), |rest| ("\u{feff}", rest));
     let text = if present.trim().is_empty() { "{}\n" } else { present };
@@ -105,7 +111,7 @@ fn json5() -> ParseOptions {
 }
 
 /// Returns true for a text that is JSON5 with an object at the top.
-pub(in crate::cli::setup) fn can_read(text: &str) -> bool {
+pub fn can_read(text: &str) -> bool {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     CstRootNode::parse(text, &json5()).is_ok_and(|root| root.object_value().is_some())
 }
@@ -128,7 +134,7 @@ fn provider_of(config: &Value, wanted: &RespoolProvider) -> String {
 }
 
 /// Returns the address of the primary model's provider: that of respool, in a text that setup wrote.
-pub(in crate::cli::setup) fn primary_url(text: &str) -> Option<String> {
+pub fn primary_url(text: &str) -> Option<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let config: Value = CstRootNode::parse(text, &json5()).ok()?.to_serde_value()?;
     let (provider, _) = primary_of(&config["agents"]["defaults"])?.split_once('/')?;
@@ -139,7 +145,7 @@ pub(in crate::cli::setup) fn primary_url(text: &str) -> Option<String> {
 const GATEWAY_PORTS: u16 = 13;
 
 /// Warns if respool's URL has one of the ports that OpenClaw's gateway uses on this machine.
-pub(in crate::cli::setup) fn port_note(text: &str, url: &str) -> Option<String> {
+pub fn port_note(text: &str, url: &str) -> Option<String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let config: Option<Value> =
         CstRootNode::parse(text, &json5()).ok().and_then(|root| root.to_serde_value());
@@ -159,7 +165,7 @@ pub(in crate::cli::setup) fn port_note(text: &str, url: &str) -> Option<String> 
 }
 
 /// Returns the model that was named, else the one in use, else the only one.
-fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, Failure> {
+fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, EditError> {
     let served = |id: &str| wanted.models.iter().any(|model| model.id == id);
     let present =
         primary_of(&config["agents"]["defaults"]).and_then(|primary| Some(primary.split_once('/')?.1));
@@ -171,11 +177,10 @@ fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, Failure>
     if let Some(id) = named.or_else(|| present.filter(|id| served(id))).or(only).filter(|id| served(id)) {
         return Ok(id.to_owned());
     }
-    let ids: Vec<&str> = wanted.models.iter().map(|model| model.id.as_str()).collect();
-    Err(ask_for_model(named, &ids))
+    Err(EditError::NoModel)
 }
 
-fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Result<(), Failure> {
+fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Result<(), EditError> {
     set_value(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
     if let Some(name) = &wanted.key_env {
         set_value(entry, "apiKey", &json!(format!("${{{name}}}")));
@@ -229,7 +234,7 @@ fn model_entry(id: &str, window: Option<u64>, is_current: bool) -> Value {
 }
 
 /// Makes `primary` the primary model; returns the previous one, if it was different.
-fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, Failure> {
+fn write_primary(defaults: &CstObject, before: &Value, primary: &str) -> Result<Option<String>, EditError> {
     let model = defaults.get("model").and_then(|property| property.value());
     match model.as_ref().and_then(jsonc_parser::cst::CstNode::as_object) {
         Some(object) => set_value(&object, "primary", &json!(primary)),
@@ -315,7 +320,7 @@ fn fallback_models(config: &Value) -> Vec<String> {
 
 /// Returns true if two URLs refer to the same server: same host and port. `localhost` and `0.0.0.0` are
 /// 127.0.0.1.
-pub(super) fn is_same_server(one: &str, other: &str) -> bool {
+pub fn is_same_server(one: &str, other: &str) -> bool {
     let place = |text: &str| {
         let url = url::Url::parse(text).ok()?;
         let host = match url.host_str()? {
@@ -327,7 +332,7 @@ pub(super) fn is_same_server(one: &str, other: &str) -> bool {
     place(one).is_some() && place(one) == place(other)
 }
 
-fn child_object(object: &CstObject, key: &str) -> Result<CstObject, Failure> {
+fn child_object(object: &CstObject, key: &str) -> Result<CstObject, EditError> {
     if object.get(key).is_none() {
         object.append(key, CstInputValue::Object(Vec::new()));
     }
@@ -343,14 +348,14 @@ fn set_value(object: &CstObject, key: &str, value: &Value) {
     }
 }
 
-/// Writes a value if there is none.
+/// Writes a value unless there is one.
 fn add_value(object: &CstObject, key: &str, value: &Value) {
     if object.get(key).is_none() {
         object.append(key, cst_value(value));
     }
 }
 
-/// Writes a number if there is none, or if the present one is larger.
+/// Writes a number unless a number of at most that size is there.
 fn lower_number(object: &CstObject, key: &str, number: u64) {
     let present = object.get(key).and_then(|property| property.to_serde_value()?.as_u64());
     if present.is_none_or(|present| present > number) {
@@ -477,8 +482,10 @@ mod tests {
         let edited = edit_config(GROWN, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!((edited.primary.as_str(), edited.replaced.as_deref()), ("gptoss/gpt-oss-120b", None));
         assert_eq!(edited.fallbacks, ["anthropic/claude"]);
-        let diff = tools::diff::unified_diff("openclaw.json", GROWN, &edited.text);
-        let is_change = |line: &&str| line.starts_with(['-', '+']) && !line.ends_with(" openclaw.json");
+        let diff = diffy::create_patch(GROWN, &edited.text).to_string();
+        let is_change = |line: &&str| {
+            line.starts_with(['-', '+']) && !line.starts_with("--- ") && !line.starts_with("+++ ")
+        };
         let changed: Vec<String> = diff
             .lines()
             .filter(is_change)
@@ -548,16 +555,12 @@ mod tests {
                 edit_config(present, wanted).map_or_else(|why| why.to_string(), |edited| edited.primary);
             assert_eq!(outcome, expected);
         };
-        check("", &several, "Name one with --model. Available models: a, b");
         check("", &RespoolProvider { model: Some("b".into()), ..several.clone() }, "respool/b");
         check(r#"{"agents": {"defaults": {"model": {"primary": "x/b"}}}}"#, &several, "respool/b");
-        let unknown = |name: &str| RespoolProvider { model: Some(name.into()), ..several.clone() };
-        let expected = "There is no model `claude`. Name one with --model. Available models: a, b";
-        check("", &unknown("claude"), expected);
-        let one = RespoolProvider { model: Some("qwen3-32".into()), ..wanted(&[("qwen3-32b", None)]) };
-        let expected = "There is no model `qwen3-32`: did you mean \"qwen3-32b\"? Name one with --model. \
-                        Available models: qwen3-32b";
-        check("", &one, expected);
+        let unknown = RespoolProvider { model: Some("claude".into()), ..several.clone() };
+        for wanted in [several, unknown] {
+            assert!(matches!(edit_config("", &wanted), Err(EditError::NoModel)));
+        }
     }
 
     #[test]

@@ -1,18 +1,18 @@
 //! Edits each agent client's configuration so that it uses respool. Pure: text in, text out.
 //!
 //! Formats: Codex 0.169, Claude Code 2.1.330, opencode 1.18.33, qwen-code 0.24.4, cline 3.0.65, each tested
-//! with exactly these settings (docs/clients.md). Called by `setup`.
+//! with exactly these settings (docs/clients.md).
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::failure::Failure;
+use super::EditError;
 use clap::ValueEnum;
 use serde_json::{Map, Value, json};
 use toml_edit::{DocumentMut, Item, Table, value};
 
 /// The clients that can be set up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Client {
+pub enum Client {
     /// OpenClaw; edits openclaw.json.
     Openclaw,
     /// OpenAI's Codex.
@@ -29,29 +29,33 @@ pub(super) enum Client {
 
 /// The respool that a client should use.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub struct Target {
     /// respool's URL, without `/v1`.
-    pub(super) url: String,
+    pub url: String,
     /// The model.
-    pub(super) model: String,
+    pub model: String,
     /// The model's window in tokens, if known.
-    pub(super) window: Option<u64>,
+    pub window: Option<u64>,
     /// The environment variable with a key from `client_keys`.
-    pub(super) key_env: Option<String>,
+    pub key_env: Option<String>,
 }
 
 /// Where a client keeps its settings.
 #[derive(Clone, Debug, Default)]
-pub(super) struct SettingsFolders {
-    pub(super) home: PathBuf,
-    pub(super) codex: Option<PathBuf>,
-    pub(super) claude: Option<PathBuf>,
-    pub(super) xdg_config: Option<PathBuf>,
+pub struct SettingsFolders {
+    /// The home directory.
+    pub home: PathBuf,
+    /// `CODEX_HOME`.
+    pub codex: Option<PathBuf>,
+    /// `CLAUDE_CONFIG_DIR`.
+    pub claude: Option<PathBuf>,
+    /// `XDG_CONFIG_HOME`.
+    pub xdg_config: Option<PathBuf>,
 }
 
 impl Client {
     /// Returns the file to edit; `None` if the settings come from the shell.
-    pub(super) fn settings_file(self, folders: &SettingsFolders) -> Option<PathBuf> {
+    pub fn settings_file(self, folders: &SettingsFolders) -> Option<PathBuf> {
         let or = |configured: &Option<PathBuf>, default: &str| {
             configured.clone().unwrap_or_else(|| folders.home.join(default))
         };
@@ -64,7 +68,7 @@ impl Client {
     }
 
     /// Returns the path of its API.
-    pub(super) fn api_path(self) -> &'static str {
+    pub fn api_path(self) -> &'static str {
         match self {
             Self::Codex => "/v1/responses",
             Self::ClaudeCode => "/v1/messages",
@@ -73,12 +77,10 @@ impl Client {
     }
 
     /// Returns the client's settings with respool in them; `present` is empty if there is no file yet.
-    pub(super) fn edit_settings(
-        self,
-        present: &str,
-        target: &Target,
-        file: &Path,
-    ) -> Result<String, Failure> {
+    ///
+    /// # Errors
+    /// When the present text has another form.
+    pub fn edit_settings(self, present: &str, target: &Target, file: &Path) -> Result<String, EditError> {
         match self {
             Self::Codex => edit_codex(present, target),
             Self::ClaudeCode => edit_json(present, |settings| claude_code(settings, target)),
@@ -90,7 +92,7 @@ impl Client {
 
     /// Returns the settings from `before`, plus the changes made since `after` was written; `None` if those
     /// touch what respool wrote.
-    pub(super) fn restore_settings(self, after: &str, present: &str, before: &str) -> Option<String> {
+    pub fn restore_settings(self, after: &str, present: &str, before: &str) -> Option<String> {
         if present == after {
             return Some(before.to_owned());
         }
@@ -99,14 +101,14 @@ impl Client {
         }
         let is_whole = |text: &String| match self {
             _ if text.is_empty() => true,
-            Self::Openclaw => super::openclaw::edit::can_read(text),
+            Self::Openclaw => super::openclaw::can_read(text),
             _ => text.parse::<DocumentMut>().is_ok(),
         };
         diffy::merge(after, present, before).ok().filter(is_whole)
     }
 
     /// Returns the commands to type, if there is no file to edit.
-    pub(super) fn shell_commands(self, target: &Target) -> String {
+    pub fn shell_commands(self, target: &Target) -> String {
         let Target { url, model, key_env, .. } = target;
         let key = key_env.as_ref().map_or_else(|| "none".to_owned(), |name| format!("\"${name}\""));
         let (url, model) = (quote_word(&format!("{url}/v1")), quote_word(model));
@@ -125,7 +127,7 @@ fn quote_word(word: &str) -> String {
     if word.chars().all(is_plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', r"'\''")) }
 }
 
-fn edit_codex(present: &str, target: &Target) -> Result<String, Failure> {
+fn edit_codex(present: &str, target: &Target) -> Result<String, EditError> {
     let mut document: DocumentMut =
         present.parse().map_err(|error| format!("it is not valid TOML: {error}"))?;
     document["model"] = value(&target.model);
@@ -152,8 +154,8 @@ fn edit_codex(present: &str, target: &Target) -> Result<String, Failure> {
 
 fn edit_json(
     present: &str,
-    edit: impl FnOnce(&mut Map<String, Value>) -> Result<(), Failure>,
-) -> Result<String, Failure> {
+    edit: impl FnOnce(&mut Map<String, Value>) -> Result<(), EditError>,
+) -> Result<String, EditError> {
     let text = if present.trim().is_empty() { "{}" } else { present };
     let mut settings: Value =
         serde_json::from_str(text).map_err(|error| format!("it is not plain JSON: {error}"))?;
@@ -195,7 +197,7 @@ fn restored_value(after: Option<&Value>, present: Option<&Value>, before: Option
 fn table_at<'s>(
     settings: &'s mut Map<String, Value>,
     key: &str,
-) -> Result<&'s mut Map<String, Value>, Failure> {
+) -> Result<&'s mut Map<String, Value>, EditError> {
     let entry = settings.entry(key).or_insert_with(|| json!({}));
     entry.as_object_mut().ok_or_else(|| format!("`{key}` is not an object").into())
 }
@@ -210,7 +212,7 @@ const MODELS: [&str; 5] = [
     "CLAUDE_CODE_SUBAGENT_MODEL",
 ];
 
-fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(), Failure> {
+fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(), EditError> {
     match &target.key_env {
         Some(name) => settings.insert("apiKeyHelper".into(), json!(format!("printenv {name}"))),
         None => settings.remove("apiKeyHelper"),
@@ -236,7 +238,7 @@ fn claude_code(settings: &mut Map<String, Value>, target: &Target) -> Result<(),
     Ok(())
 }
 
-fn edit_opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), Failure> {
+fn edit_opencode(settings: &mut Map<String, Value>, target: &Target) -> Result<(), EditError> {
     let mut model = json!({"name": target.model, "tool_call": true, "reasoning": true});
     if let Some(window) = target.window {
         model["limit"] = json!({"context": window, "output": window / 4});

@@ -1,0 +1,30 @@
+//! The settings files of agent clients, edited so that they use respool. Pure: text in, text out; what a
+//! person wrote stays.
+
+mod clients;
+pub mod openclaw;
+
+pub use clients::{Client, SettingsFolders, Target};
+
+/// Why settings cannot be edited.
+#[derive(Debug, thiserror::Error)]
+pub enum EditError {
+    /// The present text has another form; the message completes "FILE cannot be edited: ".
+    #[error("{0}")]
+    Unusable(String),
+    /// The model server has several models, or not the one that was named.
+    #[error("there is no model to write")]
+    NoModel,
+}
+
+impl From<String> for EditError {
+    fn from(why: String) -> Self {
+        Self::Unusable(why)
+    }
+}
+
+impl From<&str> for EditError {
+    fn from(why: &str) -> Self {
+        Self::Unusable(why.to_owned())
+    }
+}
