@@ -552,6 +552,11 @@ fn git_executes_nothing_but_git() {
     assert!(outputs[5].contains("filter.sh\n") && !outputs[5].contains("\nb\n"), "{outputs:#?}");
     assert!(!site.work(".git/commondir").exists(), "{outputs:#?}");
     site.assert_status_is_safe(&outputs);
+    // A file that a filter encrypts is not taken as it is.
+    let site = Site::with_repository();
+    site.person("git config filter.a=b.clean false && echo 'b filter=a=b' > .gitattributes && echo b > b");
+    let outputs = site.run(&[], &["git add b", "git ls-files"]);
+    assert_eq!(outputs[1], "a\n", "{outputs:#?}");
 }
 
 /// An older git moves files into its own directory.
@@ -572,7 +577,7 @@ fn renamed_settings_are_not_added() {
     site.person("mkdir d");
     let make = "mkdir .vscode; echo x > .vscode/x; echo b > d/b; true";
     let outputs =
-        site.run(&[], &[make, "cd d && git add -A", "git ls-files", "git add a && git status --short"]);
+        site.run(&[], &[make, "cd d && git add -vA", "git ls-files", "git add a && git status --short"]);
     assert!(site.work(".vscode.made-by-a-command/x").exists(), "{outputs:#?}");
     assert_eq!(outputs[2], "a\nd/b\n", "{outputs:#?}");
     assert!(outputs[3].starts_with("A  d/b\n"), "{outputs:#?}");
@@ -601,6 +606,60 @@ fn branches_that_follow_are_half_made() {
         site.run(&[], &["git switch side && git branch --show-current", "git switch -c x -t origin/side"]);
     assert!(outputs[0].ends_with("side\n") && !outputs[0].contains("set up to track"), "{outputs:#?}");
     assert!(outputs[1].contains("half of its work"), "{outputs:#?}");
+}
+
+/// A chat may begin below the top of a repository, whose other files commands do not write.
+#[test]
+fn git_leaves_no_half_above_the_workspace() {
+    let site = Site::new();
+    site.person(
+        "cd .. && git init -q -b main && echo a > o && echo a > work/f && git add o work/f && git commit -qm one && \
+         git switch -qc side && echo b > o && echo b > work/f && git commit -qam two && git switch -q main && echo own > work/f",
+    );
+    let commit = "git add f && git commit -qm three && git log --format=%s -1";
+    let outputs = site.run(&[], &["git switch -f side", "git stash", commit]);
+    let read = |name: &str| fs::read_to_string(site.path(name)).unwrap();
+    assert_eq!([read("o"), read("work/f"), outputs[2].clone()], ["a\n", "own\n", "three\n"], "{outputs:#?}");
+}
+
+/// Words of a shell, and links, lead to other directories than those in which the steps of a line run.
+#[test]
+fn git_works_in_the_directory_of_its_line() {
+    let site = Site::with_repository();
+    site.person("mkdir web d e && echo w > web/f && git add . && git commit -qm web && ln -s ../web e/l && echo own > a");
+    let reset = "git reset -q --hard";
+    for change in
+        ["pushd web", "X=1 cd web", "command cd web", "2>/dev/null cd web", "time cd web", "! cd web"]
+    {
+        let outputs = site.run(&[], &[&format!("{change} && {reset}")]);
+        assert_eq!(fs::read_to_string(site.work("a")).unwrap(), "own\n", "{change}: {outputs:#?}");
+    }
+    let outputs = site.run(
+        &[],
+        &[
+            "cd e/l && true && cd .. && git add -A .",
+            "rmdir d && ln -s . d && cd d && git add a",
+            "git diff --cached --name-only",
+            "cd web && echo x > f && cd .. && git add web && git diff --cached --name-only",
+        ],
+    );
+    assert!(outputs[1].contains("nothing ran"), "{outputs:#?}");
+    assert_eq!(outputs[2..], ["[no output]", "web/f\n"], "{outputs:#?}");
+}
+
+/// A submodule's files are its own, and its configuration is not git's to write in such a command.
+#[test]
+fn git_leaves_submodules_as_they_are() {
+    let site = Site::with_repository();
+    site.person(
+        "cp -r . ../o && git -c protocol.file.allow=always submodule --quiet add ../o sub && git commit -qm sub && \
+         git config submodule.recurse true && git switch -qc side && echo b > sub/a && git -C sub commit -qam two && echo b > a && \
+         git commit -qam two && git switch -q main",
+    );
+    let switch = "git switch -q side && cat a && git log --format=%s -1";
+    let outputs = site.run(&[], &[switch, "git checkout --recurse-submodules main"]);
+    assert_eq!(outputs[0], "b\ntwo\n", "{outputs:#?}");
+    assert!(outputs[1].contains("index.lock"), "{outputs:#?}");
 }
 
 /// A helper is a link to the program that loads others, and the command's variables name a library.
@@ -732,6 +791,9 @@ fn odd_files_of_git_hold_no_command() {
         let outputs = Site::new().run(&[], &[&script, "echo alive > said && cat said"]);
         assert!(outputs[1].contains("alive") || outputs[1].contains("cannot"), "{script}: {outputs:#?}");
     }
+    // The person's `git status` would wait for ever.
+    let outputs = Site::new().run(&[], &["git init -q x && mkfifo x/.git/refs/heads/side"]);
+    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
 }
 
 /// The workspace holds dotfiles, to which the home directory has links.
@@ -1200,7 +1262,7 @@ for host, port in [("own", own.getsockname()[1])] + [road.rsplit(":", 1) for roa
 "#;
 
 /// Daemons of build tools listen on loopback and run what they are asked to; clouds keep credentials at a
-/// link-local address. A proxy on loopback, and what the owner names, stay in reach.
+/// link-local address. What the owner names stays in reach.
 #[test]
 fn no_service_of_this_machine_is_in_reach() {
     let site = Site::new();
@@ -1221,11 +1283,14 @@ fn no_service_of_this_machine_is_in_reach() {
         "/usr/bin/python3 roads.py 127.0.0.1:{first} 127.0.0.2:{second} 169.254.169.254:80 $(hostname -I | cut -d' ' -f1):{second} {others}; \
         id -u; grep -c '^nameserver' /etc/resolv.conf; grep Cap[PEB] /proc/self/status | uniq -f1"
     );
-    let reached = |settings: &str, variables: &[(&str, &str)]| {
+    // A proxy may connect to all of them.
+    let proxy = [("https_proxy", format!("http://localhost:{first}"))];
+    let proxy = proxy.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let reached = |settings: &str| {
         let settings = format!("local.network = true\n{settings}");
-        site.run_at("full", &settings, variables, &[&command]).outputs.concat()
+        site.run_at("full", &settings, &proxy, &[&command]).outputs.concat()
     };
-    let said = reached("", &[]);
+    let said = reached("");
     assert!(said.starts_with("own open\n127.0.0.1 ConnectionRefusedError\n127.0.0.2 Conn"), "{said}");
     assert!(
         said.contains("169.254.169.254 ConnectionRefusedError\n") && said.matches("open").count() == 1,
@@ -1233,13 +1298,8 @@ fn no_service_of_this_machine_is_in_reach() {
     );
     let user = if is_root() { ORDINARY } else { nix::unistd::geteuid().as_raw() };
     assert!(said.contains(&format!("\n{user}\n2\nCapPrm:\t0000000000000000\n")), "{said}");
-    let proxy = format!("http://localhost:{first}");
-    for said in [
-        reached(&format!("local.loopback_ports = [{first}]"), &[]),
-        reached("", &[("https_proxy", proxy.as_str())]),
-    ] {
-        assert!(said.contains("127.0.0.1 open\n") && said.matches("open").count() == 2, "{said}");
-    }
+    let said = reached(&format!("local.loopback_ports = [{first}]"));
+    assert!(said.contains("127.0.0.1 open\n") && said.matches("open").count() == 2, "{said}");
 }
 
 /// The person's `git add -A` looks into every repository below, however deep; a command makes none that
@@ -1647,7 +1707,7 @@ fn settings_are_protected_by_their_names() {
     );
     assert!(!site.work("later").exists(), "{outputs:#?}");
     let make = "touch .vimrc .exrc lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode; \
-        touch .vscode-test mise.rs CLAUDE.rs .env; true";
+        touch .vscode-test mise.rs CLAUDE.rs .env agent-results.json Agents.yaml; true";
     let outputs = Site::new().run(&[], &[make]);
     assert_eq!(outputs[0].matches("respool renamed it").count(), 8, "{outputs:#?}");
 }

@@ -91,8 +91,7 @@ wire::settings! {
         /// Whether commands in the sandbox have a network.
         pub network: Option<bool> = None, when_unset("`false` for agents, `true` in `respool chat`", "true");
         /// The TCP ports on this machine's loopback that commands with a network reach, where they have a
-        /// network of their own (docs/tools.md): databases for tests, for example. Those of a proxy that the
-        /// environment names are always among them.
+        /// network of their own (docs/tools.md): those of databases for tests, and of a proxy.
         pub loopback_ports: Vec<u16> = Vec::new(), with_example("[5432]");
         /// Files and directories that commands in the sandbox may read, in addition to the workspace and the
         /// directories of the system and of tools.

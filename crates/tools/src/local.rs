@@ -74,14 +74,18 @@ struct Step {
     directory: PathBuf,
     /// Whether it is a command of git that writes into a protected repository.
     is_git: bool,
+    /// The line from here on, as a text for a shell.
+    rest: String,
 }
 
 /// The longest that a command looks around before the question.
 const LOOKING: Duration = Duration::from_secs(20);
 
-/// Words that only a shell understands.
-const SHELLS_OWN: [&str; 12] =
-    ["cd", "export", "source", ".", "set", "unset", "eval", "exec", "alias", "ulimit", "umask", "shopt"];
+/// Words of a shell that change what comes after them.
+const SHELLS_OWN: [&str; 22] = [
+    "cd", "pushd", "popd", "builtin", "command", "time", "exit", "return", "export", "declare", "typeset",
+    "source", ".", "set", "unset", "eval", "exec", "alias", "enable", "ulimit", "umask", "shopt",
+];
 
 impl Local {
     /// Returns the tools on a workspace.
@@ -349,20 +353,33 @@ impl Local {
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
-        let ran = match self.git_steps(line, &order) {
+        let (ran, left) = match self.git_steps(line, &order) {
             Some(steps) => self.run_steps(steps, &order).await?,
-            None => exec::run_order(order.clone(), Reach::Workspace).await?,
+            None => (exec::run_order(order.clone(), Reach::Workspace).await?, None),
         };
+        // What is done is not done again.
+        let left = left.map(|left| (format!("[still to run: {left}]"), left));
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
         let Some(Refusal(mut refusal)) = refusal else { return Ok(ran.into()) };
         if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
             let tool = format!("{} outside the sandbox", invocation.name);
             let (kind, target, arguments) =
                 (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
-            let preview = Some(plain_text(ran.text.trim_end()));
+            let output = plain_text(ran.text.trim_end());
+            let preview = Some(match &left {
+                Some((note, _)) => format!("{output}\n{note}"),
+                None => output,
+            });
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             match approver.approve(question).await {
-                Consent::Given => return exec::run_order(order, Reach::User).await.map(Into::into),
+                Consent::Given => {
+                    let Some((note, left)) = left else {
+                        return exec::run_order(order, Reach::User).await.map(Into::into);
+                    };
+                    let order = Order { plan: Plan::Shell(left), ..order };
+                    let ran = exec::run_order(order, Reach::User).await?;
+                    return Ok(Ran { text: format!("{note}\n{}", ran.text), ..ran }.into());
+                }
                 Consent::Refused(reason) => refusal = format!("{refusal}; {reason}"),
             }
         }
@@ -377,35 +394,43 @@ impl Local {
     /// Splits a line that contains a command of git which writes into a protected repository into commands
     /// that run one by one; `None` for any other line.
     fn git_steps(&self, line: &str, order: &Order) -> Option<Vec<Step>> {
-        let mut directory = order.directory.clone();
-        let mut steps = Vec::new();
-        for command in and_list(line)? {
-            let words = plain_words(&command).unwrap_or_default();
+        let (mut directory, mut changes) = (order.directory.clone(), Vec::new());
+        let (mut steps, commands) = (Vec::new(), and_list(line)?);
+        for (at, command) in commands.iter().enumerate() {
+            let words = plain_words(command).unwrap_or_default();
             if let [cd, to] = words.as_slice()
                 && cd == "cd"
             {
                 let place = self.workspace.find_place(&directory.join(to).to_string_lossy()).ok()?;
                 directory = self.command_directory(&place).ok()?;
+                // A shell would take `..` for where the link is.
+                (place.written == place.real).then_some(())?;
+                changes.push(command.as_str());
                 continue;
             }
-            if command.split_whitespace().next().is_some_and(|first| SHELLS_OWN.contains(&first)) {
+            let first = command.split_whitespace().next().unwrap_or_default();
+            let is_plain = first.chars().all(|c| c.is_ascii_alphanumeric() || "._/+-[".contains(c));
+            if !is_plain || SHELLS_OWN.contains(&first) {
                 return None;
             }
             let git = self.sandbox.git_words(&words, &directory);
             let is_git = git.is_some();
-            let plan = git.map_or(Plan::Shell(command), Plan::Program);
-            steps.push(Step { plan, directory: directory.clone(), is_git });
+            let plan = git.map_or_else(|| Plan::Shell(command.clone()), Plan::Program);
+            let left = commands[at..].iter().map(String::as_str);
+            let rest = changes.iter().copied().chain(left).collect::<Vec<_>>().join(" && ");
+            steps.push(Step { plan, directory: directory.clone(), is_git, rest });
         }
         steps.iter().any(|step| step.is_git).then_some(steps)
     }
 
-    /// Runs one step after the other until one fails.
-    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<Ran, ToolError> {
+    /// Runs one step after the other until one fails. Returns the line from that one on, if others have run.
+    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<(Ran, Option<String>), ToolError> {
         let deadline = Instant::now() + order.limit;
         let mut all = Ran { text: String::new(), failed: false, is_changed: false };
         // The settings of filters, which no step changes, and the directory in which they were listed.
         let mut filters: Option<(PathBuf, String)> = None;
-        for step in steps {
+        let mut left = None;
+        for (at, step) in steps.into_iter().enumerate() {
             let limit = || deadline.saturating_duration_since(Instant::now());
             let mut order =
                 Order { plan: step.plan, directory: step.directory, limit: limit(), ..order.clone() };
@@ -428,13 +453,14 @@ impl Local {
             }
             all.failed = ran.failed;
             if ran.failed {
+                left = (at > 0).then_some(step.rest);
                 break;
             }
         }
         if all.text.is_empty() {
             exec::NO_OUTPUT.clone_into(&mut all.text);
         }
-        Ok(all)
+        Ok((all, left))
     }
 
     /// Prepares files of the sandbox on a thread that may block.

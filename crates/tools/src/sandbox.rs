@@ -56,7 +56,7 @@ pub use level::Level;
 use places::Places;
 use protected::{Protected, Repository};
 use services::CommandNetwork;
-use spec::{Cover, HELD, Spec};
+use spec::{HELD, Spec};
 use temporary::private_directory;
 pub use temporary::remove_temporary_directories;
 pub(super) use watched::Watched;
@@ -267,16 +267,13 @@ impl Sandbox {
     /// command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
         let git = self.programs.git.as_ref().filter(|_| writes_repository(words))?;
-        self.protected().repository_of(directory)?;
-        // An older git moves files into its own directory.
-        let is_of_git = |word: &String| {
-            resolve_symlinks(&directory.join(word)).is_none_or(|place| {
-                self.protected().is_of_git(&place.real) || place.real.iter().any(|part| part == ".git")
-            })
-        };
-        let moves_there =
-            words.get(1).is_some_and(|verb| verb == "mv") && words.iter().skip(2).any(is_of_git);
-        (!moves_there).then(|| git::own_words(&git.program, words))
+        let Repository { top, .. } = self.protected().repository_of(directory)?;
+        // git would leave half of its work undone above a workspace.
+        let is_whole = self.protected().roots.iter().any(|root| top.starts_with(root));
+        if !is_whole && !git::leaves_work_tree(words) {
+            return None;
+        }
+        Some(git::own_words(&git.program, words))
     }
 
     /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
@@ -343,7 +340,7 @@ impl Sandbox {
         }
         if is_git {
             // Of what git says, some words count.
-            command.env("LANGUAGE", "C");
+            command.env("LANGUAGE", "C").env(git::YES, "true");
             // Nothing of a place that commands write is loaded or found by name, and no editor starts.
             let names = command.as_std().get_envs().map(|(name, _)| name.to_owned());
             let names: Vec<OsString> = names.filter(|name| git::is_of_loader(name)).collect();
@@ -426,7 +423,7 @@ impl Sandbox {
             if spec.writable.iter().chain(&spec.readable).chain(&spec.scratch).any(holds) {
                 spec.scratch.push(shared);
             } else {
-                spec.covers.push(Cover { from: own.clone(), to: shared });
+                spec.covers.insert(shared, own.clone());
             }
         }
     }

@@ -205,18 +205,15 @@ async fn wait_for_exit(
     });
     let ended = ended.await;
     let Running { mut child, mut output, mut hold } = running;
-    if let Ok(None) = ended {
-        drop(hold);
-        // The next command waits for the end of all processes of this one.
-        let _ = child.wait().await;
-        return Err(caller_gone());
-    }
+    let is_gone = matches!(ended, Ok(None));
     let Ok(Some(status)) = ended else {
+        // git removes its locks.
         hold.terminate();
         let _ = timeout(GRACE, async { tokio::join!(child.wait(), captured.take_all(&mut output)) }).await;
         drop(hold);
+        // The next command waits for the end of all processes of this one.
         let _ = child.wait().await;
-        return Err(timeout_error(limit, &captured.output.text()));
+        return Err(if is_gone { caller_gone() } else { timeout_error(limit, &captured.output.text()) });
     };
     // Processes left in the background hold the pipe: what is in it now is all there is.
     drop(hold);

@@ -14,7 +14,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use super::handles::open_place;
 use super::network;
-use super::spec::{Cover, Spec};
+use super::spec::Spec;
 
 /// What is mounted at a place.
 enum Mount {
@@ -114,7 +114,7 @@ impl Arguments {
 /// What is mounted where, parents before what lies in them. At one place the last one of these holds.
 fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
     let mut roots: Vec<&Path> = spec.writable.iter().map(PathBuf::as_path).collect();
-    roots.extend(spec.covers.iter().map(|cover| cover.to.as_path()));
+    roots.extend(spec.covers.keys().map(PathBuf::as_path));
     roots.extend(spec.everything.then_some(Path::new("/")));
     let is_inside = |place: &Path| roots.iter().any(|root| place.starts_with(root) && place != *root);
     let is_in_root = |place: &&PathBuf| roots.iter().any(|root| place.starts_with(root));
@@ -139,7 +139,7 @@ fn mounts(spec: &Spec) -> BTreeMap<PathBuf, Mount> {
     mounts.extend(spec.readable.iter().filter(is_below_scratch).map(own(Mount::Shown)));
     mounts.extend(spec.scratch.iter().filter(is_directory).map(|place| (place.clone(), Mount::Empty)));
     mounts.extend(spec.writable.iter().map(own(Mount::Writable)));
-    mounts.extend(spec.covers.iter().map(|Cover { from, to }| (to.clone(), Mount::Writable(from.clone()))));
+    mounts.extend(spec.covers.iter().map(|(to, from)| (to.clone(), Mount::Writable(from.clone()))));
     mounts.extend(frozen().map(own(Mount::Frozen)));
     mounts
 }

@@ -12,6 +12,7 @@ use landlock::{
     RulesetStatus, Scope,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::fs::OFlags;
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::filter;
@@ -30,7 +31,8 @@ const LARGEST_FILE: u64 = 32 << 30;
 pub(super) fn become_command(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     // What started this one waits for signals that it has blocked.
     nix::sys::signal::SigSet::empty().thread_set_mask()?;
-    std::env::set_current_dir(&spec.directory)?;
+    // Another command may have put a link there.
+    rustix::process::fchdir(open_place(&spec.directory, OFlags::DIRECTORY | OFlags::CLOEXEC)?)?;
     if spec.landlock || spec.seccomp {
         nix::sys::prctl::set_no_new_privs()?;
         give_up_capabilities();
@@ -105,7 +107,7 @@ fn writable(spec: &Spec) -> Vec<PathBuf> {
     if spec.has_namespaces() {
         places.extend(TERMINALS.map(PathBuf::from));
         places.extend(spec.scratch.iter().cloned());
-        places.extend(spec.covers.iter().map(|cover| cover.to.clone()));
+        places.extend(spec.covers.keys().cloned());
     }
     places
 }
@@ -142,7 +144,7 @@ fn rule(
     place: &Path,
     access: BitFlags<AccessFs>,
 ) -> Option<Result<PathBeneath<std::os::fd::OwnedFd>, landlock::RulesetError>> {
-    let handle = open_place(place, rustix::fs::OFlags::CLOEXEC).ok()?;
+    let handle = open_place(place, OFlags::CLOEXEC).ok()?;
     let access = if is_directory(&handle) { access } else { access & AccessFs::from_file(NEWEST) };
     (!access.is_empty()).then(|| Ok(PathBeneath::new(handle, access)))
 }

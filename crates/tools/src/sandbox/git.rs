@@ -17,18 +17,25 @@ use super::harmless::is_in;
 /// repository says.
 const WRITING: &str =
     "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch tag";
+/// Of these, the ones that leave the work tree as it is.
+const OF_INDEX: &str = "add branch commit fetch tag";
 /// Of `rebase`, which runs what its list says, the words that end one which `pull` began.
 const REBASE: &str = "--abort --continue --quit --skip";
 /// Before the command: no hooks, and no work in the background. A new branch follows none, because the
 /// configuration is not written.
 const SETTINGS: &str = "\
-    core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false branch.autoSetupMerge=false";
-/// Options that name a file which git writes, or a program of any name.
-const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter";
+    core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false branch.autoSetupMerge=false \
+    submodule.recurse=false fetch.recurseSubmodules=false";
+/// Options that name a file which git writes, or a program of any name, or by which it writes the
+/// configuration.
+const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// The words of a command that lists the programs of filters.
 const FILTERS: [&str; 4] = ["config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$"];
+
+/// A variable of git's own commands, whose value is `true`.
+pub(super) const YES: &str = "RESPOOL_YES";
 
 /// The git of this machine, and what it executes.
 #[derive(Clone, Debug)]
@@ -90,6 +97,11 @@ pub(crate) fn writes_repository(words: &[String]) -> bool {
         && !rest.iter().any(|word| names_other(word) || replaces(word))
 }
 
+/// Returns true for such words that leave the work tree as it is.
+pub(super) fn leaves_work_tree(words: &[String]) -> bool {
+    words.get(1).is_some_and(|verb| is_in(OF_INDEX, verb))
+}
+
 /// Returns true for an option that names such a file or program. git knows it by its beginning, too.
 fn names_other(word: &str) -> bool {
     let option = word.split('=').next().unwrap_or_default();
@@ -107,7 +119,10 @@ pub(super) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
     // What was renamed is ignored by its old name alone.
-    let adds = |word: &String| !word.starts_with('-') || is_in("-A --all -u --update", word);
+    let is_long =
+        |word: &String| word.len() > 3 && ["--all", "--update"].iter().any(|long| long.starts_with(word));
+    let is_short = |word: &String| !word.starts_with("--") && word.contains(['A', 'u']);
+    let adds = |word: &String| !word.starts_with('-') || is_long(word) || is_short(word);
     let is_add = words.get(1).is_some_and(|verb| verb == "add") && words.iter().skip(2).any(adds);
     let without = is_add.then(|| format!(":(exclude,top)*{RENAMED}*"));
     std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).chain(without).collect()
@@ -122,7 +137,8 @@ pub(crate) fn listing_words(words: &[String]) -> Vec<String> {
 /// git would take a file as it is.
 pub(crate) fn words_without_filters(words: &[String], listed: &str) -> Vec<String> {
     let names = listed.lines().filter_map(|key| key.strip_prefix("filter.")?.rsplit_once('.'));
-    let settings = names.flat_map(|(name, _)| ["-c".to_owned(), format!("filter.{name}.required=true")]);
+    // With `-c`, a name could not have a `=`.
+    let settings = names.map(|(name, _)| format!("--config-env=filter.{name}.required={YES}"));
     words.iter().take(1).cloned().chain(settings).chain(words.iter().skip(1).cloned()).collect()
 }
 
@@ -166,6 +182,7 @@ mod tests {
             "git revert --strat x/evil x",
             "git pull --rebase -s x/evil . x",
             "git pull -rsx/evil . x",
+            "git checkout --recurse x",
         ] {
             assert!(!writes(line), "{line}");
         }

@@ -5,12 +5,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use cap_std::fs::{Dir, MetadataExt as _};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fchmod, fstat, openat};
 use rustix::io::Errno;
 
 /// Larger files of configuration are not read.
@@ -26,9 +24,8 @@ const PLACE: OFlags = OFlags::RDONLY;
 /// The file, directory or link at a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// A file or directory by its device and number. The time at which it was made tells it from a later one
-    /// with the same number.
-    Made(u64, u64, Option<SystemTime>),
+    /// A file or directory by its device and number. Where layers of a container are copied, only these stay.
+    Made(u64, u64),
     /// A link by its target.
     Link(PathBuf),
 }
@@ -40,7 +37,7 @@ impl Entry {
         if data.is_symlink() {
             return directory.read_link_contents(name).ok().map(Self::Link);
         }
-        Some(Self::Made(data.dev(), data.ino(), data.created().ok().map(cap_std::time::SystemTime::into_std)))
+        Some(Self::Made(data.dev(), data.ino()))
     }
 
     /// Returns the one at a path, to which no link leads.
@@ -97,10 +94,9 @@ pub(super) fn is_own(place: impl AsFd) -> bool {
 }
 
 /// Gives this user all permissions for what a place is.
-pub(super) fn open_to_owner(place: impl AsFd) -> io::Result<()> {
+pub(super) fn open_to_owner(place: impl AsFd) -> Result<(), Errno> {
     // A handle that only names a place has no other way to it.
-    let path = format!("/proc/self/fd/{}", place.as_fd().as_raw_fd());
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+    chmod(format!("/proc/self/fd/{}", place.as_fd().as_raw_fd()), Mode::RWXU)
 }
 
 /// Gives an entry a name that has no meaning to any program, and returns it.

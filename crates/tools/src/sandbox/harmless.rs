@@ -16,11 +16,11 @@ const WRITTEN: &str = "\
 /// The names at the first level of git's directory, besides those that git's commands write.
 const NAMES: &str = "branches config description hooks info";
 /// Sections of its configuration, also with a name in quotes, and the keys in them. By none git starts a
-/// program.
+/// program, or fetches what is missing unasked.
 const SECTIONS: &str = "core user init extensions remote branch advice";
 const KEYS: &str = "\
     repositoryformatversion filemode bare logallrefupdates ignorecase precomposeunicode symlinks name email \
-    defaultbranch refstorage url fetch tagopt remote merge rebase detachedhead promisor partialclonefilter partialclone";
+    defaultbranch refstorage url fetch tagopt remote merge rebase detachedhead";
 /// The flag of an entry of an index that has two more bytes of flags.
 const EXTENDED: u32 = 0x4000;
 /// The bytes of a digest in an index. Where git uses longer ones, no index is in this form.
@@ -100,18 +100,14 @@ fn leads_elsewhere(name: &[u8]) -> bool {
 /// True for a configuration whose lines are all as git itself writes them.
 fn is_plain(config: &str) -> bool {
     let is_text = |text: &str| !text.contains(|c: char| c.is_control() || "#;\"\\".contains(c));
-    // git fetches what a partial clone lacks unasked.
-    let is_partial = ["promisor", "partialclone"].iter().any(|key| config.to_ascii_lowercase().contains(key));
-    let is_value = |key: &str, value: &str| {
-        is_in(KEYS, key) && is_text(value) && (!is_partial || key != "url" || value.starts_with("https://"))
-    };
     config.split('\n').all(|line| {
         if let Some(section) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
             let (section, name) = section.split_once(" \"").unwrap_or((section, "\""));
             return is_in(SECTIONS, section) && name.strip_suffix('"').is_some_and(is_text);
         }
         let setting = line.strip_prefix('\t').and_then(|line| line.split_once(" = "));
-        line.is_empty() || setting.is_some_and(|(key, value)| is_value(&key.to_ascii_lowercase(), value))
+        line.is_empty()
+            || setting.is_some_and(|(key, value)| is_in(KEYS, &key.to_ascii_lowercase()) && is_text(value))
     })
 }
 
@@ -165,18 +161,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn partial_clones_are_of_the_network() {
-        let partial = |url: &str| {
-            is_plain(&format!(
-                "[core]\n\trepositoryformatversion = 1\n[extensions]\n\tpartialClone = origin\n\
-                 [remote \"origin\"]\n\turl = {url}\n\tpromisor = true\n\tpartialclonefilter = blob:none\n"
-            ))
-        };
-        assert!(partial("https://example.org/x.git"));
-        assert!(!partial("../x") && !partial("ext::sh -c x") && !partial("file:///x"));
-    }
-
     /// An index whose names are harmless with the longer digests, and others with git's.
     #[test]
     fn no_configuration_changes_how_an_index_is_read() {
@@ -221,6 +205,8 @@ mod tests {
             "\tname = a\r",
             "bare = x",
             "\tpager.log = x",
+            "\tpartialClone = origin",
+            "\tpromisor = true",
         ] {
             assert!(!is_plain(&format!("[core]\n{line}\n")), "{line}");
         }

@@ -1,6 +1,6 @@
 //! `respool sandbox-exec`: the launcher. It goes through up to four stages, each a process of its own, and
-//! gives the exit code, or the signal, of the command; from namespaces, a signal comes as a shell's code.
-//! Called by `cli`; started by `sandbox` and by itself.
+//! gives the exit code of the command, for a signal that of a shell. Called by `cli`; started by `sandbox`
+//! and by itself.
 //!
 //! Standard input is never the command's: it is the pipe that respool holds. A byte asks the command to end,
 //! its end ends everything.
@@ -10,13 +10,11 @@ use std::io::{self, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::process::Command;
 
-use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigSet, Signal, raise};
 use nix::unistd::setsid;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
 use super::bubblewrap::Arguments;
-use super::spec::{End, Spec};
+use super::spec::Spec;
 use super::{confine, network, supervise};
 
 /// The exit code when the sandbox cannot be made; nothing has run then.
@@ -31,12 +29,12 @@ pub fn launch(stage: &str, spec: &str, words: &[OsString]) -> u8 {
         "inside" => inside(&spec, words),
         "confined" => {
             close_inherited();
-            confine::become_command(&spec, words).map(End::Code)
+            confine::become_command(&spec, words)
         }
         other => Err(io::Error::other(format!("there is no stage {other:?}"))),
     });
     match ended {
-        Ok(end) => leave(end),
+        Ok(code) => u8::try_from(code).unwrap_or(u8::MAX),
         Err(error) => {
             let _ =
                 writeln!(io::stderr(), "respool: the sandbox could not be made, and nothing ran: {error}");
@@ -57,7 +55,7 @@ fn close_inherited() {
 }
 
 /// Outside of all namespaces: keeps the session together, and has bubblewrap start this program inside.
-fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
+fn begin(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     close_inherited();
     // Fails for the leader of a group, which has a session of its own or is not respool's child.
     let _ = setsid();
@@ -72,28 +70,11 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<End> {
     command.args(&arguments.words).arg("--").arg(format!("/proc/self/fd/{}", program.as_raw_fd()));
     let mut child = command.args(spec.stage_arguments("inside")?).args(words).spawn()?;
     drop((arguments, program));
-    Ok(child.wait()?.code().map_or(End::Signal(Signal::SIGKILL as i32), End::Code))
+    Ok(child.wait()?.code().unwrap_or(supervise::ENDED))
 }
 
 /// The first process of the namespaces: when it ends, all others do.
-fn inside(spec: &Spec, words: &[OsString]) -> io::Result<End> {
+fn inside(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     close_inherited();
     supervise::supervise(spec, words)
-}
-
-/// Ends as the command did.
-fn leave(end: End) -> u8 {
-    match end {
-        End::Code(code) => u8::try_from(code).unwrap_or(u8::MAX),
-        End::Signal(number) => {
-            let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
-            if let Ok(signal) = Signal::try_from(number) {
-                let mut set = SigSet::empty();
-                set.add(signal);
-                let _ = set.thread_unblock();
-                let _ = raise(signal);
-            }
-            u8::try_from(128 + number).unwrap_or(u8::MAX)
-        }
-    }
 }

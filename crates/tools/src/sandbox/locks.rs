@@ -23,10 +23,12 @@ pub(super) struct Locks {
 
 impl Locks {
     /// Takes the locks alone if no other command holds one, else together with the others. Without a
-    /// directory that can be written, it sees no others.
+    /// directory, it sees no others.
     pub(super) fn take(directory: Option<&Path>, places: &[PathBuf]) -> Self {
-        let locks = directory.and_then(|directory| Self::open(directory, places).ok());
-        let mut locks = locks.unwrap_or_default();
+        let opened = directory.map(|directory| Self::open(directory, places)).transpose();
+        // Others may be at work where that fails, as on a full disk.
+        let Ok(opened) = opened else { return Self::default() };
+        let mut locks = opened.unwrap_or_default();
         // A file system may have no locks.
         let is_held = |file: &fs::File| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
         locks.are_alone = !locks.near.iter().any(is_held);
@@ -92,6 +94,11 @@ mod tests {
         let below =
             tries.inspect(|_| std::thread::yield_now()).find(|below| below.are_alone).unwrap().share();
         assert!(below.are_alone && !take("/p").are_alone);
+        std::fs::write(folder.path().join("file"), "").unwrap();
+        assert!(
+            !Locks::take(Some(&folder.path().join("file")), &[]).are_alone
+                && Locks::take(None, &[]).are_alone
+        );
         let long = format!("/{}", "a/".repeat(500));
         assert!(take(&long).are_alone);
     }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send};
 
-use super::spec::{End, Spec};
+use super::spec::Spec;
 use super::supervise;
 
 /// Connected as the machine is, apart from its loopback. Listeners of the command are its own.
@@ -40,25 +40,9 @@ const NEVER: [(&str, u8); 10] = [
     ("fd20:ce::254", 128),
     ("fd00:42::42", 128),
 ];
-/// Variables that name a proxy. One on loopback stays in reach.
-const PROXIES: &str = "http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY";
-
-/// Returns the ports of proxies on loopback that the environment names.
-pub(super) fn ports_of_proxies() -> Vec<u16> {
-    PROXIES.split(' ').filter_map(|name| port_on_loopback(&std::env::var(name).ok()?)).collect()
-}
-
-fn port_on_loopback(proxy: &str) -> Option<u16> {
-    let rest = proxy.split_once("://").map_or(proxy, |(_, rest)| rest);
-    let authority = rest.split('/').next().unwrap_or_default();
-    let (host, port) = authority.rsplit('@').next()?.rsplit_once(':')?;
-    let is_loopback = host == "localhost"
-        || host.trim_matches(['[', ']']).parse().is_ok_and(|address: IpAddr| address.is_loopback());
-    port.parse().ok().filter(|_| is_loopback)
-}
 
 /// Runs pasta, which starts this program again, as root of a user namespace unless it is root already.
-pub(super) fn run_in_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io::Result<End> {
+pub(super) fn run_in_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io::Result<i32> {
     let user = nix::unistd::geteuid();
     let own = (user.as_raw(), nix::unistd::getegid().as_raw());
     let user_outside = (!user.is_root()).then_some(own);
@@ -90,7 +74,7 @@ pub(super) fn run_in_pasta(spec: &Spec, pasta: &Path, words: &[OsString]) -> io:
     }
     let said = String::from_utf8_lossy(&said);
     match code.filter(|_| said.contains(STARTED)) {
-        Some(code) => Ok(End::Code(code)),
+        Some(code) => Ok(code),
         None => Err(io::Error::other(format!("pasta: {}", said.trim()))),
     }
 }
@@ -215,24 +199,4 @@ pub(super) fn resolver() -> io::Result<Option<(PipeReader, PathBuf)>> {
         writeln!(writer, "{line:.256}")?;
     }
     Ok(Some((reader, place)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_on_loopback_is_found() {
-        for (proxy, expected) in [
-            ("http://127.0.0.1:3128", Some(3128)),
-            ("http://me:secret@localhost:8080/", Some(8080)),
-            ("socks5h://[::1]:1080", Some(1080)),
-            ("localhost:3128", Some(3128)),
-            ("http://proxy.example.org:3128", None),
-            ("http://127.0.0.1", None),
-            ("", None),
-        ] {
-            assert_eq!(port_on_loopback(proxy), expected, "{proxy}");
-        }
-    }
 }

@@ -19,10 +19,10 @@ const OBEYED: &str = "\
     .kilocode .kilocodemodes .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc .opencode \
     .openhands .pi .pre-commit-config .qoder .qwen .roo .roomodes .rules .run .shadowenv .sl \
     .tool-versions .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed respool.toml";
-/// The same, for files of settings: what may follow these names ends with one of the endings.
-const OBEYED_FILES: &str =
-    "agent agents claude codebuddy crush gemini iflow lefthook mise opencode qwen warp";
-const ENDINGS: &str = "toml yml yaml json jsonc md";
+/// The same, for files: what follows these names ends with `.md`, or with another of the endings.
+const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini iflow opencode qwen warp";
+const OBEYED_FILES: &str = "crush lefthook mise opencode";
+const ENDINGS: &str = "toml yml yaml json jsonc";
 
 /// Returns true for a name that has a meaning to other programs.
 pub(super) fn decides_for_programs(path: &Path) -> bool {
@@ -34,14 +34,15 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
     let Some(name) = name.to_str().and_then(|name| name.split(RENAMED).next()) else { return false };
     let name = name.to_ascii_lowercase();
     let is_alone = |rest: &str| rest.is_empty() || rest.starts_with('.');
-    let has_ending = |rest: &str| {
+    let has_ending = |rest: &str, endings: &str| {
         let ending = rest.rsplit_once('.').map_or("", |(_, ending)| ending);
-        rest.starts_with(['.', '-']) && ENDINGS.split(' ').any(|known| known == ending)
+        rest.starts_with(['.', '-']) && endings.split(' ').any(|known| known == ending)
     };
     let follows =
         |names: &'static str| names.split_ascii_whitespace().filter_map(|known| name.strip_prefix(known));
     follows(OBEYED).any(is_alone)
-        || follows(OBEYED_FILES).any(has_ending)
+        || follows(OBEYED_TEXTS).any(|rest| has_ending(rest, "md"))
+        || follows(OBEYED_FILES).any(|rest| has_ending(rest, ENDINGS))
         || name.ends_with(".code-workspace")
 }
 

@@ -3,7 +3,7 @@
 //! begins is read-only to it; `watched` looks at what is there when it has ended. Of each entry one thing is
 //! asked: is it what was there while no command was at work?
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,7 +32,7 @@ pub(super) struct Repository {
 #[derive(Clone, Debug, Default)]
 pub(super) struct State {
     /// The entries that were there while no command was at work.
-    pub(super) known: HashMap<PathBuf, Entry>,
+    known: BTreeMap<PathBuf, Entry>,
     /// No command of another respool was at work when these were found.
     is_sure: bool,
     /// Places that could not be looked through, or put right, when a command had ended.
@@ -72,8 +72,7 @@ impl Protected {
             let known: Vec<PathBuf> = repositories.iter().map(|known| known.common.clone()).collect();
             repositories.extend(repository(top, &known));
         }
-        let known = search.entries.into_iter().collect();
-        let state = Mutex::new(State { known, ..State::default() });
+        let state = Mutex::new(State { known: search.entries, ..State::default() });
         Self { roots, named: named.to_vec(), caches: Vec::new(), locks: None, repositories, state }
     }
 
@@ -88,7 +87,9 @@ impl Protected {
     pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<(Kept, Watched)> {
         let locks = Locks::take(self.locks.as_deref(), &self.roots);
         if is_alone && !locks.are_alone {
-            return Err(io::Error::other("another command is at work in this workspace; wait for its end"));
+            return Err(io::Error::other(
+                "another command may be at work in this workspace; wait for its end",
+            ));
         }
         let mut budget = Budget::new();
         let mut search = Search::run(&self.roots, &mut budget, None);
@@ -119,6 +120,7 @@ impl Protected {
         let watched = Watched {
             protected: Arc::clone(self),
             read_only: search.closed,
+            entries: search.entries,
             links: search.links,
             expected: kept.expected.clone(),
             missing: kept.missing.clone(),
@@ -132,7 +134,7 @@ impl Protected {
     fn learn(&self, search: &Search) {
         let mut state = self.state();
         if state.unseen.is_empty() && search.unfinished.is_empty() {
-            state.known = search.entries.clone().into_iter().collect();
+            state.known.clone_from(&search.entries);
             state.is_sure = true;
         }
     }
@@ -188,7 +190,7 @@ impl Protected {
     /// Returns true for a path that commands never write, as things were when no command was at work.
     pub(super) fn keeps(&self, path: &Path) -> bool {
         let mut budget = Budget::new();
-        let entries = self.state().known.clone().into_iter().collect();
+        let entries = self.state().known.clone();
         let kept = self.find_kept(&Search { entries, ..Search::default() }, &mut budget);
         budget.is_spent()
             || kept
@@ -339,8 +341,8 @@ mod tests {
         Protected { locks: Some(directory.join("locks")), ..Protected::find(root, &[], &[]) }
     }
 
-    /// Two commands at once could exchange a repository between the search and the mounts of one of them. A
-    /// repository that the person made before stays, whatever its form.
+    /// Each of two commands at once is judged for what it made, at its own end. A repository that the person
+    /// made before stays, whatever its form.
     #[test]
     fn only_what_no_command_made_is_excused() {
         const HARMFUL: &str = "[core]\n\tfsmonitor = x\n";
@@ -356,12 +358,12 @@ mod tests {
         let (_, watched) = protected.begin(&root, false).unwrap();
         // The same file as before.
         fs::write(made.join(".git/config"), HARMFUL).unwrap();
-        let (_, notes) = watched.restore();
+        assert!(watched.restore().1.is_empty() && made.join(".git").is_dir());
+        let (_, notes) = running.restore();
         assert_eq!(notes.len(), 2, "{notes:?}");
         let is_named = |name: &str| notes.iter().any(|note| note.contains(name));
         assert!(is_named("late/.git") && is_named("made/.git"), "{notes:?}");
         assert!(first.join(".git").is_dir() && persons.join(".git").is_dir());
-        assert!(running.restore().1.is_empty());
     }
 
     /// The person goes on with a repository that a command cloned.

@@ -1,7 +1,7 @@
 //! The search for what other programs run or obey on their own: git repositories at any depth, and settings
 //! at the top of each. It goes by handles, so no link leads it elsewhere. Called by `protected`, `watched`.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// All links, with their targets.
+    /// All links, with their targets; pipes and devices, too, which have none.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
@@ -38,8 +38,8 @@ pub(super) struct Search {
 pub(super) struct Before<'a> {
     /// Directories that were closed.
     pub(super) closed: &'a BTreeSet<PathBuf>,
-    /// The entries that no command made. Their repositories were read-only, and are not searched.
-    pub(super) known: &'a HashMap<PathBuf, Entry>,
+    /// The entries that were there. Their repositories were read-only, and are not searched.
+    pub(super) known: &'a BTreeMap<PathBuf, Entry>,
 }
 
 /// True for an entry that makes its directory a repository.
@@ -94,8 +94,14 @@ impl Search {
             };
             let path = path.join(&name);
             let mut opened = open_in(directory, &name);
-            if opened.as_ref().is_err_and(|error| *error == Errno::ACCESS) {
-                opened = self.open_closed(directory, &name, &path, before);
+            if matches!(opened, Err(Errno::ACCESS))
+                && let Ok(closed) = open_place_in(directory, &name)
+                && is_own(&closed)
+            {
+                if before.is_some_and(|before| !before.closed.contains(&path)) {
+                    opened = open_to_owner(&closed).and_then(|()| open_in(directory, &name));
+                }
+                self.closed.extend(opened.is_err().then(|| path.clone()));
             }
             if names.is_empty() {
                 waiting.pop();
@@ -126,25 +132,6 @@ impl Search {
         self.entries.get(git).zip(before.known.get(git)).is_some_and(|(now, known)| now == known)
     }
 
-    /// Opens a directory that is closed to its owner, if that is wanted.
-    fn open_closed(
-        &mut self,
-        above: &Dir,
-        name: &OsStr,
-        path: &Path,
-        before: Option<Before<'_>>,
-    ) -> Result<Dir, Errno> {
-        let place = open_place_in(above, name)?;
-        if !is_own(&place) {
-            return Err(Errno::ACCESS);
-        }
-        if before.is_none_or(|before| before.closed.contains(path)) || open_to_owner(&place).is_err() {
-            self.closed.insert(path.to_owned());
-            return Err(Errno::ACCESS);
-        }
-        open_in(above, name)
-    }
-
     /// Looks into one directory, and returns the names of those in it.
     fn look_into(
         &mut self,
@@ -160,7 +147,7 @@ impl Search {
             let kind = entry.file_type().ok();
             if kind.is_some_and(|kind| kind.is_dir()) {
                 directories.push(name.clone());
-            } else if kind.is_some_and(|kind| kind.is_symlink()) {
+            } else if !kind.is_some_and(|kind| kind.is_file()) {
                 let target = directory.read_link_contents(&name).unwrap_or_default();
                 self.links.insert(path.join(&name), target);
             }

@@ -34,7 +34,7 @@ impl CommandNetwork {
             return shared("install bubblewrap and passt");
         };
         match level::why_pasta_fails(launcher, &bubblewrap, &pasta) {
-            None => Self::Own { pasta, forwarded: ports_on_loopback(config) },
+            None => Self::Own { pasta, forwarded: config.loopback_ports.clone() },
             Some(why) => shared(&format!("pasta fails here ({why}); install passt from a current system")),
         }
     }
@@ -46,12 +46,4 @@ impl CommandNetwork {
             Self::Off | Self::Unconfined | Self::Own { .. } => None,
         }
     }
-}
-
-fn ports_on_loopback(config: &LocalConfig) -> Vec<u16> {
-    #[cfg(target_os = "linux")]
-    let proxies = super::network::ports_of_proxies();
-    #[cfg(not(target_os = "linux"))]
-    let proxies = Vec::new();
-    config.loopback_ports.iter().copied().chain(proxies).collect()
 }

@@ -1,5 +1,6 @@
 //! The description of the sandbox that the launcher makes: plain data, as JSON in its arguments.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -46,25 +47,10 @@ pub(super) struct Spec {
     pub(super) frozen: Vec<PathBuf>,
     /// With bubblewrap: writable directories that stay where they are.
     pub(super) pinned: Vec<PathBuf>,
-    /// Writable directories that stand in for others.
-    pub(super) covers: Vec<Cover>,
+    /// Directories, and the writable ones that stand in for them.
+    pub(super) covers: BTreeMap<PathBuf, PathBuf>,
     /// Processes that get no signals.
     pub(super) spared: Vec<i32>,
-}
-
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
-    Code(i32),
-    Signal(i32),
-}
-
-/// A directory that takes the place of another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Cover {
-    pub(super) from: PathBuf,
-    pub(super) to: PathBuf,
 }
 
 impl Spec {
@@ -90,8 +76,7 @@ impl Spec {
         if !self.has_namespaces() {
             return;
         }
-        let hidden = self.scratch.iter().chain(self.covers.iter().map(|cover| &cover.to));
-        let hidden: Vec<&PathBuf> = hidden.collect();
+        let hidden: Vec<&PathBuf> = self.scratch.iter().chain(self.covers.keys()).collect();
         let is_below =
             |place: &Path, places: &[&PathBuf]| places.iter().any(|above| place.starts_with(above));
         let writable: Vec<&PathBuf> = self.writable.iter().collect();

@@ -14,13 +14,14 @@ use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-use super::spec::{End, Spec};
+use super::spec::Spec;
 
 /// The exit code when everything was ended because respool had closed its pipe.
 pub(super) const ENDED: i32 = 137;
 
-/// Runs the command, and listens to the pipe on standard input.
-pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<End> {
+/// Runs the command, listens to the pipe on standard input, and returns the exit code, that of a shell for a
+/// signal.
+pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     nix::sys::prctl::set_child_subreaper(true)?;
     // What it starts runs as the same user, and is not to meddle with it.
     nix::sys::prctl::set_dumpable(false)?;
@@ -45,9 +46,9 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<End> {
             std::process::exit(ENDED);
         }
     });
-    let end = wait_for(child, &signals)?;
+    let code = wait_for(child, &signals)?;
     end_others();
-    Ok(end)
+    Ok(code)
 }
 
 /// Listens to respool in a thread: `true` for a byte, `false` for the end of the pipe.
@@ -62,19 +63,19 @@ fn on_control(hear: impl Fn(bool) + Send + 'static) {
 }
 
 /// Waits for the command and takes in all others that end meanwhile.
-fn wait_for(child: Pid, signals: &SigSet) -> io::Result<End> {
+fn wait_for(child: Pid, signals: &SigSet) -> io::Result<i32> {
     loop {
         if signals.wait()? == Signal::SIGTERM {
             let _ = killpg(child, Signal::SIGTERM);
         }
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-                Ok(WaitStatus::Exited(pid, code)) if pid == child => return Ok(End::Code(code)),
+                Ok(WaitStatus::Exited(pid, code)) if pid == child => return Ok(code),
                 Ok(WaitStatus::Signaled(pid, signal, _)) if pid == child => {
-                    return Ok(End::Signal(signal as i32));
+                    return Ok(128 + signal as i32);
                 }
                 Ok(WaitStatus::StillAlive) => break,
-                Err(Errno::ECHILD) => return Ok(End::Signal(Signal::SIGKILL as i32)),
+                Err(Errno::ECHILD) => return Ok(ENDED),
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(error) => return Err(error.into()),
             }

@@ -3,16 +3,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::io;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+use cap_std::fs::{Dir, OpenOptions};
 
 use super::budget::Budget;
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::locks::Locks;
 use super::obeyed::{is_obeyed, is_renamed};
-use super::protected::{Protected, State};
+use super::protected::Protected;
 use super::search::{Before, Search, is_of_git};
 
 /// The most notes of one command.
@@ -28,6 +30,8 @@ pub(in super::super) struct Watched {
     /// Directories that were closed already, and places that were not looked through: the command could
     /// write nothing there.
     pub(super) read_only: BTreeSet<PathBuf>,
+    /// The entries that the command could not write. If another one made them, that is judged at its own end.
+    pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// The links with their targets.
     pub(super) links: BTreeMap<PathBuf, PathBuf>,
     /// Paths, and the entries that have to be there.
@@ -41,11 +45,11 @@ pub(in super::super) struct Watched {
 impl Watched {
     /// Puts right what is not as it was, and returns whether there was anything, and a note on each.
     pub(in super::super) fn restore(&self) -> (bool, Vec<String>) {
-        let (roots, state) = (&self.protected.roots, self.protected.state().clone());
+        let roots = &self.protected.roots;
         let (mut budget, mut notes, mut unseen) = (Budget::new(), self.notes.clone(), BTreeSet::new());
-        let before = Before { closed: &self.read_only, known: &state.known };
+        let before = Before { closed: &self.read_only, known: &self.entries };
         let after = Search::run(roots, &mut budget, Some(before));
-        let mut made = self.find_made(&after, &state, &mut budget);
+        let mut made = self.find_made(&after, &mut budget);
         for (path, expected) in &self.expected {
             match Entry::find_at(path).filter(|now| now != expected) {
                 None => {}
@@ -97,15 +101,9 @@ impl Watched {
         (is_changed, notes)
     }
 
-    /// Finds what may not stay, with the reasons. Also what this command could not change: others may run
-    /// meanwhile.
-    fn find_made(
-        &self,
-        after: &Search,
-        state: &State,
-        budget: &mut Budget,
-    ) -> BTreeMap<PathBuf, &'static str> {
-        let (known, mut made) = (&state.known, BTreeMap::new());
+    /// Finds what may not stay, with the reasons.
+    fn find_made(&self, after: &Search, budget: &mut Budget) -> BTreeMap<PathBuf, &'static str> {
+        let (known, mut made) = (&self.entries, BTreeMap::new());
         let is_top = |top: &Path| {
             self.protected.roots.iter().any(|root| root == top) || known.contains_key(&top.join(".git"))
         };
@@ -162,7 +160,28 @@ fn rename(path: &Path) -> io::Result<String> {
     let head = git.map(|git| set_aside(&git, head)).transpose()?;
     let new = set_aside(&directory, name)?;
     if path.ends_with(".git") {
-        let _ = directory.write(name, MARKER);
+        let _ = put_marker(&directory, name);
     }
     Ok(head.map_or_else(|| new.clone(), |head| format!("{new}, and the `HEAD` in it to {head}")))
+}
+
+/// Another command may put a link there meanwhile, which is not followed.
+fn put_marker(directory: &Dir, name: &OsStr) -> io::Result<()> {
+    let mut marker = directory.open_with(name, OpenOptions::new().write(true).create_new(true))?;
+    marker.write_all(MARKER.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_marker_goes_through_a_link() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("config"), "own").unwrap();
+        std::os::unix::fs::symlink("config", folder.path().join(".git")).unwrap();
+        let directory = open_directory(&folder.path().canonicalize().unwrap()).unwrap();
+        assert!(put_marker(&directory, OsStr::new(".git")).is_err());
+        assert_eq!(std::fs::read_to_string(folder.path().join("config")).unwrap(), "own");
+    }
 }
