@@ -797,6 +797,30 @@ async fn the_chat_repeats_no_finished_step() {
     assert_eq!(fs::read_to_string(folder.path().join("log")).unwrap(), "x\n");
 }
 
+/// Models write the message of a commit in a here document, and join commands as they like.
+#[tokio::test]
+async fn commits_may_be_written_in_many_ways() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    for line in [
+        "echo 1 > a; git add a; git commit -qm one; git log -1 --format=%s",
+        "echo 2 > a\ngit add -A\nfalse && git reset -q\ngit commit -qm '$two `2`'",
+        "echo 3 > a && git add -A && git commit -q -m \"$(cat <<'EOF'\n`3`: it's $3\n\nBody\nEOF\n)\" && git status -s",
+        "mkdir d",
+        "cd d && echo 4 > b; git add b && git commit -qm four",
+    ] {
+        let said = bed.run(line).await;
+        assert!(!said.contains("fatal") && !said.contains("sandbox"), "{line}: {said}");
+    }
+    let said = bed.run("false && cd d; git commit --allow-empty -qm five").await;
+    assert!(said.contains("Read-only"), "a shell would stay where it is: {said}");
+    let said = bed.run("git commit --allow-empty -qm six; git remote add origin x; git tag seven").await;
+    assert!(said.contains("[still to run: git remote add origin x; git tag seven]"), "{said}");
+    let log = bed.run("git log --format=%s --name-only; git tag").await;
+    assert!(log.starts_with("six\nfour\n\nd/b\n`3`: it's $3\n\na\n$two `2`\n\na\none\n"), "{log}");
+    assert_eq!(bed.run("basename $PWD").await, "work\n");
+}
+
 /// Nobody is asked about a command that only looks, unless it wants more than that or a rule speaks of it.
 #[tokio::test]
 async fn looking_asks_nobody_and_changes_nothing() {

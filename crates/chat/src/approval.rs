@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::harmless::{Entry, filter_operands, stays_inside};
 use super::outputs::keep_end;
 use super::screen::Shown;
-use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, and_list, parse_pipeline};
+use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, command_list, parse_pipeline};
 
 /// The most output that waits to be shown.
 const MOST_WAITING: usize = 64 << 10;
@@ -91,14 +91,18 @@ impl SessionGrant {
 fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
-    for command in and_list(line)? {
-        let commands = parse_pipeline(&command)?;
+    let mut has_moved = false;
+    for command in command_list(line)? {
+        // Where it runs is not known.
+        (!(has_moved && command.runs_anyway)).then_some(())?;
+        let commands = parse_pipeline(&command.text)?;
         if let [words] = commands.as_slice()
             && let [cd, to] = words.as_slice()
             && cd == "cd"
         {
             let real = root.join(&directory).join(to).canonicalize().ok()?;
             directory = real.strip_prefix(root).ok()?.components().collect();
+            has_moved = true;
             continue;
         }
         for words in commands {

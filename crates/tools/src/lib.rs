@@ -38,7 +38,7 @@ pub use contract::{
 pub use local::{end_commands, named_subject};
 pub use plain::plain_text;
 pub use policy::reach::{Restriction, find_restriction, never_allowed, rule_for};
-pub use policy::{CommandPattern, and_list, idle_rules, parse_pipeline, plain_words};
+pub use policy::{CommandPattern, ListedCommand, command_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{
     Level, held_from_programs, launch, level as sandbox_level, reached_services, remove_temporary_directories,
 };

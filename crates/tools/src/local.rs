@@ -30,7 +30,7 @@ use super::config::LocalConfig;
 use super::contract::{Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
 use super::environment::Passing;
 use super::plain::plain_text;
-use super::policy::{Plan, Subject, and_list, plain_words};
+use super::policy::{ListedCommand, Plan, Subject, command_list, plain_words};
 use super::programs::holds_home;
 use super::sandbox::{Level, Reach, Refusal, Sandbox, listing_words, words_without_filters};
 
@@ -74,17 +74,27 @@ struct Step {
     directory: PathBuf,
     /// Whether it is a command of git that writes into a protected repository.
     is_git: bool,
+    /// Whether it runs even if the one before it has failed.
+    runs_anyway: bool,
     /// The line from here on, as a text for a shell.
     rest: String,
+}
+
+/// The part of a line that has not run.
+struct Left {
+    line: String,
+    directory: PathBuf,
 }
 
 /// The longest that a command looks around before the question.
 const LOOKING: Duration = Duration::from_secs(20);
 
-/// Words of a shell that change what comes after them.
-const SHELLS_OWN: [&str; 22] = [
+/// Words of a shell that change what comes after them, or belong together with it.
+const SHELLS_OWN: [&str; 44] = [
     "cd", "pushd", "popd", "builtin", "command", "time", "exit", "return", "export", "declare", "typeset",
-    "source", ".", "set", "unset", "eval", "exec", "alias", "enable", "ulimit", "umask", "shopt",
+    "source", ".", "set", "unset", "eval", "exec", "alias", "enable", "ulimit", "umask", "shopt", "read",
+    "readonly", "local", "let", "shift", "getopts", "trap", "wait", "if", "then", "elif", "else", "fi",
+    "for", "while", "until", "do", "done", "case", "esac", "select", "function",
 ];
 
 impl Local {
@@ -358,7 +368,7 @@ impl Local {
             None => (exec::run_order(order.clone(), Reach::Workspace).await?, None),
         };
         // What is done is not done again.
-        let left = left.map(|left| (format!("[still to run: {left}]"), left));
+        let left = left.map(|left| (self.describe_left(&left, &order), left));
         let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
         let Some(Refusal(mut refusal)) = refusal else { return Ok(ran.into()) };
         if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
@@ -376,12 +386,16 @@ impl Local {
                     let Some((note, left)) = left else {
                         return exec::run_order(order, Reach::User).await.map(Into::into);
                     };
-                    let order = Order { plan: Plan::Shell(left), ..order };
+                    let Left { line, directory } = left;
+                    let order = Order { plan: Plan::Shell(line), directory, ..order };
                     let ran = exec::run_order(order, Reach::User).await?;
                     return Ok(Ran { text: format!("{note}\n{}", ran.text), ..ran }.into());
                 }
                 Consent::Refused(reason) => refusal = format!("{refusal}; {reason}"),
             }
+        }
+        if let Some((note, _)) = left {
+            refusal = format!("{refusal}]\n{note}");
         }
         // The note on how the command ended stays last, for the model and for the person.
         let text = match ran.text.trim_end().rsplit_once('\n') {
@@ -394,10 +408,16 @@ impl Local {
     /// Splits a line that contains a command of git which writes into a protected repository into commands
     /// that run one by one; `None` for any other line.
     fn git_steps(&self, line: &str, order: &Order) -> Option<Vec<Step>> {
-        let (mut directory, mut changes) = (order.directory.clone(), Vec::new());
-        let (mut steps, commands) = (Vec::new(), and_list(line)?);
+        let mut directory = order.directory.clone();
+        let (mut steps, commands) = (Vec::new(), command_list(line)?);
+        // Whether the command is the first of those joined by `&&`, and whether a `cd` of theirs was not.
+        let (mut is_first, mut may_stay) = (true, false);
         for (at, command) in commands.iter().enumerate() {
-            let words = plain_words(command).unwrap_or_default();
+            let words = plain_words(&command.text).unwrap_or_default();
+            if command.runs_anyway {
+                (!may_stay).then_some(())?;
+                is_first = true;
+            }
             if let [cd, to] = words.as_slice()
                 && cd == "cd"
             {
@@ -405,35 +425,40 @@ impl Local {
                 directory = self.command_directory(&place).ok()?;
                 // A shell would take `..` for where the link is.
                 (place.written == place.real).then_some(())?;
-                changes.push(command.as_str());
+                may_stay |= !is_first;
                 continue;
             }
-            let first = command.split_whitespace().next().unwrap_or_default();
+            is_first = false;
+            let first = command.text.split_whitespace().next().unwrap_or_default();
             let is_plain = first.chars().all(|c| c.is_ascii_alphanumeric() || "._/+-[".contains(c));
             if !is_plain || SHELLS_OWN.contains(&first) {
                 return None;
             }
             let git = self.sandbox.git_words(&words, &directory);
             let is_git = git.is_some();
-            let plan = git.map_or_else(|| Plan::Shell(command.clone()), Plan::Program);
-            let left = commands[at..].iter().map(String::as_str);
-            let rest = changes.iter().copied().chain(left).collect::<Vec<_>>().join(" && ");
-            steps.push(Step { plan, directory: directory.clone(), is_git, rest });
+            let plan = git.map_or_else(|| Plan::Shell(command.text.clone()), Plan::Program);
+            let rest = join_commands(&commands[at..]);
+            let (directory, runs_anyway) = (directory.clone(), command.runs_anyway);
+            steps.push(Step { plan, directory, is_git, runs_anyway, rest });
         }
         steps.iter().any(|step| step.is_git).then_some(steps)
     }
 
-    /// Runs one step after the other until one fails. Returns the line from that one on, if others have run.
-    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<(Ran, Option<String>), ToolError> {
+    /// Runs one step after the other as a shell would, until the sandbox seems to stop one. Returns the line
+    /// from that one on, if others have run.
+    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<(Ran, Option<Left>), ToolError> {
         let deadline = Instant::now() + order.limit;
         let mut all = Ran { text: String::new(), failed: false, is_changed: false };
         // The settings of filters, which no step changes, and the directory in which they were listed.
         let mut filters: Option<(PathBuf, String)> = None;
         let mut left = None;
         for (at, step) in steps.into_iter().enumerate() {
+            if all.failed && !step.runs_anyway {
+                continue;
+            }
             let limit = || deadline.saturating_duration_since(Instant::now());
-            let mut order =
-                Order { plan: step.plan, directory: step.directory, limit: limit(), ..order.clone() };
+            let directory = step.directory.clone();
+            let mut order = Order { plan: step.plan, directory, limit: limit(), ..order.clone() };
             let ran = match &order.plan {
                 Plan::Program(words) if step.is_git => {
                     if filters.as_ref().is_none_or(|(directory, _)| *directory != order.directory) {
@@ -452,8 +477,8 @@ impl Local {
                 all.text.push_str(&ran.text);
             }
             all.failed = ran.failed;
-            if ran.failed {
-                left = (at > 0).then_some(step.rest);
+            if ran.failed && self.sandbox.refusal(&ran.text).is_some() {
+                left = (at > 0).then_some(Left { line: step.rest, directory: step.directory });
                 break;
             }
         }
@@ -461,6 +486,14 @@ impl Local {
             exec::NO_OUTPUT.clone_into(&mut all.text);
         }
         Ok((all, left))
+    }
+
+    fn describe_left(&self, left: &Left, order: &Order) -> String {
+        let place = match left.directory.strip_prefix(&self.workspace.root) {
+            Ok(place) if left.directory != order.directory => format!(" in {}", place.display()),
+            _ => String::new(),
+        };
+        format!("[still to run{place}: {}]", left.line)
     }
 
     /// Prepares files of the sandbox on a thread that may block.
@@ -499,12 +532,23 @@ impl Local {
     }
 
     fn command_directory(&self, place: &Place) -> Result<PathBuf, ToolError> {
-        let directory = self.workspace.root.join(&place.real);
+        // Without the `.` that the workspace itself has as its place.
+        let directory: PathBuf = self.workspace.root.join(&place.real).components().collect();
         if directory.is_dir() {
             return Ok(directory);
         }
         Err(ToolError::Failed(format!("the workdir {} is not a directory", place.written.display())))
     }
+}
+
+/// Returns commands as one line for a shell.
+fn join_commands(commands: &[ListedCommand]) -> String {
+    let mut line = String::new();
+    for (at, command) in commands.iter().enumerate() {
+        let join = if command.runs_anyway { "; " } else { " && " };
+        line.extend([if at == 0 { "" } else { join }, &command.text]);
+    }
+    line
 }
 
 /// Runs a command of git's.

@@ -20,7 +20,7 @@ use super::config::{PolicyConfig, Rule, Verdict};
 use super::contract::Target;
 pub(super) use command::Plan;
 pub(super) use command::commands_of;
-pub use command::{CommandPattern, and_list, parse_pipeline, plain_words};
+pub use command::{CommandPattern, ListedCommand, command_list, parse_pipeline, plain_words};
 use pattern::{HostPattern, PathPattern, compile_wildcard};
 use regex::Regex;
 pub(super) use shell::quote_word;

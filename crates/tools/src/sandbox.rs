@@ -442,7 +442,7 @@ impl Sandbox {
         }
         let repositories = if self.level.has_namespaces() {
             "`.git` and the settings of editors and agents are read-only, except for a plain `git add`, `git commit` and the like, \
-             which may be joined by `&&`"
+             which may be joined by `&&`, `;` or new lines"
         } else if self.accepts_unprotected {
             "it never writes respool's own files"
         } else {

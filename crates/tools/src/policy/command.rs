@@ -8,7 +8,7 @@
 use regex::Regex;
 
 use super::pattern::wildcard_expression;
-use super::shell::{Line, OPERATORS, Part, Word, mark_inner_spaces, read_line};
+use super::shell::{Line, OPERATORS, Part, Word, mark_inner_spaces, read_line, read_literal_line};
 
 /// A pattern for command lines; `*` is any text, but never an operator.
 #[derive(Debug)]
@@ -91,30 +91,42 @@ impl CommandPattern {
 /// end, nothing that a shell would expand or evaluate, no variables set before it. `None` for any other
 /// command.
 pub fn plain_words(command: &str) -> Option<Vec<String>> {
-    match read_line(plain_ending(command)).filter(is_runnable).map(|line| plan_line(&line))? {
+    match read_literal_line(plain_ending(command)).filter(is_runnable).map(|line| plan_line(&line))? {
         Plan::Program(words) if words.first().is_some_and(|first| first != ENV) => Some(words),
         _ => None,
     }
 }
 
-/// Returns the commands of a line that are joined by `&&`, each as a text for a shell. `None` for a line
-/// with other operators except pipes, and for one that cannot be read.
-pub fn and_list(line: &str) -> Option<Vec<String>> {
-    let line = read_line(line.trim()).filter(is_runnable)?;
-    let mut commands = vec![String::new()];
+/// One command of a line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListedCommand {
+    /// The command as a text for a shell.
+    pub text: String,
+    /// Whether it runs even if the one before it has failed: `;` or a new line is between them, not `&&`.
+    pub runs_anyway: bool,
+}
+
+/// Returns the commands of a line that are joined by `&&`, `;` or new lines. `None` for a line with other
+/// operators except pipes, and for one that cannot be read.
+pub fn command_list(line: &str) -> Option<Vec<ListedCommand>> {
+    let line = read_literal_line(line.trim()).filter(is_runnable)?;
+    let mut commands = vec![ListedCommand::default()];
     let mut index = 0;
     while let Some(part) = line.parts.get(index) {
         let words: Vec<&str> = part.words.iter().map(|word| word.source.as_str()).collect();
         let spaces = [part.space_before, part.space_after].map(|is_there| if is_there { " " } else { "" });
-        let last = commands.last_mut()?;
+        let last = &mut commands.last_mut()?.text;
         last.extend([spaces[0], &words.join(" "), spaces[1]]);
         let is_target = |at: usize| word_position(&line, at) == Position::Target;
         match line.operators.get(index) {
             Some('&') if line.operators.get(index + 1) == Some(&'&') && !is_target(index + 1) => {
                 (line.parts[index + 1] == Part::default()).then_some(())?;
-                commands.push(String::new());
+                commands.push(ListedCommand::default());
                 index += 1;
             }
+            // As after `&&`.
+            Some('\n') if last.trim().is_empty() => {}
+            Some(';' | '\n') => commands.push(ListedCommand { runs_anyway: true, ..Default::default() }),
             Some('&' | '|') if is_target(index + 1) => last.push(line.operators[index]),
             Some('|') if line.operators.get(index + 1) != Some(&'|') => last.push('|'),
             Some(operator @ ('<' | '>')) => last.push(*operator),
@@ -123,14 +135,17 @@ pub fn and_list(line: &str) -> Option<Vec<String>> {
         }
         index += 1;
     }
-    let commands: Vec<String> = commands.iter().map(|command| command.trim().to_owned()).collect();
-    (!commands.iter().any(String::is_empty)).then_some(commands)
+    for command in &mut commands {
+        command.text = command.text.trim().to_owned();
+    }
+    commands.pop_if(|last| last.runs_anyway && last.text.is_empty());
+    (!commands.iter().any(|command| command.text.is_empty())).then_some(commands)
 }
 
 /// Returns the simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`.
 /// `None` for any other command.
 pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
-    let line = without_merged_outputs(read_line(command.trim())?);
+    let line = without_merged_outputs(read_literal_line(command.trim())?);
     let is_pipeline = line.operators.iter().all(|operator| *operator == '|');
     let words = |part: Part| {
         let command = Line { parts: vec![part], operators: Vec::new() };
@@ -294,7 +309,14 @@ mod tests {
             ("make 2>&1 | tail -3 && ls", Some(vec!["make 2>&1 | tail -3", "ls"])),
             ("ls", Some(vec!["ls"])),
             ("a && b || c", None),
-            ("a; b", None),
+            ("a; b\nc &&\n d;", Some(vec!["a", "; b", "; c", "d"])),
+            (
+                "git add -A; git commit -m \"$(cat <<'EOF'\na; `b`\nEOF\n)\"",
+                Some(vec!["git add -A", "; git commit -m 'a; `b`'"]),
+            ),
+            ("a;; b", None),
+            ("; a", None),
+            ("a && ; b", None),
             ("a & b", None),
             ("a && $(b)", None),
             ("a && (b)", None),
@@ -304,7 +326,9 @@ mod tests {
         ] {
             let expected: Option<Vec<String>> =
                 expected.map(|all| all.into_iter().map(str::to_owned).collect());
-            assert_eq!(and_list(line), expected, "{line}");
+            let shown = |it: ListedCommand| format!("{}{}", if it.runs_anyway { "; " } else { "" }, it.text);
+            let found = command_list(line).map(|all| all.into_iter().map(shown).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{line}");
         }
     }
 

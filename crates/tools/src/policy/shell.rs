@@ -110,9 +110,16 @@ impl Reader {
     }
 }
 
-/// Reads a command; `None` if a shell might read it differently.
+/// Reads a command; `None` if a shell might read it differently. Rules read commands so: `$` and backticks
+/// are refused even where a shell takes them as they are, because programs may evaluate them.
 pub(super) fn read_line(text: &str) -> Option<Line> {
-    if text.contains(['$', '`', '\0', '\r', INNER_SPACE]) {
+    if text.contains(['$', '`']) { None } else { read_literal_line(text) }
+}
+
+/// Reads a command in which `$` and backticks are allowed where a shell takes them as they are: in single
+/// quotes, after a backslash, and in a quoted here document (see [`read_here_document`]).
+pub(super) fn read_literal_line(text: &str) -> Option<Line> {
+    if text.contains(['\0', '\r', INNER_SPACE]) {
         return None;
     }
     let mut reader = Reader::default();
@@ -123,6 +130,7 @@ pub(super) fn read_line(text: &str) -> Option<Line> {
             '"' => reader.push_quoted(&read_double_quoted(&mut chars)?),
             '\\' => reader.push_quoted(&chars.next().filter(|next| *next != '\n')?.to_string()),
             '#' if reader.word.is_none() => return None,
+            '$' | '`' => return None,
             ' ' | '\t' => reader.push_space(),
             c if OPERATORS.contains(&c) => reader.push_operator(c),
             // Other white space is a part of words for some shells, and separates them for others.
@@ -141,18 +149,35 @@ fn read_single_quoted(chars: &mut std::str::Chars<'_>) -> Option<String> {
 }
 
 fn read_double_quoted(chars: &mut std::str::Chars<'_>) -> Option<String> {
+    if chars.as_str().starts_with('$') {
+        return read_here_document(chars);
+    }
     let mut text = String::new();
     loop {
         match chars.next()? {
             '"' => return Some(text),
+            '$' | '`' => return None,
             '\\' => match chars.next()? {
                 '\n' => {}
-                c @ ('"' | '\\') => text.push(c),
+                c @ ('"' | '\\' | '$' | '`') => text.push(c),
                 c => text.extend(['\\', c]),
             },
             c => text.push(c),
         }
     }
+}
+
+/// Reads the rest of `"$(cat <<'WORD'`, as models write messages of several lines: the lines up to `WORD`,
+/// taken as they are and without empty ones at their end, and the closing `)"`.
+fn read_here_document(chars: &mut std::str::Chars<'_>) -> Option<String> {
+    let rest = chars.as_str().strip_prefix("$(cat <<'")?;
+    let (end, rest) = rest.split_once("'\n")?;
+    (!end.is_empty() && end.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())).then_some(())?;
+    let text: String =
+        rest.split_inclusive('\n').take_while(|line| line.strip_suffix('\n') != Some(end)).collect();
+    let after = rest[text.len()..].strip_prefix(end)?.trim_start().strip_prefix(")\"")?;
+    *chars = after.chars();
+    Some(text.trim_end_matches('\n').to_owned())
 }
 
 #[cfg(test)]
@@ -191,6 +216,38 @@ mod tests {
             "a\u{a0}b",
         ] {
             assert_eq!(read_line(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn quoted_texts_are_read_as_a_shell_does() {
+        for text in [
+            "-m \"$(cat <<'EOF'\nOne `word`, $HOME, \"quoted\" \\n\n\nIt's (the) 2nd.\n\nEOF\n)\" x",
+            "\"$(cat <<'E_1'\nE_1\n)\"",
+            r#"'$a' '`b`' "\$c \`d\`" \$e"#,
+        ] {
+            let script = format!("printf '%s\\0' {text}");
+            let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
+            let by_shell = String::from_utf8(output.stdout).unwrap();
+            let line = read_literal_line(text).unwrap();
+            let words: Vec<&str> = line.parts[0].words.iter().map(|word| word.text.as_str()).collect();
+            assert_eq!(words, by_shell.split_terminator('\0').collect::<Vec<_>>(), "{text}");
+            assert_eq!(read_line(text), None, "rules do not read it");
+        }
+        for text in [
+            "$a",
+            "`a`",
+            "\"$a\"",
+            "\"a `b`\"",
+            "\"a$(cat <<'E'\nE\n)\"",
+            "\"$(cat <<E\n$a\nE\n)\"",
+            "\"$(cat <<'E'\na\n E\n)\"",
+            "\"$(cat <<'E'\na\nE\n; x)\"",
+            "\"$(cat <<'E'\na\nE\n) b\"",
+            "\"$(cat <<''\na\n\n)\"",
+            "\"$(cat <<'E'\na\nE)\"",
+        ] {
+            assert_eq!(read_literal_line(text), None, "{text:?}");
         }
     }
 
