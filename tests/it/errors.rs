@@ -71,6 +71,9 @@ async fn a_missing_model_is_answered_with_the_available_ones() {
     let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
     let expected = "The model `x` does not exist. Available models: gpt-oss-20b, glm-air";
     assert_eq!((reply.status, &reply.error()["message"]), (404, &json!(expected)));
+    let misspelt = r#"{"model":"gpt-os-20b","messages":[{"role":"user","content":"hi"}]}"#;
+    let reply = exchange(respool.address, &Request::post("/v1/chat/completions", misspelt)).await;
+    assert!(reply.text().contains(". Did you mean `gpt-oss-20b`? Available models: "), "{}", reply.text());
     let ready = exchange(respool.address, &Request::get("/ready")).await.json();
     assert_eq!(ready["upstreams"][0]["models"], json!(["gpt-oss-20b", "glm-air"]));
 }

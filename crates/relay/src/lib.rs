@@ -22,6 +22,7 @@ mod fit;
 mod forward;
 mod history_analysis;
 mod memory;
+mod missing_model;
 mod outcome;
 mod reading;
 mod recent;

@@ -242,7 +242,7 @@ impl Relay {
             target if target == model => format!("The model `{model}` does not exist"),
             target => format!("The model `{model}` stands for `{target}`, which no upstream serves"),
         };
-        let message = format!("{what}{}", self.describe_models(record));
+        let message = format!("{what}{}", self.describe_models(model, record));
         ApiError::new(404, ErrorCode::ModelNotFound, message).with_param("model")
     }
 

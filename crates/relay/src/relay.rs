@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::config::{FinalErrors, RelayConfig};
 use super::memory::{Memory, MemoryLimits};
+use super::missing_model::available_models;
 use super::recent::{Recent, RecentLimits};
 use bytes::Bytes;
 
@@ -17,9 +18,6 @@ use tool_call_parser::PreferredDialects;
 use translate::GuardLimits;
 use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
 use wire::Object;
-
-/// The most models that an error names.
-const MOST_NAMED: usize = 30;
 
 /// Relays requests to the configured upstreams.
 #[derive(Debug)]
@@ -87,25 +85,14 @@ impl Relay {
         models
     }
 
-    /// Returns the end of an error about a missing model: the available ones, unless the client may use
-    /// certain models only.
-    pub(super) fn describe_models(&self, record: &RequestRecord) -> String {
+    /// Returns the end of an error about a missing model of this name: the available ones, unless the client
+    /// may use certain models only.
+    pub(super) fn describe_models(&self, wrong: &str, record: &RequestRecord) -> String {
         if record.start().account.as_ref().is_some_and(|account| account.is_restricted()) {
             return ". `/v1/models` lists the available ones".to_owned();
         }
-        let known = self.known_models();
-        let known = match known.get(..MOST_NAMED) {
-            _ if known.is_empty() => String::new(),
-            Some(first) if known.len() > MOST_NAMED => format!(". Available models: {}, …", first.join(", ")),
-            _ => format!(". Available models: {}", known.join(", ")),
-        };
         let refusals = self.fleet.refusals().map(|(it, why)| format!("those of `{}` ({why})", it.name));
-        let unknown: Vec<String> = refusals.collect();
-        match unknown.as_slice() {
-            [] if known.is_empty() => ".".to_owned(),
-            [] => known,
-            unknown => format!("{known}. Unknown models: {}", unknown.join(", ")),
-        }
+        available_models(wrong, &self.known_models(), &refusals.collect::<Vec<_>>())
     }
 
     /// Returns the names that stand for other models.

@@ -99,7 +99,7 @@ impl Exchange {
                 format!("{}. respool can adapt such requests if you allow it: {setting}", error.message);
         }
         if error.code == Some(ErrorCode::ModelNotFound) {
-            let known = self.relay.describe_models(&self.request.record);
+            let known = self.relay.describe_models(&self.request.profile.model, &self.request.record);
             error.message = error.message.trim_end_matches('.').to_owned() + &known;
             self.request.record.record_failed_attempts(cause.status, error.message.clone());
             return error;
