@@ -125,6 +125,15 @@ pub(super) fn oldest_exchanges(entries: &[Entry]) -> Option<Range<usize>> {
     Some(start..end)
 }
 
+/// Returns all that was before the person's last message and that a summary may replace, the last exchange
+/// too, for when nothing else makes room. `None` without an exchange.
+pub(super) fn earlier_turns(entries: &[Entry]) -> Option<Range<usize>> {
+    let turn = entries.iter().rposition(|entry| matches!(entry, Entry::UserTurn(_)))?;
+    let is_clients = |entry: &Entry| matches!(entry, Entry::ClientMessage(_));
+    let start = entries[..turn].iter().rposition(is_clients).map_or(0, |place| place + 1);
+    entries[start..turn].iter().any(|entry| matches!(entry, Entry::Exchange(_))).then_some(start..turn)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +201,19 @@ mod tests {
         assert_eq!(oldest_exchanges(&[client_message(), Entry::Summary("s".into()), exchange("c")]), None);
         let entries = [client_message(), exchange("a"), client_message(), exchange("b"), exchange("c")];
         assert_eq!(oldest_exchanges(&entries), Some(1..2));
+    }
+
+    #[test]
+    fn at_last_all_earlier_turns_make_room() {
+        let turn = || Entry::UserTurn(serde_json::json!({"role": "user", "content": "x"}));
+        let first = Entry::ClientMessage(serde_json::json!({"role": "user", "content": "x"}));
+        let check = |entries: &[Entry], expected: Option<Range<usize>>| {
+            assert_eq!(earlier_turns(entries), expected);
+        };
+        check(&[first.clone(), exchange("a"), turn()], Some(1..2));
+        check(&[first.clone(), Entry::Summary("s".into()), exchange("a"), turn(), exchange("b")], Some(1..3));
+        check(&[first.clone(), Entry::Summary("s".into()), turn()], None);
+        check(&[first, exchange("a")], None);
     }
 
     #[test]

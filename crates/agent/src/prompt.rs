@@ -20,6 +20,9 @@ const PLAIN: &str = include_str!("prompts/plain.md");
 /// No entry is cut to less for a summary, in bytes.
 const SHORTEST: usize = 200;
 
+/// Stands before the message behind a summary.
+const NEXT_MESSAGE: &str = "[respool] Now the person writes:\n";
+
 /// Ends results that are sent as text.
 const GO_ON: &str = "Continue with the next step, or give the final answer.";
 
@@ -34,13 +37,19 @@ pub(super) fn messages(
     let form = setup.style.form;
     let mut out = Vec::with_capacity(entries.len() + 2);
     let system = system_text(setup, with_tools, neutral);
+    let mut is_behind_summary = false;
     for entry in entries {
         match entry {
             Entry::ClientMessage(message) if form == CallForm::Native => {
                 out.push(neutral.client_message(message));
             }
             Entry::ClientMessage(message) => out.push(without_roles(message, neutral)),
-            Entry::UserTurn(message) => push_user(&plain_content(&message["content"]), &mut out),
+            Entry::UserTurn(message) => {
+                let text = plain_content(&message["content"]);
+                // Both are messages of the user: the summary must not seem to go on.
+                let mark = if is_behind_summary { NEXT_MESSAGE } else { "" };
+                push_user(&format!("{mark}{text}"), &mut out);
+            }
             Entry::Exchange(exchange) if form == CallForm::Native => push_native(exchange, neutral, &mut out),
             Entry::Exchange(exchange) => push_textual(exchange, form, neutral, &mut out),
             Entry::Note(text) => push_user(&format!("[respool] {}", neutral.escape_text(text)), &mut out),
@@ -49,6 +58,8 @@ pub(super) fn messages(
                 push_user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
             }
         }
+        is_behind_summary =
+            matches!(entry, Entry::Summary(_)) || is_behind_summary && matches!(entry, Entry::Note(_));
     }
     put_system(&system, &mut out);
     out

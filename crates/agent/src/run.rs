@@ -192,7 +192,9 @@ impl Run {
             | EventKind::Aborted(_)
             | EventKind::TurnStarted(_)
             | EventKind::ModelChanged(_) => true,
-            EventKind::NoteAdded(_) | EventKind::CompactionStarted => matches!(self.phase, Phase::Done(_)),
+            EventKind::NoteAdded(_) | EventKind::CompactionStarted => {
+                matches!(self.phase, Phase::Done(_) | Phase::Summary(_))
+            }
             EventKind::ModelReplied(_) => self.phase == Phase::Model,
             EventKind::ModelFailed(_) | EventKind::LoopDetected => {
                 matches!(self.phase, Phase::Model | Phase::Summary(_) | Phase::Compaction(..))
@@ -216,6 +218,13 @@ impl Run {
     }
 
     fn take_in(&mut self, kind: EventKind) {
+        // Versions before this one ended a turn without summarising the last exchange.
+        if matches!(
+            (&self.phase, &kind),
+            (Phase::Summary(_), EventKind::NoteAdded(_) | EventKind::CompactionStarted)
+        ) {
+            self.does_not_fit();
+        }
         match (std::mem::replace(&mut self.phase, Phase::Model), kind) {
             (phase @ Phase::Done(_), EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_)) => {
                 self.phase = phase;

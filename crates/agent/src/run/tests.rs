@@ -671,6 +671,21 @@ fn what_cannot_fit_is_not_sent() {
     assert!(failure.text.contains(reply), "{}", failure.text);
 }
 
+/// Regression: every message behind a reply that nearly filled the window was refused.
+#[test]
+fn a_long_last_reply_makes_room() {
+    let mut sim = sim(|setup| setup.limits.window = 8_000);
+    sim.says(untold(text(&"many words ".repeat(9_000)))).after(0, more("And?"));
+    assert_eq!(sim.model_call().purpose, CallPurpose::Summary);
+    // In versions before, the turn had ended here.
+    for kind in [EventKind::CompactionStarted, EventKind::NoteAdded("Undone.".into())] {
+        sim.run.clone().apply(Event { at: 1_000_000, kind }).unwrap();
+    }
+    sim.says(text("In short: words."));
+    let end = "In short: words.\n\n[respool] Now the person writes:\nAnd?";
+    assert!(sim.last_words().ends_with(end), "{}", sim.last_words());
+}
+
 #[test]
 fn a_tiny_window_is_not_all_reserve() {
     let mut sim = sim(|setup| setup.limits.window = 2_048);
@@ -1044,7 +1059,8 @@ fn a_person_may_have_the_conversation_summarised() {
     let likely = sim.run.clone().likely_prompt();
     assert!(likely < sim.run.clone().weigh_prompt(), "{likely} has a margin");
     sim.after(0, more("Go on."));
-    assert!(sim.last_words().ends_with("In short: two.\n\nGo on."), "{}", sim.last_words());
+    let end = "In short: two.\n\n[respool] Now the person writes:\nGo on.";
+    assert!(sim.last_words().ends_with(end), "{}", sim.last_words());
     // Without a summary everything stays, and the conversation goes on.
     let before = failing.entries().to_vec();
     failing.apply(Event { at: 1_000_000, kind: EventKind::Cancelled }).unwrap();

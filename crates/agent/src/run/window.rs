@@ -1,5 +1,7 @@
 //! A run within its model's window: what the next prompt will cost, and what makes room for it. Pure.
 
+use std::ops::Range;
+
 use super::state::{Phase, Run};
 use crate::budget::RESERVE;
 use crate::context::{self, Fit};
@@ -52,6 +54,7 @@ impl Run {
                 Fit::Compact | Fit::TooLarge if self.may_compact() => return self.compact(),
                 Fit::Fits | Fit::Compact => return,
                 Fit::TooLarge if context::halve_last(&mut self.entries) => {}
+                Fit::TooLarge if self.summarise(context::earlier_turns(&self.entries)) => return,
                 Fit::TooLarge => return self.does_not_fit(),
             }
         }
@@ -64,10 +67,15 @@ impl Run {
     }
 
     pub(super) fn compact(&mut self) {
-        if let Some(range) = context::oldest_exchanges(&self.entries) {
-            self.turn.summaries += 1;
-            self.phase = Phase::Summary(range);
-        }
+        self.summarise(context::oldest_exchanges(&self.entries));
+    }
+
+    /// Has the model summarise these entries, if there are any and that was not done too often.
+    fn summarise(&mut self, entries: Option<Range<usize>>) -> bool {
+        let Some(range) = entries.filter(|_| self.turn.summaries < SUMMARIES) else { return false };
+        self.turn.summaries += 1;
+        self.phase = Phase::Summary(range);
+        true
     }
 
     pub(super) fn does_not_fit(&mut self) {
@@ -103,7 +111,7 @@ impl Run {
         }
     }
 
-    pub(super) fn apply_summary(&mut self, range: std::ops::Range<usize>, reply: Option<ModelReply>) {
+    pub(super) fn apply_summary(&mut self, range: Range<usize>, reply: Option<ModelReply>) {
         let text = match reply {
             Some(reply) => {
                 self.record_call(CallPurpose::Summary, &reply, None);
