@@ -4,7 +4,9 @@ use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -21,11 +23,12 @@ use super::upstreams::ServedUpstreams;
 use super::usage::load_prices;
 use crate::relay_ports::RelayedModels;
 use agent::{OPERATOR_KEY, Tokens};
-use chat::{ChatOptions, EventOfRun, Ports, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
+use chat::{ChatOptions, EventOfRun, NoAnswer, Ports, PriceOf, Resume, SYSTEM_PROMPT, Setting, Sources};
 use relay::{ReasoningField, Relay, RelayConfig, ToolsMode};
 use settings::{Flags, Loaded, Problems, Settings};
 use store::Store;
 use telemetry::ErrorReport;
+use tools::programs::{current_project, find_in_path};
 use upstream::UpstreamConfig;
 use wire::turn::Usage;
 use wire::units::{Secret, UnusableSetting};
@@ -232,12 +235,25 @@ fn begin_chat(
             .map_err(|error| format!("this directory cannot be used: {error}"))?,
         options,
     };
-    let done = chat::run_chat(setting, &runtime).map_err(|why| with_first_step(why, loaded));
+    let done = chat::run_chat(setting, &runtime).map_err(|why| match why {
+        NoAnswer::Failed(why) => Failure::Failed(with_first_step(why, loaded)),
+        NoAnswer::Stopped => Failure::Interrupted,
+    });
     abort.cancel();
     // A thread that waits for a key must not delay the exit.
     runtime.shutdown_background();
     drop(flush);
-    Ok(done?)
+    done
+}
+
+/// Ends the process as the signal of Ctrl-C does: a shell then ends its loop, too.
+pub(super) fn end_by_interrupt() -> ExitCode {
+    let project: Vec<PathBuf> = current_project().into_iter().collect();
+    if let Ok(shell) = find_in_path("sh", &project) {
+        // In the shell nothing handles the signal. It returns only if it cannot be started.
+        let _ = Command::new(shell).args(["-c", "kill -INT $$"]).exec();
+    }
+    ExitCode::from(chat::INTERRUPTED)
 }
 
 /// Adds to the reason why a chat could not begin what names a model server, if nothing does.

@@ -20,6 +20,10 @@ pub(super) enum Failure {
     /// The message has been printed already.
     #[error("")]
     Reported,
+    /// The person stopped it.
+    #[cfg(feature = "chat")]
+    #[error("stopped")]
+    Interrupted,
     /// The configuration is unusable: restarting does not help before it is corrected.
     #[error(transparent)]
     Misconfigured(#[from] Problems),

@@ -64,8 +64,14 @@ use settings::Loaded;
 const BAD_CONFIG: u8 = 78;
 
 /// A relay between OpenClaw (or any OpenAI client) and vLLM that makes tool calls work.
+// The commands of the first hour come first, those for what ran next.
 #[derive(Debug, Parser)]
-#[command(version, long_version = version::long_version(), arg_required_else_help = true)]
+#[command(
+    version,
+    long_version = version::long_version(),
+    arg_required_else_help = true,
+    after_help = "To begin:\n  respool check --upstream http://gpu-box:8000\n  respool serve --upstream http://gpu-box:8000\n  respool setup openclaw --upstream http://gpu-box:8000"
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -73,15 +79,6 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the relay.
-    #[command(alias = "start", after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
-    Serve {
-        /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
-        #[arg(long, alias = "port", value_name = "HOST:PORT")]
-        listen: Option<String>,
-        #[command(flatten)]
-        options: WithUpstream,
-    },
     /// Show what respool does, with recorded replies; needs no model, network or configuration.
     #[command(after_help = "Example:\n  respool demo")]
     Demo(demo::DemoArgs),
@@ -91,13 +88,27 @@ enum Command {
         #[command(flatten)]
         options: WithUpstream,
     },
-    /// List the upstreams: whether each answers, its models, and how requests for them are adapted.
-    #[command(after_help = "Examples:\n  respool upstreams --json\n  respool upstreams forget gpu-box")]
-    Upstreams {
-        #[command(flatten)]
-        arguments: upstream_list::UpstreamsArgs,
+    /// Run the relay.
+    #[command(alias = "start", after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
+    Serve {
+        /// Where to listen, HOST:PORT [default: 127.0.0.1:8003]
+        #[arg(long, alias = "port", value_name = "HOST:PORT")]
+        listen: Option<String>,
         #[command(flatten)]
         options: WithUpstream,
+    },
+    /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or
+    /// undo it.
+    #[command(
+        arg_required_else_help = true,
+        after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000"
+    )]
+    Setup(setup::SetupArgs),
+    /// Run respool as a service of your user: install or remove it, show its status and log.
+    #[command(after_help = "Example:\n  respool service install --upstream http://gpu-box:8000")]
+    Service {
+        #[command(subcommand)]
+        command: service::ServiceCommand,
     },
     /// Chat with a coding assistant that works in this directory.
     #[cfg(feature = "chat")]
@@ -105,24 +116,13 @@ enum Command {
         after_help = "Examples:\n  respool chat --upstream http://gpu-box:8000\n  respool chat -p 'What does main.rs do?'"
     )]
     Chat(chat::ChatArgs),
-    /// List, show, resume, cancel and remove agent runs.
-    #[command(after_help = "Example:\n  respool runs list --since 24h")]
-    Runs {
+    /// List the upstreams: whether each answers, its models, and how requests for them are adapted.
+    #[command(after_help = "Examples:\n  respool upstreams --json\n  respool upstreams forget gpu-box")]
+    Upstreams {
         #[command(flatten)]
-        options: Configured,
-        #[command(subcommand)]
-        command: Option<runs::RunsCommand>,
-    },
-    /// Run the kept replies of a request through this version and compare what the client gets, or list the
-    /// kept exchanges.
-    #[command(
-        after_help = "Examples:\n  respool replay --since 24h\n  respool replay 4bf92f3577b34da6a3ce929d0e0e4736\n  respool replay ./report.json\n\nExits with 1 if the client gets something else than it got then."
-    )]
-    Replay {
+        arguments: upstream_list::UpstreamsArgs,
         #[command(flatten)]
-        arguments: replay::ReplayArgs,
-        #[command(flatten)]
-        options: Configured,
+        options: WithUpstream,
     },
     /// List recorded requests, newest first: outcome, error, repairs, key, model, upstream, tokens and time.
     #[command(
@@ -144,6 +144,57 @@ enum Command {
         #[command(flatten)]
         options: Configured,
     },
+    /// Show the limits of each key and the budgets, and what is used of them today.
+    #[command(alias = "budgets", after_help = "Example:\n  respool keys --json")]
+    Keys {
+        #[command(flatten)]
+        options: Configured,
+        #[command(flatten)]
+        arguments: keys::KeysArgs,
+    },
+    /// List open alerts, test the sinks that alerts are sent to, and silence alerts.
+    #[command(after_help = "Example:\n  respool alerts silence upstream_down --for 8h")]
+    Alerts {
+        #[command(flatten)]
+        options: Configured,
+        #[command(subcommand)]
+        command: Option<alerts::AlertsCommand>,
+    },
+    /// List, show, resume, cancel and remove agent runs.
+    #[command(after_help = "Example:\n  respool runs list --since 24h")]
+    Runs {
+        #[command(flatten)]
+        options: Configured,
+        #[command(subcommand)]
+        command: Option<runs::RunsCommand>,
+    },
+    /// Manage expert packages, and approve or reject calls that wait for a decision.
+    #[command(after_help = "Example:\n  respool expert validate ./support-desk")]
+    Expert {
+        #[command(flatten)]
+        options: Configured,
+        #[command(subcommand)]
+        command: expert::ExpertCommand,
+    },
+    /// Show the tool calls that may have changed something and the refused ones.
+    #[command(after_help = "Example:\n  respool audit list --since 24h")]
+    Audit {
+        #[command(flatten)]
+        options: Configured,
+        #[command(subcommand)]
+        command: Option<audit::AuditCommand>,
+    },
+    /// Run the kept replies of a request through this version and compare what the client gets, or list the
+    /// kept exchanges.
+    #[command(
+        after_help = "Examples:\n  respool replay --since 24h\n  respool replay 4bf92f3577b34da6a3ce929d0e0e4736\n  respool replay ./report.json\n\nExits with 1 if the client gets something else than it got then."
+    )]
+    Replay {
+        #[command(flatten)]
+        arguments: replay::ReplayArgs,
+        #[command(flatten)]
+        options: Configured,
+    },
     /// List the processes that share the database of `[store] url`.
     #[command(after_help = "Example:\n  respool nodes --json")]
     Nodes {
@@ -159,51 +210,6 @@ enum Command {
         options: Configured,
         #[command(subcommand)]
         command: store::StoreCommand,
-    },
-    /// List open alerts, test the sinks that alerts are sent to, and silence alerts.
-    #[command(after_help = "Example:\n  respool alerts silence upstream_down --for 8h")]
-    Alerts {
-        #[command(flatten)]
-        options: Configured,
-        #[command(subcommand)]
-        command: Option<alerts::AlertsCommand>,
-    },
-    /// Show the tool calls that may have changed something and the refused ones.
-    #[command(after_help = "Example:\n  respool audit list --since 24h")]
-    Audit {
-        #[command(flatten)]
-        options: Configured,
-        #[command(subcommand)]
-        command: Option<audit::AuditCommand>,
-    },
-    /// Show the limits of each key and the budgets, and what is used of them today.
-    #[command(alias = "budgets", after_help = "Example:\n  respool keys --json")]
-    Keys {
-        #[command(flatten)]
-        options: Configured,
-        #[command(flatten)]
-        arguments: keys::KeysArgs,
-    },
-    /// Manage expert packages, and approve or reject calls that wait for a decision.
-    #[command(after_help = "Example:\n  respool expert validate ./support-desk")]
-    Expert {
-        #[command(flatten)]
-        options: Configured,
-        #[command(subcommand)]
-        command: expert::ExpertCommand,
-    },
-    /// Point an agent client at respool: show the change to its settings, ask, write it and try one turn; or
-    /// undo it.
-    #[command(
-        arg_required_else_help = true,
-        after_help = "Example:\n  respool setup openclaw --upstream http://gpu-box:8000"
-    )]
-    Setup(setup::SetupArgs),
-    /// Run respool as a service of your user: install or remove it, show its status and log.
-    #[command(after_help = "Example:\n  respool service install --upstream http://gpu-box:8000")]
-    Service {
-        #[command(subcommand)]
-        command: service::ServiceCommand,
     },
     /// Show the configuration.
     #[command(after_help = "Example:\n  respool config show")]
@@ -270,6 +276,11 @@ pub fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Reported) => ExitCode::FAILURE,
+        #[cfg(feature = "chat")]
+        Err(Failure::Interrupted) => {
+            say::say_sentences_on_stderr("respool: stopped");
+            chat::end_by_interrupt()
+        }
         Err(Failure::Failed(message)) => {
             say::say_sentences_on_stderr(&format!("respool: {message}"));
             ExitCode::FAILURE

@@ -170,13 +170,30 @@ say "Are you there?"
 await "Yes."
 ok "Ctrl-C ends the command and the model call, and the conversation goes on"
 
+say "Take your time."
+await "word word"
+say "/cost"
+await "context: about"
+say "/nope"
+await "there is no command /nope"
+say "/model scripted-too"
+await "❯ /model scripted-too ⏎ · runs when this turn ends"
+say "Are you there?"
+say "/model scripted"
+await "the next turn goes to scripted" 2
+await "Yes." 2
+grep -qE '/(cost|nope|model)' "$dir/log" && fail "the model got a command"
+grep -qF '"model": "scripted-too"' "$dir/log" || fail "the message overtook the command"
+ok "during a turn, commands that look are answered; others and messages follow it one by one"
+
 say "/undo"
 await "restored: calc.py"
 git -C "$repo" diff --quiet || fail "calc.py is not as it was"
 say "/undo"
 await "no file change"
 say "/cost"
-await "no price of scripted is known"
+await "context: about" 2
+shows "no price of scripted is known"
 echo "result = 1" > "$repo/new file.py"
 echo "" > "$repo/README.md"
 say "/diff"
@@ -209,7 +226,7 @@ await "left with 0"
 ok "/undo, /cost, completion, several lines, leaving"
 
 start --continue
-await "continuing the last conversation (7 turns)"
+await "continuing the last conversation (9 turns)"
 say "What did we do?"
 await "you undid it"
 grep -qE "(restored|removed): calc.py" "$dir/log" || fail "the model does not know of the undo"
@@ -217,7 +234,7 @@ pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
 kill -KILL "$pid"
 await "left with 137"
 start --continue
-await "continuing the last conversation (8 turns)"
+await "continuing the last conversation (10 turns)"
 keys Up
 await "❯ What did we do?"
 keys C-c

@@ -1,6 +1,7 @@
 //! `respool chat -p`: the real binary as a child process, before a scripted model. The terminal itself is
 //! tried by tests/chat/run.sh.
 
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -372,7 +373,11 @@ async fn what_commands_of_a_stopped_chat_made_is_renamed() {
         crate::support::eventually(|| place.work().join("begun").exists().then_some(())).await;
         let pid = i32::try_from(chat.id().unwrap()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
-        tokio::time::timeout(Duration::from_secs(20), chat.wait()).await.expect("it hangs").unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), chat.wait()).await;
+        let ended = ended.expect("it hangs").unwrap();
+        // Regression: a loop of the shell went on after Ctrl-C, because the exit code was 1.
+        let interrupt = (signal == Signal::SIGINT).then_some(Signal::SIGINT as i32);
+        assert_eq!(ended.signal(), interrupt, "{ended}");
         assert!(place.work().join(".vscode.made-by-a-command").exists(), "{signal}");
         assert!(!place.work().join(".vscode").exists(), "{signal}");
     }

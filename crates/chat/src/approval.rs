@@ -1,6 +1,6 @@
 //! Asks the person before a call that the policy leaves to them, and remembers for what they said "always": a
-//! tool on files, a program with options that are known to be harmless, or one very command; the last two in
-//! the directory they were shown for.
+//! tool on files, a tool of an MCP server, a program with options that are known to be harmless, or one very
+//! command; the last two in the directory they were shown for.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,8 @@ pub(super) struct Allowed(BTreeSet<SessionGrant>);
 pub(super) enum SessionGrant {
     /// Every call of this tool, but on files whose path is hidden.
     Tool(String),
+    /// Every call of this tool of an MCP server.
+    ServerTool(String),
     /// This program in this directory, with options that are known to be harmless.
     Like(&'static str, PathBuf),
     /// This very command in this directory.
@@ -52,6 +54,8 @@ impl SessionGrant {
                 None => Self::Command(line.trim().to_owned(), directory.clone()),
             },
             Target::File { real, is_kept: false, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
+            // Its name is `SERVER__TOOL`.
+            Target::Other if tool.contains("__") => Self::ServerTool(tool.to_owned()),
             Target::File { .. } | Target::Other => Self::Never,
         }
     }
@@ -59,7 +63,7 @@ impl SessionGrant {
     /// Describes it for the question; `None` when it is not offered.
     pub(super) fn question_text(&self) -> Option<String> {
         match self {
-            Self::Tool(tool) => Some(tool.clone()),
+            Self::Tool(tool) | Self::ServerTool(tool) => Some(tool.clone()),
             Self::Like(name, _) => Some((*name).to_owned()),
             Self::Each(all) => {
                 let names: Vec<String> = all.iter().filter_map(Self::question_text).collect();
@@ -78,6 +82,7 @@ impl SessionGrant {
         };
         match self {
             Self::Tool(tool) => format!("{tool}, except on hidden files"),
+            Self::ServerTool(tool) => format!("{tool}, with all arguments"),
             Self::Like(name, directory) => format!("{name}, with harmless options{}", place(directory)),
             Self::Command(line, directory) => format!("{line}{}", place(directory)),
             // Each of them is in the list.
@@ -422,6 +427,18 @@ mod tests {
             allowed.add(SessionGrant::Never);
             assert!(!allowed.allows_call("edit_file", &asked, root), "{asked:?}");
         }
+    }
+
+    #[test]
+    fn a_tool_of_a_server_is_allowed_alone() {
+        let mut allowed = Allowed::default();
+        let grant = |tool: &str| SessionGrant::from_target(tool, &Target::Other, Path::new("/w"));
+        assert_eq!(grant("tracker__search").question_text().as_deref(), Some("tracker__search"));
+        allowed.add(grant("tracker__search"));
+        allowed.add(grant("shell_command"));
+        let allows = |tool: &str| allowed.allows_call(tool, &Target::Other, Path::new("/w"));
+        assert!(allows("tracker__search") && !allows("tracker__close") && !allows("shell_command"));
+        assert_eq!(allowed.list(), ["tracker__search, with all arguments"]);
     }
 
     fn question<'a>(

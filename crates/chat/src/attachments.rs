@@ -43,9 +43,10 @@ pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (Strin
                 let _ = write!(added, "\n\n{file}:\n{}", code_block(&text));
                 (format!("@{shown} · {size}"), false)
             }
-            // Without these signs it may be a word such as `@property`.
+            // A word such as `@property`.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !may_be_path(&name, root) => continue,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (format!("@{shown}: no such file"), name.contains(['/', '.']))
+                (format!("@{shown}: no such file"), true)
             }
             Err(error) => {
                 let why = error.to_string();
@@ -56,6 +57,13 @@ pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (Strin
         mentions.push(Mention { note, is_problem });
     }
     (added, mentions)
+}
+
+/// Returns true if a file could be meant: by its signs, or because files of the directory begin alike.
+fn may_be_path(name: &str, root: &Path) -> bool {
+    let start = |name: &str| name.chars().take(LEAST_PART + 1).collect::<String>().to_lowercase();
+    name.contains(['/', '.', ':'])
+        || directory_names(root).unwrap_or_default().iter().any(|known| start(known) == start(name))
 }
 
 /// Returns the names behind each `@` that begins a word: up to the next space, or in quotes. The last quote
@@ -165,6 +173,8 @@ pub(super) fn complete_mention(line: &str, root: &Path) -> Option<(usize, Vec<St
             && one_line(found, 500) == **found
     };
     let whole = |found: &String| match format!("{directory}{found}") {
+        // A quote that stays open until the file is chosen.
+        path if path.ends_with('/') && path.contains(' ') => format!("@\"{path}"),
         path if path.ends_with('/') => format!("@{path}"),
         path => quoted_mention(&path),
     };
@@ -234,8 +244,9 @@ mod tests {
     fn other_words_stay_and_mistakes_are_told() {
         let dir = folder();
         let (added, mentions) = attach_files("@property @ x a@b", dir.path(), false);
-        let note = "@property: no such file".to_owned();
-        assert_eq!((added.as_str(), mentions), ("", vec![Mention { note, is_problem: false }]));
+        assert_eq!((added.as_str(), mentions), ("", Vec::new()));
+        let note = "@Imagen: no such file".to_owned();
+        assert_eq!(attach_files("@Imagen", dir.path(), false).1, [Mention { note, is_problem: true }]);
         let (added, mentions) = attach_files("@src/nope.rs @image", dir.path(), false);
         assert_eq!((added.as_str(), mentions.len()), ("", 2));
         assert_eq!(attach_files("@\"src/my", dir.path(), false).1[0].note, "@src/my: no such file");
@@ -276,6 +287,10 @@ mod tests {
         };
         check("see @a", Some((4, &["@a.txt "])));
         check("@s", Some((0, &["@src/"])));
+        fs::create_dir(dir.path().join("my dir")).unwrap();
+        fs::write(dir.path().join("my dir/b"), "").unwrap();
+        check("@my", Some((0, &["@\"my dir/"])));
+        check("@\"my dir/", Some((0, &["@\"my dir/b\" "])));
         check("@src/m", Some((0, &["@\"src/my file.rs\" "])));
         check("@nope/x", Some((0, &[])));
         check("in @FILE.r", Some((3, &["@\"src/my file.rs\" "])));

@@ -1,6 +1,7 @@
 //! The `/commands` and their arguments. Pure. One table serves the help, the completion and the parser.
 
 use super::approvals::ApprovalCommand;
+use super::own_command::own_command;
 
 /// A command to the chat itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +126,38 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
     Some(Ok(command))
 }
 
+/// Returns true for a line that is not meant for the model: a command, or one that the person runs.
+pub(super) fn is_for_the_chat(line: &str) -> bool {
+    own_command(line).is_some() || read_command(line).is_some()
+}
+
+impl Command {
+    /// Returns true for one that changes nothing in the conversation: a turn need not end for it.
+    fn can_interrupt(&self) -> bool {
+        matches!(
+            self,
+            Self::Help
+                | Self::Model(None)
+                | Self::Tools
+                | Self::Cost
+                | Self::Diff
+                | Self::Output(_)
+                | Self::Thinking
+                | Self::Approvals(_)
+        )
+    }
+}
+
+/// Returns true for a line that the chat answers at once, also during a turn: a command that only looks, or
+/// one with a mistake in it.
+pub(super) fn is_answered_at_once(line: &str) -> bool {
+    match read_command(line) {
+        Some(Ok(command)) => command.can_interrupt(),
+        Some(Err(_)) => true,
+        None => false,
+    }
+}
+
 /// Returns the commands that begin with this text.
 pub(super) fn matching_commands(text: &str) -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, ..)| *name).filter(|name| name.starts_with(text)).collect()
@@ -178,6 +211,16 @@ mod tests {
         check("/", Some(Ok(Command::Help)));
         check("quit it", None);
         check("/help\nand more", None);
+    }
+
+    #[test]
+    fn what_only_looks_is_answered_at_once() {
+        for line in ["/cost", "/model", "?", "/output 2", "/nope", "/undo now", "/approvals"] {
+            assert!(is_answered_at_once(line), "{line}");
+        }
+        for line in ["/undo", "/model x", "/clear", "/readonly", "exit", "!ls", "/etc/hosts", "/cost\nmore"] {
+            assert!(!is_answered_at_once(line), "{line}");
+        }
     }
 
     #[test]

@@ -50,6 +50,11 @@ fn find_runs(line: &str) -> Vec<Run> {
                 let behind =
                     after.filter(char::is_ascii_punctuation).and_then(|_| line[at + 1..].chars().next());
                 let can_close = !is_space(before) && !is_inside(after) && !is_inside(behind);
+                // A product: `2*3*4`.
+                let is_sign = mark == '*'
+                    && length == 1
+                    && [before, after].iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric()));
+                let can_open = can_open && !is_sign;
                 runs.push(Run { start, length, mark, can_open, can_close, is_paired: false });
             }
         }
@@ -90,6 +95,7 @@ mod tests {
     fn only_emphasis_is_marked() {
         for (line, expected) in [
             ("2 * 3 * 4", r"2 \* 3 \* 4"),
+            ("2*3*4 = 24, *un*heard, 合計*違い*です", r"2\*3\*4 = 24, *un*heard, 合計*違い*です"),
             ("**bold** and *it*, ***both***", "**bold** and *it*, ***both***"),
             (
                 "_it_ and __bold__, snake_case_name __init__.py",

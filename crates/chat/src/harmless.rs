@@ -1,8 +1,9 @@
 //! Commands that a person may allow once for a whole session: builds, tests and everyday work of git, with
 //! the options that are known to do nothing else. An option that is not listed counts as unknown. Pure.
 //!
-//! The table leaves out programs that run any code they are given (shells, interpreters, `make`, `npm run`),
-//! and options that name a program, an output file or another directory (`--output`, `-C`, `--config`).
+//! The table leaves out programs that run any code they are given (shells, interpreters, `npm run`, other
+//! targets of `make`), and options that name a program, an output file or another directory (`--output`,
+//! `-C`, `--config`).
 //! Commands that only look are not here: where the sandbox is whole, they need no question. Used by
 //! `approval`.
 
@@ -62,7 +63,19 @@ const KNOWN: &[Entry] = &[
     Entry { takes_operands: false, ..build("npm test", "", "") },
     Entry { takes_operands: false, ..build("npm ci", "--no-audit --no-fund", "") },
     Entry { takes_operands: false, ..build("npm install", "--no-audit --no-fund", "") },
+    Entry { takes_operands: false, ..build("yarn test", "", "") },
+    Entry { takes_operands: false, ..build("pnpm test", "", "") },
+    Entry { takes_operands: false, ..build("make test", "--silent --keep-going", "jks") },
+    Entry { takes_operands: false, ..build("make check", "--silent --keep-going", "jks") },
+    Entry { takes_operands: false, ..build("make build", "--silent --keep-going", "jks") },
+    Entry { takes_operands: false, ..build("make lint", "--silent --keep-going", "jks") },
+    Entry { takes_operands: false, ..build("just test", "", "") },
+    Entry { takes_operands: false, ..build("just check", "", "") },
+    Entry { takes_operands: false, ..build("mvn test", "", "q") },
+    Entry { takes_operands: false, ..build("gradle test", "", "q") },
     build("node --test", "", ""),
+    build("python -m unittest", "--verbose --quiet --failfast --buffer", "vqfbsk"),
+    build("python3 -m unittest", "--verbose --quiet --failfast --buffer", "vqfbsk"),
     build("python -m pytest", "--lf --ff --tb= --maxfail= --collect-only", "xvqsk"),
     build("python3 -m pytest", "--lf --ff --tb= --maxfail= --collect-only", "xvqsk"),
     build("pytest", "--lf --ff --tb= --maxfail= --collect-only --durations= --no-header", "xvqsrlkA"),
@@ -159,6 +172,10 @@ mod tests {
             "cargo clippy --all-targets -- -D warnings",
             "go test ./... -run X -count=1",
             "pytest -x -k name tests",
+            "python3 -m unittest -q",
+            "python3 -m unittest discover -s tests",
+            "make test -j4",
+            "yarn test",
         ] {
             assert!(is_known(command), "{command}");
         }
@@ -207,6 +224,11 @@ mod tests {
             "pytest -p x",
             "pytest -c x",
             "make",
+            "make deploy",
+            "make test CC=x",
+            "make -f x test",
+            "make test -C x",
+            "python3 -m http.server",
             "npm run build",
             "npm install left-pad",
             "npm test -- --x",

@@ -18,6 +18,7 @@ mod figures;
 mod greeting;
 mod harmless;
 mod journal;
+mod lookups;
 mod markdown;
 mod models;
 mod outputs;
@@ -31,9 +32,11 @@ mod project_rules;
 mod reasoning;
 mod screen;
 mod session;
+mod tables;
 mod terminal;
 mod transcript;
 mod turn_end;
+mod typed;
 mod watched;
 mod wrapping;
 
@@ -57,12 +60,13 @@ use models::FoundModel;
 pub use models::{ListedModel, ModelDirectory, NoModels, PriceOf};
 use paint::Paint;
 use screen::{Screen, Shown};
-use session::Session;
+use session::{NotResumed, Session};
 use store::Store;
 use telemetry::ErrorReport;
-use terminal::{SavedTerminal, TypedText};
+use terminal::SavedTerminal;
 use tools::programs::holds_home;
 use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
+use typed::TypedText;
 use watched::Watched;
 use wire::units::Size;
 
@@ -71,6 +75,8 @@ pub const SYSTEM_PROMPT: &str = include_str!("systematic_exploration_prompt.md")
 
 /// The name of the chat in the store; no agent may have it.
 pub const NAME: &str = "respool chat";
+/// The exit code of a program that Ctrl-C ended.
+pub const INTERRUPTED: u8 = 130;
 /// The assumed window of a model in tokens, if neither the server nor the configuration names one.
 const WINDOW: u64 = 128 * 1024;
 /// The most tokens of one reply; never more than a quarter of the window.
@@ -147,11 +153,22 @@ pub struct ChatOptions {
     pub json: bool,
 }
 
+/// Why the chat could not begin, or the prompt was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// For this reason.
+    #[error("{0}")]
+    Failed(String),
+    /// The person stopped it.
+    #[error("stopped")]
+    Stopped,
+}
+
 /// Talks until the person leaves, or answers one prompt.
 ///
 /// # Errors
 /// The reason why it could not begin, or why the prompt was not answered.
-pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
+pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), NoAnswer> {
     let terminal = io::stdin().is_terminal() && io::stderr().is_terminal();
     let (prompt, json) = (setting.options.prompt.clone(), setting.options.json);
     let line = setting.options.prompt_line.clone().unwrap_or_default();
@@ -170,17 +187,19 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), String> {
             if json {
                 EventLines::new(Box::new(io::stdout())).write(&result_event(
                     "",
-                    Some(&why),
+                    Some((&why, 1)),
                     &Spent::default(),
                     Duration::ZERO,
                 ));
             }
-            return Err(why);
+            return Err(NoAnswer::Failed(why));
         }
     };
     let done = match prompt {
         Some(prompt) => runtime.block_on(answer_once(&mut session, &prompt, &line)),
-        None => session.talk(runtime, &state_dir).inspect(|()| session.show_way_back()),
+        None => {
+            session.talk(runtime, &state_dir).inspect(|()| session.show_way_back()).map_err(NoAnswer::Failed)
+        }
     };
     runtime.block_on(session.close_conversation());
     runtime.block_on(tools::end_commands());
@@ -228,7 +247,7 @@ async fn find_first_model(
         }
     };
     let is_attended = setting.options.prompt.is_none();
-    let watched = Watched { view: screen, inbox, allowed: &allowed, stop, is_attended };
+    let watched = Watched { view: screen, inbox, allowed: &allowed, stop, is_attended, lookups: None };
     let found = watched.watch(work).await;
     screen.end_turn();
     found
@@ -280,19 +299,17 @@ async fn begin_session(
     session.is_attended = terminal;
     session.ending = ending.clone();
     match setting.options.message {
-        Some(text) => session.keep_typed_before(TypedText { entered: text.len(), text }, true),
+        Some(text) => session.keep_typed_before(TypedText::message(text)),
         None if setting.options.prompt.is_some() => {}
-        None => session.keep_typed_before(typed, setting.options.resume != Resume::Chosen),
+        // Which conversation it is for, the person has yet to choose.
+        None if setting.options.resume == Resume::Chosen => {
+            session.keep_typed_before(TypedText::draft(typed.text));
+        }
+        None => session.keep_typed_before(typed),
     }
     session.price_of = setting.ports.price_of;
-    if setting.options.prompt.is_none() {
-        session.greet();
-    }
-    let resumed = match setting.options.resume {
-        Resume::Nothing => Ok(()),
-        Resume::Last => session.take_up(&others).await,
-        Resume::Chosen => session.resume_chosen().await,
-    };
+    let greets = setting.options.prompt.is_none();
+    let resumed = resume_and_greet(&mut session, setting.options.resume, &others, greets).await;
     resumed.map_err(|why| why.to_string())?;
     if setting.options.model.is_none() {
         session.return_to_last_model().await;
@@ -300,6 +317,23 @@ async fn begin_session(
     // Not earlier: the resumed conversation may be old.
     session.clear_old();
     Ok(session)
+}
+
+/// Resumes the wanted conversation and greets the person, unless the last one cannot be resumed.
+async fn resume_and_greet(
+    session: &mut Session,
+    resume: Resume,
+    others: &[String],
+    greets: bool,
+) -> Result<(), NotResumed> {
+    let last = if resume == Resume::Last { Some(session.resume_last(others).await?) } else { None };
+    if greets {
+        session.greet();
+    }
+    if let Some(is_resumed) = last {
+        session.show_resumed(is_resumed);
+    }
+    if resume == Resume::Chosen { session.resume_chosen().await } else { Ok(()) }
 }
 
 fn build_agent(setting: &Setting, prompt: String, model: ListedModel, tools: Arc<Journal>) -> Agent {
@@ -346,7 +380,7 @@ fn chat_policy(configured: &PolicyConfig, has_keys: bool) -> PolicyConfig {
 }
 
 /// Answers one prompt. The model's words are written as they come; the last event says how it ended.
-async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<(), String> {
+async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<(), NoAnswer> {
     let began = Instant::now();
     let prompt = session.add_mentioned(prompt, line);
     let outcome = session.run_turn(&prompt).await;
@@ -361,19 +395,25 @@ async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<
     if why.is_none() {
         session.finish_conversation().await;
     }
-    let result = result_event(&outcome.content, why.as_deref(), &spent, began.elapsed());
+    let exit_code = if outcome.cancelled { INTERRUPTED } else { 1 };
+    let failed = why.as_deref().map(|why| (why, exit_code));
+    let result = result_event(&outcome.content, failed, &spent, began.elapsed());
     let written = session.end_answer(&outcome, &result);
-    written.map_err(|error| format!("standard output cannot be written: {error}"))?;
-    why.map_or(Ok(()), Err)
+    written.map_err(|error| NoAnswer::Failed(format!("standard output cannot be written: {error}")))?;
+    match why {
+        _ if outcome.cancelled => Err(NoAnswer::Stopped),
+        Some(why) => Err(NoAnswer::Failed(why)),
+        None => Ok(()),
+    }
 }
 
-/// Returns the last event of a prompt.
-fn result_event(answer: &str, why: Option<&str>, spent: &Spent, took: Duration) -> Value {
+/// Returns the last event of a prompt. `failed`: why, and the exit code.
+fn result_event(answer: &str, failed: Option<(&str, u8)>, spent: &Spent, took: Duration) -> Value {
     json!({
         "type": "result",
         "answer": answer.trim_end(),
-        "error": why,
-        "exit_code": i32::from(why.is_some()),
+        "error": failed.map(|(why, _)| why),
+        "exit_code": failed.map_or(0, |(_, code)| code),
         "usage": {
             "prompt_tokens": spent.tokens.prompt,
             "completion_tokens": spent.tokens.completion,

@@ -8,6 +8,7 @@ use termimad::{CompoundStyle, MadSkin};
 use super::emphasis::with_clear_emphasis;
 use super::paint::Paint;
 use super::preview::split_columns;
+use super::tables::{fit_columns, split_breaks, table_records};
 use super::wrapping::wrap_styled;
 use wire::visible::{char_width, make_visible, without_joined_emoji};
 
@@ -26,8 +27,8 @@ pub(super) struct Markdown {
     line: String,
     /// The lines of a table that may continue.
     table: String,
-    /// The marks that end the code block.
-    fence: Option<String>,
+    /// The marks that end the code block, and how far it is indented, as in an item of a list.
+    fence: Option<(String, usize)>,
 }
 
 impl Markdown {
@@ -97,14 +98,17 @@ impl Markdown {
             (None, Some((marks, language))) => {
                 out.push_str(&self.paint.dim(&format!("  ╭ {language}")));
                 out.push('\n');
-                self.fence = Some(marks);
+                self.fence = Some((marks, line.len() - line.trim_start_matches(' ').len()));
             }
-            (Some(open), Some((marks, ""))) if marks.starts_with(open.as_str()) => {
+            (Some((open, _)), Some((marks, ""))) if marks.starts_with(open.as_str()) => {
                 out.push_str(&self.paint.dim("  ╰"));
                 out.push('\n');
                 self.fence = None;
             }
-            (Some(_), _) => self.render_code(&line, out),
+            (Some((_, indent)), _) => {
+                let own = line.len() - line.trim_start_matches(' ').len();
+                self.render_code(&line[own.min(*indent)..], out);
+            }
             (None, None) => self.render_line(&line, out),
         }
     }
@@ -118,7 +122,8 @@ impl Markdown {
             return records.iter().for_each(|line| self.render_line(line, out));
         }
         let rows = table.lines().flat_map(split_breaks);
-        let rows: Vec<String> = rows.map(|row| with_clear_emphasis(&with_plain_marks(&row))).collect();
+        let plain = |row: String| with_clear_emphasis(&with_plain_marks(&with_plain_links(&row)));
+        let rows = fit_columns(rows.map(plain).collect(), self.width);
         self.render_text(&rows.join("\n"), self.width, 0, out);
     }
 
@@ -253,53 +258,6 @@ fn with_plain_marks(line: &str) -> String {
 const ENTITIES: [(&str, &str); 6] =
     [("&lt;", "<"), ("&gt;", ">"), ("&amp;", "&"), ("&quot;", "\""), ("&#39;", "'"), ("&nbsp;", " ")];
 
-/// Returns the rows of a table that a row with line breaks in its cells stands for.
-fn split_breaks(row: &str) -> Vec<String> {
-    let row = row.replace("<br/>", "<br>").replace("<br />", "<br>");
-    let cells: Vec<Vec<&str>> =
-        table_cells(&row).iter().map(|cell| cell.split("<br>").map(str::trim).collect()).collect();
-    let rows = cells.iter().map(Vec::len).max().unwrap_or(1);
-    if rows < 2 {
-        return vec![row];
-    }
-    let line = |index: usize| {
-        let parts = cells.iter().map(|parts| parts.get(index).copied().unwrap_or_default());
-        format!("| {} |", parts.collect::<Vec<_>>().join(" | "))
-    };
-    (0..rows).map(line).collect()
-}
-
-/// The least width at which a column of a table can be read.
-const READABLE: usize = 12;
-
-/// Returns the lines of a table that is too wide to be shown as one: each row as a list of its cells with
-/// the names of the columns.
-fn table_records(table: &str, width: usize) -> Option<Vec<String>> {
-    let mut rows = table.lines().map(table_cells);
-    let (names, rule) = (rows.next()?, rows.next()?);
-    let is_rule = |cell: &&str| cell.contains('-') && cell.chars().all(|c| matches!(c, '-' | ':'));
-    let is_wide = table.lines().any(|line| line.chars().map(char_width).sum::<usize>() > width);
-    if !is_wide || names.len() * READABLE <= width || !rule.iter().all(is_rule) {
-        return None;
-    }
-    // A cell may contain a bar that is not a separator.
-    let rows: Vec<Vec<&str>> = rows.collect();
-    if rows.iter().flat_map(|row| row.iter().skip(names.len())).any(|cell| !cell.is_empty()) {
-        return None;
-    }
-    let row = |row: Vec<&str>| {
-        let cells = names.iter().zip(row).filter(|(_, cell)| !cell.is_empty());
-        let lines: Vec<String> = cells.map(|(name, cell)| format!("* **{name}:** {cell}")).collect();
-        std::iter::once("---".to_owned()).chain(lines)
-    };
-    Some(rows.into_iter().flat_map(row).collect())
-}
-
-fn table_cells(line: &str) -> Vec<&str> {
-    let line = line.trim().trim_start_matches('|');
-    line.strip_suffix('|').unwrap_or(line).split('|').map(str::trim).collect()
-}
-
 /// Returns the marks of a code fence and the text after them.
 fn code_fence(line: &str) -> Option<(String, &str)> {
     let text = line.trim_start();
@@ -378,6 +336,10 @@ mod tests {
 
     #[test]
     fn code_stays_as_it_is() {
+        assert_eq!(
+            text(true, "1. so:\n   ```\n   a\n     b\n  c\n   ```\n"),
+            "1. so:\n  ╭ \n  a\n    b\n  c\n  ╰\n"
+        );
         let shown = text(true, "```rust\nlet a = \"**x**\"; # | no table\n| a\n```\nafter\n");
         assert!(shown.contains("  let a = \"**x**\"; # | no table\n  | a\n"), "{shown:?}");
         assert!(shown.contains("╭ rust") && shown.ends_with("after\n"), "{shown:?}");
@@ -422,6 +384,7 @@ mod tests {
         let shown = text(true, "| a | b |\n|---|---|\n| one<br>two | x |\n| 3 | y |\n");
         assert!(shown.contains("│one│x  │\n│two│   │\n│3  │y  │\n"), "{shown}");
         assert_eq!(text(true, "Title\n====="), text(true, "Title\n---"));
+        assert!(text(true, "| a |\n|---|\n| [b](c) |\n").contains("│b (c)│"));
     }
 
     #[test]

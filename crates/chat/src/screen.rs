@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value, json};
 
 use super::answers::Answers;
+use super::command;
 use super::editor::PROMPT;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::markdown::Markdown;
@@ -19,7 +20,7 @@ use super::outputs::{CallOutput, Outputs, keep_end};
 use super::paint::Paint;
 use super::preview::{self, Kind, Row, split_columns};
 use super::reasoning::Reasoning;
-use super::terminal::{END, TypedText};
+use super::typed::{END, TypedText};
 use agent::{CallOutcome, ToolEnd};
 pub(super) use ask::Answer;
 pub(super) use shown::Shown;
@@ -77,8 +78,9 @@ pub(super) struct Screen {
     drawn: Drawn,
     /// The person has typed this for the next prompt.
     typed: TypedText,
-    /// They had begun this before the turn.
-    draft: String,
+    /// They had typed this before the turn.
+    draft: TypedText,
+    is_in_turn: bool,
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
     bytes: usize,
@@ -128,7 +130,8 @@ impl Screen {
             status: None,
             drawn: Drawn::default(),
             typed: TypedText::default(),
-            draft: String::new(),
+            draft: TypedText::default(),
+            is_in_turn: false,
             pieces: 0,
             bytes: 0,
             reasoning: Reasoning::default(),
@@ -229,7 +232,7 @@ impl Screen {
     pub(super) fn begin_turn(&mut self) {
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
         self.measure_terminal();
-        (self.awaits_summary, self.asked_in_turn) = (false, Duration::ZERO);
+        (self.awaits_summary, self.asked_in_turn, self.is_in_turn) = (false, Duration::ZERO, true);
         self.reasoning.begin_turn();
     }
 
@@ -526,9 +529,14 @@ impl Screen {
         self.typed = if typed.text == END { TypedText::default() } else { typed };
     }
 
-    /// Sets what they had begun to type before the turn.
-    pub(super) fn set_draft(&mut self, draft: &str) {
-        draft.clone_into(&mut self.draft);
+    /// Sets what they had typed before the turn.
+    pub(super) fn set_draft(&mut self, draft: TypedText) {
+        self.draft = draft;
+    }
+
+    /// Returns true if what they type now is a line of its own.
+    pub(super) fn awaits_fresh_line(&self) -> bool {
+        self.draft.is_finished()
     }
 
     /// Leaves what was drawn at the bottom: a shell has written below it.
@@ -568,14 +576,20 @@ impl Screen {
 
     /// Returns the line below the status line: what the person has typed for the next prompt.
     fn typed_line(&self) -> String {
-        let TypedText { text, entered } = &self.typed;
-        let sent = match *entered {
-            0 => "",
-            entered if entered == text.len() => " · sent when this turn ends",
-            _ => " · up to the last ⏎ sent when this turn ends",
+        let mut typed = self.draft.clone();
+        typed.append(&self.typed);
+        let does = if command::is_for_the_chat(typed.text.lines().next().unwrap_or_default()) {
+            "runs"
+        } else {
+            "sent"
+        };
+        let sent = match typed.finished_length() {
+            0 => String::new(),
+            _ if typed.is_finished() => format!(" · {does} when this turn ends"),
+            _ => format!(" · up to the last ⏎ {does} when this turn ends"),
         };
         let room = self.width.saturating_sub(PROMPT.chars().count() + 1 + sent.chars().count());
-        match end_of(&format!("{}{text}", self.draft).replace('\n', " ⏎ "), room) {
+        match end_of(&typed.text.replace('\n', " ⏎ "), room) {
             typed if typed.is_empty() => typed,
             typed => self.paint.dim(&format!("\n{PROMPT}{typed}{sent}")),
         }
@@ -636,6 +650,7 @@ impl Screen {
 
     /// Ends the turn: removes the status line and shows the rest of the text.
     pub(super) fn end_turn(&mut self) {
+        self.is_in_turn = false;
         let rest = self.markdown.finish();
         if self.speaks() {
             self.write_answer(&rest);

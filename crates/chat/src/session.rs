@@ -18,27 +18,30 @@ use super::answers::Answers;
 use super::approval::{Allowed, Person};
 use super::approvals::Approvals;
 use super::attachments::{Mention, attach_files};
-use super::changes::{NoChanges, uncommitted_changes};
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines, PROMPT};
 use super::external_editor;
 use super::figures::{format_count, format_seconds, format_thousands, terminal_columns};
 use super::journal::Journal;
+use super::lookups::{Costs, Lookups};
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, futile_command, own_command, run_own_command};
 use super::past::{chosen_index, format_age};
 use super::screen::{Screen, Shown};
-use super::terminal::{self, PassedKeys, SavedTerminal, TypedText};
+use super::terminal::{self, PassedKeys, SavedTerminal};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
+use super::typed::{END, TypedText};
 use super::watched::{Watched, observer_of, wait_for_signal};
-use agent::{Conversation, Outcome, ResumeError, Spent, Tokens};
+use agent::{Conversation, Outcome, ResumeError, Spent};
 use permissions::{awaited_servers, start_servers, with_mode};
 use tools::{Approver, end_commands, remove_temporary_directories};
 use wire::visible::{char_width, make_visible, one_line};
 
 /// How many questions and answers of a resumed conversation are shown.
 const SHOWN_EXCHANGES: usize = 2;
+/// How soon a second Ctrl-C on an empty line leaves.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 /// How many earlier conversations are listed.
 const SHOWN_PAST: usize = 20;
 /// How long a turn may take to stop when the process is to end.
@@ -48,7 +51,7 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 pub(super) struct Session {
     conversation: Conversation,
     models: Arc<dyn ModelDirectory>,
-    approvals: Approvals,
+    approvals: Arc<Approvals>,
     journal: Arc<Journal>,
     screen: Screen,
     root: PathBuf,
@@ -66,9 +69,7 @@ pub(super) struct Session {
     /// Prices tokens.
     pub(super) price_of: PriceOf,
     /// The text typed during a turn, for the next prompt; `None` where no prompt follows.
-    typed: Option<String>,
-    /// The length of the part of it that is sent without a further key.
-    sent: usize,
+    typed: Option<TypedText>,
     /// The person's own commands since the last turn, for the model.
     own_outputs: Vec<String>,
     /// Whether the MCP servers were started.
@@ -104,7 +105,7 @@ impl Session {
         Self {
             conversation,
             models,
-            approvals,
+            approvals: Arc::new(approvals),
             journal,
             screen,
             root,
@@ -116,7 +117,6 @@ impl Session {
             is_attended: false,
             price_of: Arc::new(|_, _| None),
             typed: None,
-            sent: 0,
             own_outputs: Vec::new(),
             has_started_servers: false,
             ending: CancellationToken::new(),
@@ -180,13 +180,16 @@ impl Session {
         }
     }
 
-    /// Resumes the last conversation of this directory.
-    pub(super) async fn take_up(&mut self, others: &[String]) -> Result<(), NotResumed> {
-        let taken = self.conversation.resume_last(others).await;
-        let taken = taken.map_err(|why| match why {
+    /// Resumes the last conversation of this directory; false without one.
+    pub(super) async fn resume_last(&mut self, others: &[String]) -> Result<bool, NotResumed> {
+        self.conversation.resume_last(others).await.map_err(|why| match why {
             ResumeError::OpenElsewhere => NotResumed::LastIsOpen(why),
             why => NotResumed::Last(why),
-        })?;
+        })
+    }
+
+    /// Shows where the conversation is that was resumed. `is_resumed`: there was one.
+    pub(super) fn show_resumed(&mut self, is_resumed: bool) {
         let turns = transcript::turn_count(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
         let during = self.conversation.interrupted_call().map(|call| {
@@ -199,14 +202,13 @@ impl Session {
         } else {
             String::new()
         };
-        let text = if taken {
+        let text = if is_resumed {
             format!("continuing the last conversation ({}){interrupted}", format_count(turns, "turn"))
         } else {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };
         self.show_note(&text);
         self.show_last_exchanges();
-        Ok(())
     }
 
     fn show_last_exchanges(&mut self) {
@@ -240,33 +242,33 @@ impl Session {
         let mut lines = lines.map_err(|error| format!("the line editor cannot be started: {error}"))?;
         // Ctrl-C in a pager is not for the chat.
         let _interrupts = runtime.block_on(async { signal(SignalKind::interrupt()) });
-        let mut leaving = false;
+        let mut leaving: Option<Instant> = None;
         loop {
             self.screen.write_text("\n");
-            let mut typed = self.typed.replace(String::new()).unwrap_or_default();
-            let input = match std::mem::take(&mut self.sent) {
-                _ if typed == terminal::END => Input::End,
-                sent @ 1.. => {
-                    self.typed = Some(typed.split_off(sent));
-                    let shown = make_visible(typed.trim_end());
+            let mut typed = self.typed.replace(TypedText::default()).unwrap_or_default();
+            let input = match typed.take_input() {
+                _ if typed.text == END => Input::End,
+                Some(sent) => {
+                    self.typed = Some(typed);
+                    let shown = make_visible(sent.trim_end());
                     self.screen.write_line(&format!("{}{shown}", self.screen.paint().cyan(PROMPT)));
-                    lines.take_typed(&typed)
+                    lines.take_typed(&sent)
                 }
-                0 => lines.read_input(&typed),
+                None => lines.read_input(&typed.text),
             };
             match input {
                 Input::End => return Ok(()),
-                Input::Interrupt if leaving => return Ok(()),
+                Input::Interrupt if leaving.is_some_and(|at| at.elapsed() < LEAVE_WITHIN) => return Ok(()),
                 Input::Interrupt => {
-                    leaving = true;
+                    leaving = Some(Instant::now());
                     self.show_note("Ctrl-C again, or Ctrl-D, to leave");
                     continue;
                 }
                 Input::Output(text) => {
-                    self.show_whole_output(None);
-                    self.typed = Some(text);
+                    self.screen.answer_output(None);
+                    self.typed = Some(TypedText::draft(text));
                 }
-                Input::Editor(text) => self.typed = Some(self.edit_text(text)),
+                Input::Editor(text) => self.typed = Some(TypedText::draft(self.edit_text(text))),
                 Input::Text { text, .. } if text.trim().is_empty() => {}
                 Input::Text { line, text } => match command::read_command(&text) {
                     None => runtime.block_on(self.take_input(&line, &text)),
@@ -278,7 +280,7 @@ impl Session {
             if self.ending.is_cancelled() {
                 return Ok(());
             }
-            leaving = false;
+            leaving = None;
         }
     }
 
@@ -377,7 +379,8 @@ impl Session {
     /// Runs one turn and shows its progress.
     pub(super) async fn run_turn(&mut self, text: &str) -> Outcome {
         let (screen, inbox) = mpsc::unbounded_channel();
-        let observer = observer_of(&screen);
+        let lookups = self.lookups();
+        let observer = observer_of(&screen, &lookups.costs);
         let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
         let (only_looks, shown) = (self.screen.is_read_only(), screen.clone());
         let approver: Arc<dyn Approver> = Arc::new(Person { yes, only_looks, allowed, root, screen });
@@ -389,7 +392,7 @@ impl Session {
             Some(servers) => self.screen.begin_wait(servers),
             None => self.screen.begin_turn(),
         }
-        self.screen.set_draft(self.typed.as_deref().unwrap_or_default());
+        self.screen.set_draft(self.typed.clone().unwrap_or_default());
         let text = if only_looks { with_mode(text) } else { text.to_owned() };
         let journal = Arc::clone(&self.journal);
         let (conversation, ends) = (&mut self.conversation, stop.clone());
@@ -403,9 +406,9 @@ impl Session {
             }
             conversation.run_turn(&text, observer, Some(approver), ends).await
         };
-        let view = &mut self.screen;
+        let (view, lookups) = (&mut self.screen, Some(lookups));
         let (outcome, typed) =
-            Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended }
+            Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended, lookups }
                 .watch(work)
                 .await;
         let unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
@@ -422,10 +425,11 @@ impl Session {
         let (screen, inbox) = mpsc::unbounded_channel();
         let stop = self.ending.child_token();
         self.screen.begin_turn();
-        let work = self.conversation.compact(observer_of(&screen), stop.clone());
-        let view = &mut self.screen;
+        let lookups = self.lookups();
+        let work = self.conversation.compact(observer_of(&screen, &lookups.costs), stop.clone());
+        let (view, lookups) = (&mut self.screen, Some(lookups));
         let (done, typed) =
-            Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended }
+            Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended, lookups }
                 .watch(work)
                 .await;
         view.end_turn();
@@ -441,20 +445,38 @@ impl Session {
         }
     }
 
-    /// Keeps what was typed before the first prompt. `is_sent`: if Enter ended it, it is sent.
-    pub(super) fn keep_typed_before(&mut self, typed: TypedText, is_sent: bool) {
-        self.sent = if is_sent { typed.entered } else { 0 };
-        self.typed = Some(typed.text);
+    /// Returns what the commands that only look need.
+    fn lookups(&mut self) -> Lookups {
+        Lookups {
+            models: Arc::clone(&self.models),
+            approvals: Arc::clone(&self.approvals),
+            journal: Arc::clone(&self.journal),
+            root: self.root.clone(),
+            allowed: Arc::clone(&self.allowed),
+            yes: self.yes,
+            is_read_only: self.screen.is_read_only(),
+            has_started_servers: self.has_started_servers,
+            sandbox: self.sandbox.clone(),
+            price_of: Arc::clone(&self.price_of),
+            model: self.conversation.agent_mut().config.model.clone(),
+            costs: Arc::new(Mutex::new(Costs::from_conversation(&self.conversation))),
+        }
+    }
+
+    /// Keeps what was typed before the first prompt.
+    pub(super) fn keep_typed_before(&mut self, typed: TypedText) {
+        self.typed = Some(typed);
     }
 
     /// Keeps what was typed for the next prompt, if one follows. After Enter it is sent, unless the person
     /// first has to see how the turn ended.
     fn keep_typed(&mut self, typed: &TypedText, has_ended_well: bool) {
         if let Some(kept) = &mut self.typed {
-            let sends = typed.entered > 0 && has_ended_well;
-            self.sent = if sends { kept.len() + typed.entered } else { 0 };
-            if kept.is_empty() || typed.text != terminal::END {
-                kept.push_str(&typed.text);
+            if kept.text.is_empty() || typed.text != END {
+                kept.append(typed);
+            }
+            if !has_ended_well {
+                kept.ends.clear();
             }
         }
     }
@@ -519,15 +541,10 @@ impl Session {
 
     async fn apply_command(&mut self, command: Command) {
         match command {
-            Command::Help => self.show_note(command::help_text().trim_end()),
-            Command::Model(None) => self.show_models().await,
             Command::Model(Some(id)) => self.choose_model(&id).await,
-            Command::Tools => self.show_tools(),
             Command::ReadOnly(wanted) => self.set_read_only(wanted),
-            Command::Cost => self.show_cost(),
-            Command::Diff => self.show_changes().await,
-            Command::Output(number) => self.show_whole_output(number.as_deref()),
-            Command::Thinking => self.show_thinking(),
+            Command::Output(number) => self.screen.answer_output(number.as_deref()),
+            Command::Thinking => self.screen.answer_thinking(!self.conversation.entries().is_empty()),
             Command::Clear => {
                 self.conversation.close().await;
                 self.own_outputs.clear();
@@ -542,11 +559,11 @@ impl Session {
             }
             Command::Save(path) => self.save_transcript(path.as_deref()),
             Command::Undo => self.undo_turn().await,
-            Command::Approvals(wanted) => match self.approvals.run_command(wanted).await {
-                Ok(text) => self.show_note(&text),
-                Err(why) => self.show_problem(&why.to_string()),
-            },
             Command::Quit => {}
+            looking => {
+                let found = self.lookups().look_up(looking).await;
+                self.screen.show_found(&found);
+            }
         }
     }
 
@@ -580,101 +597,6 @@ impl Session {
             }
             Err(why) => self.show_problem(&why.to_string()),
         }
-    }
-
-    async fn show_models(&mut self) {
-        let current = self.conversation.agent_mut().config.model.clone();
-        let models = Arc::clone(&self.models);
-        for (alias, target) in models.aliases() {
-            let mark = if alias == current { "●" } else { " " };
-            self.show_note(&format!("{mark} {alias}  stands for {target}"));
-        }
-        for listed in join_all(models.list_models()).await {
-            match listed {
-                Err(why) => self.show_problem(&why.to_string()),
-                Ok(listed) => {
-                    for model in listed {
-                        let mark = if model.id == current { "●" } else { " " };
-                        let window = models
-                            .configured_window(&model.id)
-                            .or(model.window)
-                            .map(|window| format!("  {} tokens", format_thousands(window)));
-                        let id = one_line(&model.id, 1_000);
-                        self.show_note(&format!("{mark} {id}{}", window.unwrap_or_default()));
-                    }
-                }
-            }
-        }
-    }
-
-    fn show_whole_output(&mut self, number: Option<&str>) {
-        if let Err(why) = self.screen.show_whole_output(number) {
-            self.show_problem(&why.to_string());
-        }
-    }
-
-    fn show_thinking(&mut self) {
-        if !self.screen.show_reasoning() {
-            let why = match self.conversation.entries() {
-                [] => "there is no turn yet",
-                _ => "the last turn has no reasoning: the model, or its server, sent none",
-            };
-            self.show_problem(why);
-        }
-    }
-
-    async fn show_changes(&mut self) {
-        let changes = match uncommitted_changes(&self.root).await {
-            Ok(changes) => changes,
-            Err(why @ NoChanges::NoRepository) => {
-                self.show_note(&format!("{why}: these are the changes of edit_file and write_file"));
-                self.journal.changes()
-            }
-            Err(why) => return self.show_problem(&why.to_string()),
-        };
-        if changes.is_empty() {
-            self.show_note("no file differs");
-        }
-        self.screen.show_changes(&changes);
-    }
-
-    fn show_cost(&mut self) {
-        let Spent { tokens, calls, uncounted } = self.conversation.total_cost();
-        let more = match uncounted {
-            0 => String::new(),
-            some => format!("; the server reported no tokens for {}", format_count(some, "call")),
-        };
-        let model = self.conversation.agent_mut().config.model.clone();
-        let mut by_model = self.conversation.tokens_by_model();
-        if by_model.is_empty() {
-            by_model.push((model, tokens));
-        }
-        let cost = |(model, tokens): &(String, Tokens)| match (self.price_of)(model, *tokens) {
-            Some(cost) => format!("{cost} at the prices of {model}"),
-            None => format!("no price of {model} is known: add it to [prices]"),
-        };
-        let cost = by_model.iter().map(cost).collect::<Vec<_>>().join("; ");
-        // Not every server counts these.
-        let part = |count: u64, what: &str| match count {
-            0 => String::new(),
-            count => format!(" ({} {what})", format_thousands(count)),
-        };
-        if let Some((used, window)) = self.conversation.context_size() {
-            self.show_note(&format!(
-                "context: about {} of {} tokens ({} %); /compact makes room",
-                format_thousands(used),
-                format_thousands(window),
-                used * 100 / window.max(1)
-            ));
-        }
-        self.show_note(&format!(
-            "{} · {} tokens in{}, {} out{}{more}; {cost}",
-            format_count(calls, "model call"),
-            format_thousands(tokens.prompt),
-            part(tokens.cached, "from the cache"),
-            format_thousands(tokens.completion),
-            part(tokens.reasoning, "reasoning")
-        ));
     }
 
     fn save_transcript(&mut self, path: Option<&str>) {

@@ -18,6 +18,8 @@ use nix::sys::termios::{
 };
 use tokio::sync::mpsc;
 
+use super::typed::{END, TypedText, clean_typed, take_line};
+
 const TTY: &str = "/dev/tty";
 
 /// The settings of the terminal at the start, which are restored however the process ends.
@@ -80,14 +82,6 @@ struct TypedKeys {
     bytes: Vec<u8>,
     /// Since when the last of them is Esc.
     escape: Option<Instant>,
-}
-
-/// The text typed while no prompt was shown.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct TypedText {
-    pub(super) text: String,
-    /// The length of the part that Enter ended.
-    pub(super) entered: usize,
 }
 
 /// Ctrl-C as a key.
@@ -154,7 +148,14 @@ impl Quiet {
         while let Ok(count @ 1..) = self.keys.read(&mut chunk, Duration::ZERO) {
             typed.bytes.extend_from_slice(&chunk[..count]);
         }
-        clean_typed(&String::from_utf8_lossy(&typed.bytes))
+        clean_typed(&typed.bytes)
+    }
+
+    /// Takes a line that Enter ended out of what was typed, if it is `wanted`. `is_fresh`: nothing was begun
+    /// before.
+    pub(super) fn take_line(&self, is_fresh: bool, wanted: impl Fn(&str) -> bool) -> Option<String> {
+        let mut typed = self.typed.lock().unwrap_or_else(PoisonError::into_inner);
+        take_line(&mut typed.bytes, is_fresh, wanted)
     }
 
     /// Returns true once after Esc was pressed. What was typed before it stays.
@@ -288,7 +289,7 @@ impl Drop for PassedKeys {
 
 /// Returns the text of keys that a command did not read.
 pub(super) fn unread_text(keys: &[u8]) -> TypedText {
-    let typed = clean_typed(&String::from_utf8_lossy(keys));
+    let typed = clean_typed(keys);
     if typed.text == END { TypedText::default() } else { typed }
 }
 
@@ -317,49 +318,13 @@ impl Typed {
             ([key @ (b't' | b'T'), instead @ ..], _) => (Some(*key), instead),
             _ => (None, &[][..]),
         };
-        let instead = clean_typed(&String::from_utf8_lossy(instead)).text;
+        let instead = clean_typed(instead).text;
         Self { key, instead, is_line }
     }
 
     fn from_key(key: u8) -> Self {
         Self { key: Some(key), instead: String::new(), is_line: false }
     }
-}
-
-/// Ctrl-D as typed text.
-pub(super) const END: &str = "\u{4}";
-
-/// Returns the text of typed keys: without marks of pasting and special keys, with deletions made. Ctrl-D
-/// before any text is [`END`]. In a paste, and behind Alt or a backslash, Enter begins a further line.
-fn clean_typed(typed: &str) -> TypedText {
-    let typed = typed.replace("\r\n", "\n");
-    let (mut text, mut enters, mut is_pasted) = (String::new(), vec![0], false);
-    let mut chars = typed.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            '\u{7f}' | '\u{8}' => {
-                text.pop();
-                enters.retain(|end| *end <= text.len());
-            }
-            '\u{1b}' if chars.next_if(|c| ['[', 'O'].contains(c)).is_some() => {
-                let is_last = |c: &char| c.is_ascii_alphabetic() || *c == '~';
-                let code: String = std::iter::from_fn(|| chars.next_if(|c| !is_last(c))).collect();
-                chars.next();
-                is_pasted = code == "200" || (is_pasted && code != "201");
-            }
-            '\u{1b}' => text.extend(chars.next_if(|c| ['\n', '\r'].contains(c)).map(|_| '\n')),
-            '\u{4}' if text.is_empty() => return TypedText { text: END.to_owned(), entered: 0 },
-            '\n' | '\r' => {
-                let is_enter = !is_pasted && !text.ends_with('\\');
-                text.push('\n');
-                enters.extend(is_enter.then_some(text.len()));
-            }
-            c if c.is_control() && c != '\t' => {}
-            c => text.push(c),
-        }
-    }
-    let entered = enters.last().copied().filter(|end| !text[..*end].trim().is_empty());
-    TypedText { entered: entered.unwrap_or(0), text }
 }
 
 impl Drop for Quiet {
@@ -429,36 +394,12 @@ mod tests {
         assert!(!after(&mut keys, b"[B", 400), "an arrow that came in two parts");
         assert!(!after(&mut keys, b"\x1b", 500) && after(&mut keys, b"", 600));
         assert!(!after(&mut keys, b"", 900), "once");
-        assert_eq!(clean_typed(&String::from_utf8_lossy(&keys.bytes)).text, "andx");
+        assert_eq!(clean_typed(&keys.bytes).text, "andx");
     }
 
     #[test]
-    fn enter_sends_and_a_paste_does_not() {
-        for (keys, expected) in [
-            ("and then\n", "and then\n"),
-            ("one\rtwo\r", "one\ntwo\n"),
-            ("\u{1b}[200~one\ntwo\n\u{1b}[201~", ""),
-            ("\u{1b}[200~one\n\u{1b}[201~\n", "one\n\n"),
-            // Regression: a text that was begun kept back what Enter had ended.
-            ("and\nthen", "and\n"),
-            ("and\nthen\u{7f}\u{7f}\u{7f}\u{7f}\u{7f}", ""),
-            ("x\u{7f}\n", ""),
-            ("one\u{1b}\n", ""),
-            ("one\\\n", ""),
-            ("\n", ""),
-        ] {
-            let typed = clean_typed(keys);
-            assert_eq!(&typed.text[..typed.entered], expected, "{keys:?}");
-        }
-    }
-
-    #[test]
-    fn a_paste_during_a_turn_stays_whole() {
-        let text = |keys: &str| clean_typed(keys).text;
-        assert_eq!(text("\u{1b}[200~one\rtwo\r\n\tthree\u{1b}[201~"), "one\ntwo\n\tthree");
-        assert_eq!(text("teh\u{7f}\u{7f}he\u{1b}[A\u{1b}OB\u{4}"), "the");
-        assert_eq!(text("x\u{7f}\u{4}"), END);
-        assert_eq!(unread_text(b"!ls\r"), TypedText { text: "!ls\n".into(), entered: 4 });
+    fn unread_keys_stay_for_the_prompt() {
+        assert_eq!(unread_text(b"!ls\r"), TypedText::message("!ls\n".into()));
         assert_eq!(unread_text(b"\x04").text, "", "it was for the command");
     }
 }

@@ -1,22 +1,35 @@
-//! Work on a conversation while a person watches it: what it does is shown, questions are asked, and Esc,
-//! Ctrl-C and Ctrl-Z are obeyed. Used by `session`.
+//! Work on a conversation while a person watches it: what it does is shown, questions are asked, commands
+//! that only look are answered, and Esc, Ctrl-C and Ctrl-Z are obeyed. Used by `session`.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
 use nix::libc::SIGCONT;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::approval::{Allowed, Asking};
+use super::command::{self, Command};
+use super::editor::PROMPT;
+use super::lookups::{Costs, Found, Lookups};
 use super::screen::{Answer, Screen, Shown};
-use super::terminal::{Quiet, TypedText};
+use super::terminal::Quiet;
+use super::typed::TypedText;
 use agent::{Activity, Observer};
 use tools::Consent;
+use wire::visible::make_visible;
 
 /// The interval at which the status line moves.
 const TICK: Duration = Duration::from_millis(100);
+
+/// How long the answer to a command is waited for when the work is over.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+const NO_ANSWER: &str = "the command has no answer yet: type it again";
 
 /// Why a call is not asked about after the person said what to do instead of an earlier one of its reply.
 const REDIRECTED: &str = "the person said at an earlier call of this reply what to do instead";
@@ -29,13 +42,49 @@ pub(super) struct Watched<'a> {
     pub(super) stop: CancellationToken,
     /// Whether a person can be asked.
     pub(super) is_attended: bool,
+    /// Answers commands meanwhile; `None` where they wait.
+    pub(super) lookups: Option<Lookups>,
+}
+
+/// The commands that are answered while the work goes on.
+struct Commands {
+    lookups: Option<Lookups>,
+    pending: FuturesUnordered<BoxFuture<'static, Found>>,
+}
+
+impl Commands {
+    /// Takes the commands out of what was typed, and begins to answer them.
+    fn begin(&self, quiet: &Quiet, view: &mut Screen) {
+        let Some(lookups) = &self.lookups else { return };
+        while let Some(line) = quiet.take_line(view.awaits_fresh_line(), command::is_answered_at_once) {
+            view.write_line(&format!("\n{}{}", view.paint().cyan(PROMPT), make_visible(&line)));
+            match command::read_command(&line) {
+                Some(Ok(Command::Output(number))) => view.answer_output(number.as_deref()),
+                Some(Ok(Command::Thinking)) => view.answer_thinking(true),
+                Some(Ok(command)) => self.pending.push(lookups.clone().look_up(command).boxed()),
+                Some(Err(why)) => view.show_found(&Found::problem(why.to_string())),
+                None => {}
+            }
+        }
+    }
+
+    /// Shows the answers that are still to come when the work is over.
+    async fn finish(mut self, view: &mut Screen) {
+        while !self.pending.is_empty() {
+            match timeout(LAST_ANSWER, self.pending.next()).await {
+                Ok(found) => view.show_found(&found.unwrap_or_default()),
+                Err(_) => return view.show_found(&Found::problem(NO_ANSWER.to_owned())),
+            }
+        }
+    }
 }
 
 impl Watched<'_> {
     /// Shows the work until it ends, and stops it when the person wants that. Returns its result, and the
     /// text typed meanwhile.
     pub(super) async fn watch<T>(self, work: impl Future<Output = T>) -> (T, TypedText) {
-        let Self { view, mut inbox, allowed, stop, is_attended } = self;
+        let Self { view, mut inbox, allowed, stop, is_attended, lookups } = self;
+        let mut commands = Commands { lookups, pending: FuturesUnordered::new() };
         let quiet = if is_attended { Quiet::begin().map(Arc::new) } else { None };
         let mut interrupts = signal(SignalKind::interrupt()).ok();
         let mut continues = signal(SignalKind::from_raw(SIGCONT)).ok();
@@ -64,10 +113,14 @@ impl Watched<'_> {
                         shown => view.show(shown),
                     }
                 }
+                Some(found) = commands.pending.next() => view.show_found(&found),
                 result = &mut work => break result,
                 _ = tick.tick() => {
-                    let typed = quiet.as_ref().map(|quiet| quiet.keep_typed());
-                    view.set_typed(typed.unwrap_or_default());
+                    if let Some(quiet) = &quiet {
+                        quiet.keep_typed();
+                        commands.begin(quiet, view);
+                        view.set_typed(quiet.keep_typed());
+                    }
                     if quiet.as_ref().is_some_and(|quiet| quiet.take_escape()) {
                         stop.cancel();
                     }
@@ -78,14 +131,18 @@ impl Watched<'_> {
         while let Ok(shown) = inbox.try_recv() {
             view.show(shown);
         }
+        commands.finish(view).await;
         (result, quiet.map(|quiet| quiet.take_typed()).unwrap_or_default())
     }
 }
 
-/// Returns what sends the activities of a run to the screen.
-pub(super) fn observer_of(screen: &mpsc::UnboundedSender<Shown>) -> Arc<Observer> {
-    let shown = screen.clone();
-    Arc::new(move |activity: Activity<'_>| drop(shown.send(Shown::from_activity(activity))))
+/// Returns what sends the activities of a run to the screen, and counts their cost.
+pub(super) fn observer_of(screen: &mpsc::UnboundedSender<Shown>, costs: &Arc<Mutex<Costs>>) -> Arc<Observer> {
+    let (shown, costs) = (screen.clone(), Arc::clone(costs));
+    Arc::new(move |activity: Activity<'_>| {
+        costs.lock().unwrap_or_else(PoisonError::into_inner).count(&activity);
+        drop(shown.send(Shown::from_activity(activity)));
+    })
 }
 
 /// Asks the person and passes their answer on. Returns it, too; `None` where no person can be asked.

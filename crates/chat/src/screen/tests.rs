@@ -361,16 +361,20 @@ fn typed_text_stands_below_the_status_line() {
     let rows = || terminal_rows(&String::from_utf8(paper.0.lock().unwrap().clone()).unwrap());
     screen.begin_turn();
     screen.show(Shown::Asks { summary: false });
-    screen.set_typed(TypedText { text: "and then\nthat".into(), entered: 0 });
+    screen.set_typed(TypedText::draft("and then\nthat".into()));
     screen.tick();
     assert!(rows()[0].contains("waiting for the model") && rows()[1] == "❯ and then ⏎ that", "{:?}", rows());
-    screen.set_typed(TypedText { text: "and then\n".into(), entered: 9 });
+    screen.set_typed(TypedText::message("and then\n".into()));
     screen.tick();
     assert_eq!(rows()[1], "❯ and then ⏎ · sent when this turn ends");
-    screen.set_draft("look ");
-    screen.set_typed(TypedText { text: "here\nand".into(), entered: 5 });
+    screen.set_draft(TypedText::draft("look ".into()));
+    screen.set_typed(TypedText { text: "here\nand".into(), ends: vec![5] });
     screen.tick();
     assert_eq!(rows()[1], "❯ look here ⏎ and · up to the last ⏎ sent when this turn ends");
+    screen.set_draft(TypedText::message("/undo\n".into()));
+    screen.set_typed(TypedText::default());
+    screen.tick();
+    assert_eq!(rows()[1], "❯ /undo ⏎ · runs when this turn ends");
     screen.end_turn();
     assert_eq!(rows(), [""]);
 }

@@ -1,7 +1,6 @@
-//! The permissions of the assistant: its tools and those of MCP servers, which start with the first turn, the
-//! calls that are no longer asked about, and the read-only mode.
+//! The permissions of the assistant: the tools of MCP servers, which start with the first turn, and the
+//! read-only mode.
 
-use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -9,14 +8,10 @@ use tokio::sync::mpsc;
 use super::{Session, Shown};
 use crate::figures::format_count;
 use crate::journal::Journal;
-use tools::programs::holds_home;
-use tools::{Availability, Tools as _};
-use wire::visible::one_line;
+use tools::Availability;
 
 /// How long a turn waits for MCP servers to start.
 const START: Duration = Duration::from_secs(30);
-/// The columns of a tool's description.
-const DESCRIPTION: usize = 100;
 /// The model reads this below a message in the read-only mode.
 const ONLY_LOOK: &str = "(For this message you may only look: files are read, and commands that only look run. \
                          Describe changes instead of making them.)";
@@ -31,40 +26,6 @@ impl Session {
         } else {
             "no longer read-only: changes are possible again"
         });
-    }
-
-    pub(super) fn show_tools(&mut self) {
-        for spec in self.journal.specs() {
-            self.show_note(&format!("{:<14} {}", spec.name, one_line(&spec.description, DESCRIPTION)));
-        }
-        let journal = Arc::clone(&self.journal);
-        for (name, found) in journal.tools().servers() {
-            match found {
-                _ if !self.has_started_servers => {
-                    self.show_note(&format!("MCP server {name}: it starts with the next message"));
-                }
-                Ok(count) => self.show_note(&format!("MCP server {name}: {}", format_count(count, "tool"))),
-                Err(problem) => self.show_problem(&format!("MCP server {name}: {}", problem.text)),
-            }
-        }
-        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).list();
-        let asks = match (self.yes, allowed.is_empty()) {
-            _ if self.screen.is_read_only() => {
-                "read-only: only reading, and commands that only look, run; /readonly off ends it".to_owned()
-            }
-            (true, _) => "--yes: nothing is asked; what the policy denies stays denied".to_owned(),
-            (false, true) if holds_home(&self.root) => {
-                "everything needs consent in a home directory, unless [tools.policy] decides".to_owned()
-            }
-            (false, true) => {
-                "reading, and commands that only look, need no consent; everything else does, unless \
-                 [tools.policy] decides"
-                    .to_owned()
-            }
-            (false, false) => format!("allowed without a question:\n  {}", allowed.join("\n  ")),
-        };
-        self.show_note(&asks);
-        self.show_note(&self.sandbox.clone());
     }
 }
 
