@@ -38,7 +38,7 @@ use tools::{reached_services, sandbox_level};
 use translate::Reply;
 use upstream::{ListedModel, NoModelList, Upstream};
 use wire::turn::Note;
-use wire::{ApiError, CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, Object};
+use wire::{ApiError, CERTIFICATE_REFUSED_TODO, ErrorCode, Object};
 
 /// A model that takes longer than this for one word is reported as slow.
 const TURN_WITHIN: Duration = Duration::from_mins(5);
@@ -96,7 +96,10 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     }
     runtime.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
-        0 => Ok(()),
+        0 => {
+            say("All checks passed. `respool serve`, with the same options, starts the relay.");
+            Ok(())
+        }
         1 => Err("one check failed".to_owned().into()),
         count => Err(format!("{count} checks failed").into()),
     }
@@ -370,7 +373,10 @@ impl UpstreamAddress {
         if self.place.is_default() {
             return "start a model server there, or name yours with --upstream URL".to_owned();
         }
-        format!("check that the server is running and that {} is right", self.setting_name())
+        format!(
+            "check that the server is running and has loaded its model (until then vLLM refuses connections), and that {} is right",
+            self.setting_name()
+        )
     }
 
     fn when_wrong(&self, upstream: &Upstream) -> String {
@@ -386,6 +392,17 @@ impl UpstreamAddress {
     /// Adds where this upstream is configured.
     fn with_place(&self, todo: &str) -> String {
         format!("{} ({})", todo.trim_end_matches('.'), self.place)
+    }
+
+    fn when_key_is_refused(&self) -> String {
+        let setting = if self.place.is_flag() || self.place.is_default() {
+            VLLM_KEY.to_owned()
+        } else {
+            format!("`api_key` or `api_key_env` of this upstream ({})", self.place)
+        };
+        format!(
+            "correct {setting}: the server wants the key that it was started with (`vllm serve --api-key`)"
+        )
     }
 
     fn when_key_is_missing(&self) -> String {
@@ -416,7 +433,7 @@ async fn models_of(
                 }
                 NoModelList::Unreachable(error) => address.when_unreachable(error.error.code).await,
                 NoModelList::KeyMissing { .. } => address.when_key_is_missing(),
-                NoModelList::KeyRefused(..) => address.with_place(KEY_REFUSED_TODO),
+                NoModelList::KeyRefused(..) => address.when_key_is_refused(),
                 _ if problem.is_wrong_address() => address.when_wrong(upstream),
                 _ => "look at the server's log".to_owned(),
             };
@@ -448,7 +465,10 @@ fn window_of(ListedModel { id, window, .. }: &ListedModel, findings: &mut Findin
             "OpenClaw's own prompt takes about 15,000 tokens; start the server with a larger context if memory allows (vLLM: --max-model-len, llama.cpp: -c)",
         ),
         Some(window) => findings.ok(&format!("model {id}: context of {window} tokens (set contextWindow in OpenClaw to this)")),
-        None => findings.ok(&format!("model {id}: the server does not report its context length")),
+        None => findings.warn(
+            &format!("model {id}: the server does not report its context length"),
+            &format!("set `context_window` under [models.{id:?}], and `contextWindow` in OpenClaw, which assumes 200,000 tokens otherwise"),
+        ),
     }
 }
 

@@ -150,12 +150,29 @@ async fn the_service_can_be_installed_and_removed() {
                 "systemctl --user restart respool.service"
             ]
         );
+        // Regression: the service of a server with a key did not have the key.
+        for (dry, written) in
+            [(Some("--dry-run"), "API_KEY=…"), (None, "readable only by you; it has the key")]
+        {
+            let arguments = ["service", "install", "--upstream", "http://gpu:8000"].into_iter().chain(dry);
+            let mut keyed = program(home.path(), &arguments.collect::<Vec<_>>());
+            let output = keyed.env("PATH", &path).env("VLLM_API_KEY", "k $y").output().unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            assert!(said.contains(written) && !said.contains("k $y"), "{said}");
+        }
+        let text = std::fs::read_to_string(&environment).unwrap();
+        assert!(text.contains("\nRESPOOL__UPSTREAM__0__API_KEY='k $y'\n"), "{text}");
         let (code, said) = service(home.path(), &path, &["status"]);
         assert!(code == 0 && said.contains("The service is running.") && said.contains("ready at"), "{said}");
         let (code, said) = service(home.path(), &path, &["logs", "-n", "3"]);
         assert!(code == 0 && said.contains("a line"), "{said}");
+        // Regression: OpenClaw was left with a respool that is gone.
+        let changed = home.path().join(".openclaw/openclaw.json.after-respool");
+        std::fs::create_dir_all(changed.parent().unwrap()).unwrap();
+        std::fs::write(changed, "{}").unwrap();
         let (code, said) = service(home.path(), &path, &["uninstall"]);
         assert!(code == 0 && !unit.exists() && environment.exists(), "{said}");
+        assert!(said.contains("`respool setup openclaw --undo` restores"), "{said}");
     })
     .await
     .unwrap();

@@ -171,7 +171,7 @@ async fn setup_needs_a_key_for_openclaw() {
         let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &[("KEY", "sk-wrong")]);
         assert!(code == 1 && said.contains("does not accept the key in `KEY`") && !file.exists(), "{said}");
         let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &[("KEY", "sk-alice-0123456789")]);
-        assert!(code == 0 && said.contains("It works."), "{said}");
+        assert!(code == 0 && said.contains("respool answers with gpt-oss-120b."), "{said}");
         assert!(fs::read_to_string(&file).unwrap().contains("\"${KEY}\""));
         // OpenClaw is started from another shell, or as a service.
         let variables = home.join(".openclaw/.env");
@@ -182,7 +182,16 @@ async fn setup_needs_a_key_for_openclaw() {
         let set = [("KEY", "sk-alice-0123456789"), ("PATH", path.as_str())];
         let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &set);
         assert!(code == 0 && !said.contains("add a line"), "{said}");
-        assert!(said.contains("It works.\nNow try: openclaw agent exec \"hello\"\n"), "{said}");
+        assert!(
+            said.contains("respool answers with gpt-oss-120b.\nNow try: openclaw agent exec \"hello\"\n"),
+            "{said}"
+        );
+        // Regression: it went on as if OpenClaw accepted a file that was wrong before.
+        fs::write(&file, "{ bad: true }").unwrap();
+        let (code, said) = setup_at(home, &url, &["--key-env", "KEY"], &set);
+        let refusal = "refuses this file, also without the change:\nmodels.bad: unknown key";
+        assert!(code == 0 && said.contains(refusal) && !said.contains("accepts"), "{said}");
+        assert!(said.contains("openclaw doctor --fix") && !said.contains("Now try"), "{said}");
     })
     .await
     .unwrap();

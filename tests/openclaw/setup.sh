@@ -47,7 +47,7 @@ JSON
         cp "$state/openclaw.json" "$work/before" 2>/dev/null || : > "$work/before"
         run() { HOME=$work/home OPENCLAW_STATE_DIR=$state PATH=$work/$version/bin:$PATH "$respool" setup openclaw --yes --url $url --upstream "$upstream" --model slow-model "$@"; }
         run > "$work/said" 2>&1 || fail "$version, $config: $(cat "$work/said")"
-        grep -q 'It works.' "$work/said" || fail "$version, $config: $(cat "$work/said")"
+        grep -q 'respool answers with slow-model.' "$work/said" || fail "$version, $config: $(cat "$work/said")"
         if [ $version = 2026.9.6 ]; then
             grep -q 'OpenClaw 2026.9.6 accepts the new file' "$work/said" || fail "not validated: $(cat "$work/said")"
         fi

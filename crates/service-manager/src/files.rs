@@ -11,6 +11,8 @@ const PROGRAM: &str = "%h/.local/bin/respool";
 
 /// The variable that sets the address of the first upstream.
 pub const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
+/// The variable that sets its key.
+const KEY: &str = "RESPOOL__UPSTREAM__0__API_KEY";
 /// The variable that sets where respool listens.
 pub const LISTEN: &str = "RESPOOL__LISTEN";
 
@@ -72,10 +74,16 @@ fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Returns the environment file with the requested values; what a person wrote into it stays.
-pub fn environment_text(present: Option<&str>, upstream: Option<&str>, listen: Option<&str>) -> String {
+/// Returns the environment file with the requested values (the upstream's address and its key, quoted, and
+/// where respool listens); what a person wrote into it stays.
+pub fn environment_text(
+    present: Option<&str>,
+    upstream: Option<&str>,
+    key: Option<&str>,
+    listen: Option<&str>,
+) -> String {
     let mut text = present.map_or_else(environment_template, str::to_owned);
-    for (name, value) in [(UPSTREAM, upstream), (LISTEN, listen)] {
+    for (name, value) in [(UPSTREAM, upstream), (KEY, key), (LISTEN, listen)] {
         if let Some(value) = value {
             text = set_value(&text, name, value);
         }
@@ -105,6 +113,16 @@ fn set_value(text: &str, name: &str, value: &str) -> String {
         None => lines.push(&line),
     }
     lines.join("\n") + "\n"
+}
+
+/// Returns a value as systemd and a shell read it in the environment file; `None` if one of them cannot.
+pub fn quote_value(value: &str) -> Option<String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "_.~+/=:@-".contains(c);
+    match value {
+        value if value.chars().all(is_plain) => Some(value.to_owned()),
+        value if value.contains(|c: char| c == '\'' || c.is_control()) => None,
+        value => Some(format!("'{value}'")),
+    }
 }
 
 /// Returns the value of a name in an environment file.
@@ -165,19 +183,27 @@ mod tests {
 
     #[test]
     fn the_environment_file_keeps_other_lines() {
-        let fresh = environment_text(None, Some("http://gpu:8000"), None);
+        let fresh = environment_text(None, Some("http://gpu:8000"), None, None);
         assert_eq!(value_of(&fresh, UPSTREAM).as_deref(), Some("http://gpu:8000"));
         assert_eq!(value_of(&fresh, LISTEN), None);
         assert_eq!(
-            value_of(&environment_text(None, None, None), UPSTREAM),
+            value_of(&environment_text(None, None, None, None), UPSTREAM),
             None,
             "respool.toml may hold the upstreams"
         );
         let grown = "RESPOOL__UPSTREAM__0__URL=http://old\n# mine\nRESPOOL__UPSTREAM__0__API_KEY=k\n";
         assert_eq!(
-            environment_text(Some(grown), Some("http://new"), Some("127.0.0.1:9000")),
+            environment_text(Some(grown), Some("http://new"), None, Some("127.0.0.1:9000")),
             "RESPOOL__UPSTREAM__0__URL=http://new\n# mine\nRESPOOL__UPSTREAM__0__API_KEY=k\nRESPOOL__LISTEN=127.0.0.1:9000\n"
         );
-        assert_eq!(environment_text(Some(grown), None, None), grown);
+        assert_eq!(environment_text(Some(grown), None, None, None), grown);
+    }
+
+    #[test]
+    fn a_key_is_written_quoted() {
+        let with_key = |key: &str| environment_text(None, None, quote_value(key).as_deref(), None);
+        assert!(with_key("sk-a_b.C=").contains("\nRESPOOL__UPSTREAM__0__API_KEY=sk-a_b.C=\n"));
+        assert!(with_key("a $b\"").contains("\nRESPOOL__UPSTREAM__0__API_KEY='a $b\"'\n"));
+        assert_eq!([quote_value("it's"), quote_value("a\nb")], [None, None]);
     }
 }

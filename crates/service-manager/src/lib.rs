@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
-pub use files::{LISTEN, UPSTREAM, environment_text, value_of};
+pub use files::{LISTEN, UPSTREAM, environment_text, quote_value, value_of};
 pub use other_units::{OtherUnit, SystemUnit, find_unit};
 use tools::programs::{current_project, find_in_path};
 
@@ -65,6 +65,11 @@ pub enum State {
 }
 
 impl State {
+    /// Returns true if its process runs, as far as the manager knows.
+    pub fn is_up(&self) -> bool {
+        matches!(self, Self::Running | Self::Starting)
+    }
+
     /// Returns true if waiting for it is in vain.
     pub fn has_failed(&self) -> bool {
         matches!(self, Self::Failed(_) | Self::Unknown(_))

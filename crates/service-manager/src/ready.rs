@@ -12,6 +12,8 @@ const ONE_ANSWER: Duration = Duration::from_secs(10);
 pub enum Readiness {
     /// The relay and a model server answer.
     Ready,
+    /// They answer, and a model server has this problem.
+    Impaired(String),
     /// The relay answers that no model server does.
     NoUpstream(String),
     /// Nothing answers.
@@ -19,10 +21,19 @@ pub enum Readiness {
 }
 
 impl Readiness {
+    /// Returns true if requests are taken.
+    pub fn is_ready(&self) -> bool {
+        matches!(self, Self::Ready | Self::Impaired(_))
+    }
+
     /// Returns its meaning, and what to do.
     pub fn explain(&self, address: &str) -> String {
         match self {
-            Self::Ready => format!("it is ready at {address}"),
+            Self::Ready => format!("respool is ready at {address}"),
+            Self::Impaired(said) => format!(
+                "respool is ready at {address}, but requests may fail: {said}. `respool upstreams` asks each model \
+                 server"
+            ),
             Self::NoUpstream(said) => format!(
                 "respool runs at {address}, but its model server does not answer: {said}. Check the address \
                  (`respool service install --upstream URL` changes it) and that the server has loaded its model"
@@ -40,7 +51,7 @@ pub async fn wait_until_ready(address: &str, has_failed: impl Fn() -> bool) -> R
     let waiting = async {
         loop {
             last = query_readiness(address).await;
-            if last == Readiness::Ready || (last == Readiness::Silent && has_failed()) {
+            if last.is_ready() || (last == Readiness::Silent && has_failed()) {
                 return;
             }
             tokio::time::sleep(PAUSE).await;
@@ -60,19 +71,43 @@ pub async fn query_readiness(address: &str) -> Readiness {
     };
     match client.get(format!("{address}/ready")).send().await {
         Err(_) => Readiness::Silent,
-        Ok(answer) if answer.status().is_success() => Readiness::Ready,
         Ok(answer) => {
             let status = answer.status();
             let body: serde_json::Value =
                 serde_json::from_str(&answer.text().await.unwrap_or_default()).unwrap_or_default();
-            let problems: Vec<&str> = body["upstreams"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter_map(|upstream| upstream["problem"].as_str())
-                .collect();
-            let said = if problems.is_empty() { format!("HTTP {status}") } else { problems.join("; ") };
-            Readiness::NoUpstream(said)
+            let problems = problems_of(&body);
+            match status.is_success() {
+                true if problems.is_empty() => Readiness::Ready,
+                true => Readiness::Impaired(problems),
+                false if problems.is_empty() => Readiness::NoUpstream(format!("HTTP {status}")),
+                false => Readiness::NoUpstream(problems),
+            }
         }
+    }
+}
+
+/// Returns the problems of the model servers in an answer of `/ready`.
+fn problems_of(body: &serde_json::Value) -> String {
+    let upstreams = body["upstreams"].as_array().into_iter().flatten();
+    let described = upstreams.filter_map(|upstream| {
+        let (problem, name) = (upstream["problem"].as_str()?, upstream["name"].as_str());
+        Some(name.map_or_else(|| problem.to_owned(), |name| format!("upstream `{name}`: {problem}")))
+    });
+    described.collect::<Vec<_>>().join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_are_named_also_when_ready() {
+        let body = serde_json::json!({"upstreams": [
+            {"name": "a", "problem": "it asks for a key (HTTP 401)"}, {"name": "b"}, {"problem": "down"},
+        ]});
+        assert_eq!(problems_of(&body), "upstream `a`: it asks for a key (HTTP 401); down");
+        let told = Readiness::Impaired("x".into());
+        assert!(told.is_ready() && told.explain("http://h").contains("but requests may fail: x."));
+        assert!(!Readiness::NoUpstream("x".into()).is_ready());
     }
 }

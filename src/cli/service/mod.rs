@@ -16,8 +16,12 @@ use super::failure::Failure;
 use super::options::Configured;
 use super::runtime::new_runtime;
 use super::say::say;
+use super::setup::changed_clients;
 use server::Listen;
+use settings::{Settings, VLLM_KEY};
 use upstream::Address;
+
+const NOT_INSTALLED: &str = "the service is not installed. `respool service install` installs it";
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ServiceCommand {
@@ -51,7 +55,8 @@ pub(super) enum ServiceCommand {
 
 #[derive(Args, Debug)]
 pub(super) struct InstallArgs {
-    /// The base URL of vLLM, with or without /v1; it is written to the environment file
+    /// The base URL of vLLM, with or without /v1; it is written to the environment file, with the key in
+    /// `VLLM_API_KEY`, if that is set
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
     /// Where to listen; it is written to the environment file
@@ -96,7 +101,11 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Status { json: false } => show_status(manager, &paths),
         ServiceCommand::Check => check_service(manager, &paths),
         ServiceCommand::Logs { follow, limit } => {
-            let of_system = matches!(find_other_unit(manager, &paths), Some(OtherUnit::OfSystem(_)));
+            let other = find_other_unit(manager, &paths);
+            if other.is_none() && !paths.unit.exists() {
+                return Err(NOT_INSTALLED.into());
+            }
+            let of_system = matches!(other, Some(OtherUnit::OfSystem(_)));
             Ok(manager.show_logs(&paths.home, follow, limit, of_system)?)
         }
     }
@@ -108,29 +117,40 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     let unit = manager.unit_text(&program, &paths.home);
     let present = read_file(&paths.environment)?;
     let listen = arguments.listen.as_ref().map(ToString::to_string);
-    let environment = service_manager::environment_text(
-        present.as_deref(),
-        arguments.upstream.as_deref(),
-        listen.as_deref(),
-    );
+    let key = arguments.upstream.as_ref().and_then(|_| std::env::var(VLLM_KEY).ok());
+    let key = key.filter(|key| !key.is_empty()).map(|key| quote_key(&key)).transpose()?;
+    let with_key = |key: Option<&str>| {
+        service_manager::environment_text(
+            present.as_deref(),
+            arguments.upstream.as_deref(),
+            key,
+            listen.as_deref(),
+        )
+    };
+    let environment = with_key(key.as_deref());
     check_settings(&environment, paths)?;
+    arguments.upstream.as_deref().map_or(Ok(()), refuse_other_upstream)?;
     if arguments.dry_run {
         say(&format!(
-            "{}:\n\n{unit}\n{} (mode 0600):\n\n{environment}",
+            "{}:\n\n{unit}\n{} (mode 0600):\n\n{}",
             paths.unit.display(),
-            paths.environment.display()
+            paths.environment.display(),
+            with_key(key.as_ref().map(|_| "…"))
         ));
         return Ok(());
     }
-    if let State::Unknown(why) = manager.state() {
-        return Err(format!("nothing was written: {why}").into());
+    match manager.state() {
+        State::Unknown(why) => return Err(format!("nothing was written: {why}").into()),
+        State::Running => {}
+        _ => refuse_taken_address(&listen_address_of(&environment, paths)?)?,
     }
     write_file(&paths.environment, &environment, 0o600)?;
     write_file(&paths.unit, &unit, 0o644)?;
     say(&format!(
-        "Wrote {} and {} (readable only by you).",
+        "Wrote {} and {} (readable only by you{}).",
         paths.unit.display(),
-        paths.environment.display()
+        paths.environment.display(),
+        if key.is_some() { "; it has the key of VLLM_API_KEY" } else { "" }
     ));
     if program.components().any(|part| part.as_os_str() == "target") {
         say(&format!(
@@ -150,6 +170,47 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
         );
     }
     Ok(())
+}
+
+/// Refuses an address that would take the place of another server's in `respool.toml`, and get its key.
+fn refuse_other_upstream(url: &str) -> Result<(), Failure> {
+    // With a wrong file the service does not start, and says why.
+    let Ok(loaded) = Configured::default().load() else { return Ok(()) };
+    let (Some(file), Ok(wanted)) = (&loaded.file, url.parse::<Address>()) else { return Ok(()) };
+    let is_default = loaded.settings.upstreams == Settings::default().upstreams;
+    match loaded.settings.upstreams.first() {
+        Some(first) if !is_default && first.url != wanted => Err(format!(
+            "{} has an [[upstream]] with the url {}. In a service, --upstream would replace that url alone, and send \
+             the upstream's key to {url}: correct `url` and `api_key` there, and leave out --upstream",
+            file.display(),
+            first.url
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses an address at which something answers that is not the service.
+fn refuse_taken_address(address: &str) -> Result<(), Failure> {
+    match new_runtime()?.block_on(ready::query_readiness(address)) {
+        ready::Readiness::Silent => Ok(()),
+        _ => Err(format!(
+            "nothing was written: something answers at {address} already, perhaps a `respool serve` in a terminal. Stop \
+             it, or choose another address with --listen"
+        )
+        .into()),
+    }
+}
+
+/// Returns the key of the model server as it is written into the environment file.
+fn quote_key(key: &str) -> Result<String, Failure> {
+    service_manager::quote_value(key).ok_or_else(|| {
+        format!(
+            "the key in {VLLM_KEY} has a quotation mark or a control character, so it cannot be written into the \
+             environment file: write it as `api_key` of an [[upstream]] into respool.toml"
+        )
+        .into()
+    })
 }
 
 /// Checks the new settings: a running service must not be given settings with which it could not start.
@@ -203,6 +264,11 @@ fn uninstall_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         Ok(()) => {
             manager.forget();
             say(&format!("The service is removed. {stay}"));
+            for client in changed_clients() {
+                say(&format!(
+                    "{client} still sends its requests to respool: `respool setup {client} --undo` restores its settings."
+                ));
+            }
             Ok(())
         }
         // It does not start again, but what runs may go on until the session ends.
@@ -240,7 +306,7 @@ fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         Some(OtherUnit::OfSystem(unit)) => return Err(unit.describe().into()),
         Some(OtherUnit::ForUsers(unit)) => say(&format!("A package brought the unit {}.", unit.display())),
         None if !paths.unit.exists() => {
-            return Err("the service is not installed. `respool service install` installs it".into());
+            return Err(NOT_INSTALLED.into());
         }
         None => {}
     }
@@ -252,8 +318,9 @@ fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     say(&state.to_string());
     let address = listen_address(paths)?;
     match new_runtime()?.block_on(ready::query_readiness(&address)) {
-        ready::Readiness::Ready => {
-            say(&format!("It is ready at {address}."));
+        answer if answer.is_ready() && !state.is_up() => Err(answered_by_another(&address).into()),
+        answer if answer.is_ready() => {
+            say(&format!("{}.", answer.explain(&address)));
             Ok(())
         }
         answer => Err(answer.explain(&address).into()),
@@ -266,7 +333,8 @@ fn print_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     let own = || paths.unit.exists().then_some(&*paths.unit);
     let unit = other.as_ref().map_or_else(own, |other| Some(other.path()));
     let address = listen_address(paths)?;
-    let is_ready = new_runtime()?.block_on(ready::query_readiness(&address)) == ready::Readiness::Ready;
+    let is_ready = new_runtime()?.block_on(ready::query_readiness(&address)).is_ready();
+    let is_ready = is_ready && (other.is_some() || manager.state().is_up());
     let status = json!({
         "unit": unit.map(|unit| unit.display().to_string()),
         "state": manager.state().to_string(),
@@ -282,20 +350,36 @@ fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     let address = listen_address(paths)?;
     say(&format!("Waiting for {address}/ready …"));
     let answer = new_runtime()?.block_on(ready::wait_until_ready(&address, || manager.state().has_failed()));
-    if answer == ready::Readiness::Ready {
-        say(&format!("respool is ready. Point clients at {address}/v1."));
+    let state = manager.state();
+    if answer.is_ready() && !state.has_failed() {
+        let is = match &answer {
+            ready::Readiness::Ready => "respool is ready".to_owned(),
+            impaired => impaired.explain(&address),
+        };
+        say(&format!("{is}. Point clients at {address}/v1."));
         return Ok(());
     }
     let log = manager.last_lines(&paths.home);
     let log = if log.is_empty() { String::new() } else { format!("\nThe end of its log:\n{log}") };
-    Err(format!("{}\n{}{log}", answer.explain(&address), manager.state()).into())
+    let what = if answer.is_ready() { answered_by_another(&address) } else { answer.explain(&address) };
+    Err(format!("{what}\n{state}{log}").into())
+}
+
+/// Says that it is not the service that answers.
+fn answered_by_another(address: &str) -> String {
+    format!(
+        "another respool answers at {address}, perhaps one in a terminal: stop it, and the service can start there"
+    )
 }
 
 /// Returns where the service listens: according to its environment file, else the configuration file, else
 /// the default.
 fn listen_address(paths: &Paths) -> Result<String, Failure> {
-    let environment = read_file(&paths.environment)?.unwrap_or_default();
-    let listen = match service_manager::value_of(&environment, service_manager::LISTEN) {
+    listen_address_of(&read_file(&paths.environment)?.unwrap_or_default(), paths)
+}
+
+fn listen_address_of(environment: &str, paths: &Paths) -> Result<String, Failure> {
+    let listen = match service_manager::value_of(environment, service_manager::LISTEN) {
         Some(text) => {
             let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
             text.parse::<Listen>().map_err(why)?

@@ -18,6 +18,11 @@ const AFTER: &str = "after-respool";
 /// Suffix of the copy with later changes that could not be kept.
 const UNDONE: &str = "before-undo";
 
+/// Returns true if `setup` has changed this file, and can undo that.
+pub(super) fn has_change(file: &Path) -> bool {
+    sibling_path(file, AFTER).exists()
+}
+
 /// The last line of a dry run.
 pub(super) const NOTHING_WRITTEN: &str = "Nothing was written.";
 
@@ -201,7 +206,10 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>, writing: Writing)
     for end in [BEFORE, AFTER] {
         remove_if_present(&sibling_path(file, end))?;
     }
-    say::say_sentences(&format!("{} has been restored.", file.display()));
+    say::say_sentences(&match text.is_empty() {
+        true => format!("{} was removed, because setup had made it.", file.display()),
+        false => format!("{} has been restored.", file.display()),
+    });
     Ok(true)
 }
 

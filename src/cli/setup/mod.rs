@@ -9,9 +9,11 @@ mod respool;
 
 use std::path::PathBuf;
 
+use clap::ValueEnum as _;
+
 pub(super) use self::arguments::SetupArgs;
 use self::arguments::name_of;
-use self::files::{Writing, edit_file, undo_change};
+use self::files::{Writing, edit_file, has_change, undo_change};
 use self::respool::Respool;
 use super::failure::Failure;
 use super::runtime::new_runtime;
@@ -34,6 +36,17 @@ pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
         return undo_change(args.client, file.as_deref(), Writing::from_arguments(&args)).map(drop);
     }
     new_runtime()?.block_on(set_up(args, file))
+}
+
+/// Returns the names of the clients whose settings were changed and not restored.
+pub(super) fn changed_clients() -> Vec<String> {
+    let folders = find_settings_folders();
+    let file = |client: Client| match client {
+        Client::Openclaw => Some(openclaw::settings_file()),
+        client => client.settings_file(&folders),
+    };
+    let clients = Client::value_variants().iter().copied();
+    clients.filter(|client| file(*client).is_some_and(|file| has_change(&file))).map(name_of).collect()
 }
 
 fn find_settings_folders() -> SettingsFolders {
@@ -59,7 +72,7 @@ async fn set_up(args: SetupArgs, file: Option<PathBuf>) -> Result<(), Failure> {
     if !args.dry_run {
         say::say(&format!("Trying one turn with {} on {} …", target.model, args.client.api_path()));
         respool.try_turn(args.client.api_path(), &target.model).await?;
-        say::say("It works.");
+        say::say(&format!("respool answers with {}.", target.model));
     }
     Ok(())
 }

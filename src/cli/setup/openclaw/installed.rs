@@ -12,6 +12,9 @@ use tools::programs::{current_project, find_in_path};
 /// The first version after those that refuse the newer keys; no version between this and 2026.9.6 was tested.
 const CURRENT: Version = Version::new(2026, 3, 0);
 
+/// The beginning of the name of a draft that OpenClaw validates.
+const DRAFT: &str = "respool-draft-";
+
 /// An installed OpenClaw.
 pub(super) struct OpenClaw {
     program: PathBuf,
@@ -50,11 +53,9 @@ impl OpenClaw {
             )
         };
         std::fs::create_dir_all(folder).map_err(unwritable)?;
-        let mut candidate = tempfile::Builder::new()
-            .prefix("openclaw-")
-            .suffix(".json")
-            .tempfile_in(folder)
-            .map_err(unwritable)?;
+        remove_drafts(folder);
+        let mut candidate =
+            tempfile::Builder::new().prefix(DRAFT).suffix(".json").tempfile_in(folder).map_err(unwritable)?;
         let text = if text.trim().is_empty() { "{}\n" } else { text };
         candidate.write_all(text.as_bytes()).map_err(unwritable)?;
         let output = Command::new(&self.program)
@@ -69,6 +70,16 @@ impl OpenClaw {
         let said =
             [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned());
         Ok(Verdict::Refused(said.join("\n").trim().to_owned()))
+    }
+}
+
+/// Removes the drafts that interrupted setups left: they may have keys.
+fn remove_drafts(folder: &Path) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        if entry.file_name().to_string_lossy().starts_with(DRAFT) {
+            // Only one of the same person's can be there.
+            let _ = std::fs::remove_file(entry.path());
+        }
     }
 }
 

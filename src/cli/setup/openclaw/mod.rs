@@ -63,6 +63,11 @@ impl Places {
     }
 }
 
+/// Returns the path of OpenClaw's configuration.
+pub(super) fn settings_file() -> PathBuf {
+    Places::find().config
+}
+
 pub(super) fn run_setup(arguments: &SetupArgs) -> Result<(), Failure> {
     let places = Places::find();
     if arguments.undo {
@@ -108,25 +113,8 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         };
         format!("{} was not changed: {why}", file.display())
     })?;
-    if edited.text == present {
-        say_sentences(&format!("{} already points to respool.", file.display()));
-        explain_change(&edited, installed.as_ref());
-    } else {
-        say(diff_text(&present, &edited.text, file).trim_end());
-        validate_change(installed.as_ref(), &present, &edited.text, file)?;
-        explain_change(&edited, installed.as_ref());
-        if Writing::from_arguments(arguments).is_agreed()? {
-            write_settings(arguments.client, file, &present, &edited.text)?;
-            say_sentences("Written. `respool setup openclaw --undo` restores the file.");
-            forget_copies(places)?;
-        }
-    }
-    if let Some(name) = arguments.key_env.as_ref().filter(|name| !places.has_variable(name)) {
-        say_sentences(&format!(
-            "OpenClaw sends the value of {name} from its own environment, the gateway too: add a line `{name}=…` to {}.",
-            places.environment().display()
-        ));
-    }
+    let is_refused = make_change(arguments, places, &present, &edited, installed.as_ref())?;
+    say_what_is_missing(arguments, places, &wanted, &edited);
     if let Some(url) = upstream {
         suggest_concurrency(&base_url(url)).await?;
     }
@@ -135,13 +123,67 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     } else if is_running {
         try_turn(&respool, &edited).await?;
         if installed.is_some_and(|openclaw| openclaw.is_current()) {
-            let command = unbroken("openclaw agent exec \"hello\"");
-            say_sentences(&format!("Now try: {command}\nA running gateway reads the new file by itself."));
+            suggest_turn(is_refused);
         }
     } else {
         suggest_start(&respool, arguments, upstream);
     }
     Ok(())
+}
+
+/// Shows the change, has OpenClaw validate it, and writes it if the person agrees. Returns true if OpenClaw
+/// refuses the file, with the change and without.
+fn make_change(
+    arguments: &SetupArgs,
+    places: &Places,
+    present: &str,
+    edited: &Edited,
+    installed: Option<&OpenClaw>,
+) -> Result<bool, Failure> {
+    let file = &places.config;
+    if edited.text == present {
+        say_sentences(&format!("{} already points to respool.", file.display()));
+        explain_change(edited, installed);
+        return Ok(false);
+    }
+    say(diff_text(present, &edited.text, file).trim_end());
+    let is_accepted = validate_change(installed, present, &edited.text, file)?;
+    explain_change(edited, installed);
+    if Writing::from_arguments(arguments).is_agreed()? {
+        write_settings(arguments.client, file, present, &edited.text)?;
+        say_sentences("Written. `respool setup openclaw --undo` restores the file.");
+        forget_copies(places)?;
+    }
+    Ok(!is_accepted)
+}
+
+/// Says what the person has to add themselves.
+fn say_what_is_missing(arguments: &SetupArgs, places: &Places, wanted: &RespoolProvider, edited: &Edited) {
+    if let Some(name) = arguments.key_env.as_ref().filter(|name| !places.has_variable(name)) {
+        say_sentences(&format!(
+            "OpenClaw sends the value of {name} from its own environment, the gateway too: add a line `{name}=…` to {}.",
+            places.environment().display()
+        ));
+    }
+    if wanted.models.iter().any(|model| model.window.is_none()) && !edited.text.contains("contextWindow") {
+        say_sentences(&format!(
+            "The server does not report its context length. Give the model a `contextWindow` in {}: OpenClaw assumes \
+             200,000 tokens otherwise, and compacts too late.",
+            places.config.display()
+        ));
+    }
+}
+
+/// Suggests a turn with OpenClaw itself. `is_refused`: OpenClaw refuses the file.
+fn suggest_turn(is_refused: bool) {
+    let command = unbroken("openclaw agent exec \"hello\"");
+    say_sentences(&match is_refused {
+        true => format!(
+            "OpenClaw does not start with this file until that is corrected: `openclaw doctor --fix` may do it. Then \
+             try: {command}"
+        ),
+        false => format!("Now try: {command}\nA running gateway reads the new file by itself."),
+    });
 }
 
 /// Checks that `--upstream` names a model server.
@@ -243,35 +285,42 @@ fn base_url(url: &str) -> String {
     url.trim_end_matches('/').trim_end_matches("/v1").to_owned()
 }
 
-/// Runs OpenClaw's own validation before anything is written. If it refused the file already before the
-/// change, this says nothing about the change.
+/// Runs OpenClaw's own validation before anything is written. Returns false if it refuses the file, but did
+/// so before the change.
 fn validate_change(
     installed: Option<&OpenClaw>,
     present: &str,
     text: &str,
     file: &Path,
-) -> Result<(), Failure> {
+) -> Result<bool, Failure> {
     let Some(openclaw) = installed else {
         say_sentences(
             "`openclaw` is not on the PATH, so the new file is not validated, and has only settings that every version knows.",
         );
-        return Ok(());
+        return Ok(true);
     };
     let folder = file.parent().unwrap_or(Path::new("."));
     let verdict = |text: &str| openclaw.validate(text, folder);
+    let version = &openclaw.version;
     match verdict(text)? {
-        Verdict::Valid => say_sentences(&format!("OpenClaw {} accepts the new file.", openclaw.version)),
-        Verdict::Refused(_) if verdict(present)? != Verdict::Valid => say_sentences(&format!(
-            "OpenClaw {} could not validate the file: it has no `config validate`, or it refuses the old file too.",
-            openclaw.version
-        )),
+        Verdict::Valid => {
+            say_sentences(&format!("OpenClaw {version} accepts the new file."));
+            Ok(true)
+        }
+        Verdict::Refused(_) if !openclaw.is_current() => {
+            say_sentences(&format!(
+                "OpenClaw {version} could not validate the file: it has no `config validate`, or it refuses the old file too."
+            ));
+            Ok(true)
+        }
+        Verdict::Refused(why) if verdict(present)? != Verdict::Valid => {
+            say_sentences(&format!("OpenClaw {version} refuses this file, also without the change:\n{why}"));
+            Ok(false)
+        }
         Verdict::Refused(why) => {
-            let refused =
-                format!("OpenClaw {} refuses the new file, so nothing was written:\n{why}", openclaw.version);
-            return Err(refused.into());
+            Err(format!("OpenClaw {version} refuses the new file, so nothing was written:\n{why}").into())
         }
     }
-    Ok(())
 }
 
 fn forget_copies(places: &Places) -> Result<(), Failure> {
@@ -347,6 +396,6 @@ async fn try_turn(respool: &Respool, edited: &Edited) -> Result<(), Failure> {
     let model = edited.primary.split_once('/').map_or(edited.primary.as_str(), |(_, model)| model);
     say_sentences(&format!("Trying one turn with {model} …"));
     respool.try_turn("/v1/chat/completions", model).await?;
-    say_sentences("It works.");
+    say_sentences(&format!("respool answers with {model}."));
     Ok(())
 }
