@@ -3,9 +3,8 @@
 //!
 //! Without the file, reasoning that clients send back after a restart is ignored. Called by `serve`.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use store::Store;
@@ -51,18 +50,22 @@ fn open_secret(state_dir: &Path) -> Secret {
 fn read_or_create_key(state_dir: &Path) -> io::Result<Secret> {
     let path = state_dir.join(FILE);
     match fs::read(&path) {
+        // An earlier version left it so on a full disk.
+        Ok(bytes) if bytes.is_empty() => fs::remove_file(&path).and_then(|()| create_key(state_dir)),
         Ok(bytes) => bytes.try_into().map_err(|_| {
             io::Error::new(io::ErrorKind::InvalidData, "the file does not hold 32 bytes: remove it")
         }),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => create_key(&path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => create_key(state_dir),
         Err(error) => Err(error),
     }
 }
 
-fn create_key(path: &Path) -> io::Result<Secret> {
+/// Creates the key whole or not at all.
+fn create_key(state_dir: &Path) -> io::Result<Secret> {
     let secret: Secret = rand::random();
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
     file.write_all(&secret)?;
+    file.persist_noclobber(state_dir.join(FILE)).map_err(|error| error.error)?;
     Ok(secret)
 }
 
@@ -80,6 +83,12 @@ mod tests {
         assert_eq!(mode & 0o777, 0o600);
         replace_key(folder.path(), &[7; 32]).unwrap();
         assert_eq!(open_secret(folder.path()), [7; 32]);
+        fs::write(folder.path().join(FILE), "").unwrap();
+        assert_eq!(
+            open_secret(folder.path()),
+            open_secret(folder.path()),
+            "one that a full disk left is replaced"
+        );
         fs::write(folder.path().join(FILE), "short").unwrap();
         assert!(read_or_create_key(folder.path()).unwrap_err().to_string().contains("remove it"));
     }
