@@ -305,7 +305,9 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
             round_trip(&app, model, findings).await;
         }
     }
-    if let Some(listed) = listed {
+    if let Some(mut listed) = listed {
+        listed.sort_unstable();
+        listed.dedup();
         check_wanted_models(&loaded.settings, &listed, findings);
     }
     abort.cancel();
@@ -315,16 +317,9 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
 /// Names the agents, experts and other names of models whose model is in no server's list.
 fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Findings) {
     let agents =
-        settings.agents.iter().map(|(name, agent)| (format!("the agent `{name}` uses"), &agent.model));
-    let experts = settings.experts.model.iter().map(|model| ("experts use".to_owned(), model));
+        settings.agents.iter().map(|(name, agent)| (&agent.model, format!("the agent `{name}` uses")));
+    let experts = settings.experts.model.iter().map(|model| (model, "experts use".to_owned()));
     let relay = &settings.relay;
-    let aliases =
-        relay.aliases().filter_map(|alias| Some((alias, relay.models.get(alias)?.target.as_ref()?)));
-    let aliases = aliases.map(|(alias, target)| (format!("{alias:?} stands for"), target));
-    let fallbacks = relay.models.iter().flat_map(|(id, model)| {
-        let names = model.fallback.iter().chain(&model.vision);
-        names.map(move |name| (format!("in the place of {id:?} may answer"), name))
-    });
     // A fallback may begin with the name of its upstream.
     let of_upstream = |name: &str| {
         let (upstream, model) = name.split_once('/')?;
@@ -332,12 +327,12 @@ fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Fi
     };
     let is_listed = |name: &str| listed.iter().any(|it| it == relay.target(name));
     let is_known = |name: &str| is_listed(name) || of_upstream(name).is_some_and(|model| is_listed(&model));
-    let lost = agents.chain(experts).chain(aliases).chain(fallbacks).filter(|(_, model)| !is_known(model));
-    for (index, (who, model)) in lost.enumerate() {
+    let lost = agents.chain(experts).chain(relay.named_models()).filter(|(model, _)| !is_known(model));
+    for (index, (model, what_for)) in lost.enumerate() {
         if index == 0 {
             say("\nmodels");
         }
-        let what = format!("{who} the model {model:?}, which no upstream lists");
+        let what = format!("no upstream lists the model {model:?}, which {what_for}");
         findings.fail(&what, &format!("correct the name; the listed ones are {}", listed.join(", ")));
     }
     let is_compared = |name: &String| settings.usage.compare.contains(name);

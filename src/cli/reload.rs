@@ -3,6 +3,7 @@
 //! page and alerted. `config` says what takes effect at once and what needs a restart. Requests and runs in
 //! progress finish with what they began with. The key file has a separate watch (`server`).
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -156,6 +157,7 @@ impl Reloading {
             experts.change_models(models);
         }
         fleet.take_effect();
+        report_upstreams(&app.relay, &relay);
         // What requests met with another key or address no longer holds.
         self.upstreams.changed_upstreams(&upstreams).for_each(|name| app.usage.forget_refusals(name));
         self.relay.send_replace(Arc::clone(&relay));
@@ -176,6 +178,20 @@ impl Reloading {
             tracing::info!(target: "respool::config", live, "the configuration was read again");
         }
         self.new_app().alerts.note_reload(Reloaded { problem: None, waiting: change.waiting });
+    }
+}
+
+/// Logs the names of upstreams that were added or removed.
+fn report_upstreams(before: &Relay, now: &Relay) {
+    let names = |relay: &Relay| relay.upstreams().map(|it| it.name.clone()).collect::<BTreeSet<_>>();
+    let (before, now) = (names(before), names(now));
+    let only_in = |these: &BTreeSet<String>, others: &BTreeSet<String>| {
+        let names: Vec<&str> = these.difference(others).map(String::as_str).collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    };
+    let (removed, added) = (only_in(&before, &now), only_in(&now, &before));
+    if removed.is_some() || added.is_some() {
+        tracing::info!(target: "respool::config", removed, added, "the configuration names other upstreams than before");
     }
 }
 

@@ -111,6 +111,7 @@ fn row_json(row: &UsageRow) -> Value {
         "attempts": row.attempts, "earlier_attempts": row.details.earlier_attempts, "fallback": row.details.fallback,
         "dialects": list(&row.dialects), "repairs": list(&row.repairs), "dropped": list(&row.details.dropped),
         "recovery": list(&row.recovery), "loop_stopped": row.loop_stopped,
+        "trimmed": row.details.trimmed, "prefix_lost": row.details.prefix_lost,
         "prompt_tokens": row.usage.map(|usage| usage.prompt),
         "completion_tokens": row.usage.map(|usage| usage.completion),
         "first_byte_ms": row.first_byte.map(clock::to_millis), "waited_ms": clock::to_millis(row.waited),
@@ -171,7 +172,13 @@ fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
     let waited = (row.waited >= NOTABLE_WAIT)
         .then(|| format!("waited {:.1} s {}", row.waited.as_secs_f64(), describe_wait(row)));
     let repairs = Some(describe_repairs(row)).filter(|repairs| !repairs.is_empty());
-    [error, repairs, fallback, earlier, waited].into_iter().flatten().map(|note| format!("{NOTE}{note}"))
+    let lost = Some(&row.details.prefix_lost).filter(|lost| !lost.is_empty());
+    let lost =
+        lost.map(|lost| format!("the prompt differs from that of the conversation's last request: {lost}"));
+    [error, repairs, fallback, earlier, waited, lost]
+        .into_iter()
+        .flatten()
+        .map(|note| format!("{NOTE}{note}"))
 }
 
 /// Returns the cells of a narrow terminal; of the time, only that of the day.

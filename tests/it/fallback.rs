@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use store::RequestQuery;
+use store::{Dimension, RequestQuery, UsageQuery};
 use tempfile::{TempDir, tempdir};
 
 use crate::support::accumulate::Rules;
@@ -275,4 +275,41 @@ async fn a_spent_budget_leaves_the_free_model() {
     free["model"] = json!("small");
     assert_eq!(exchange(respool.address, &Request::chat(&free)).await.status, 200, "it costs nothing");
     assert_eq!(models(&fake.requests()), ["big", "small", "small"]);
+}
+
+/// A fallback that was renamed was silently none any more.
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_fallbacks_are_known() {
+    let fake = FakeVllm::start([]).await;
+    let respool =
+        Respool::with(&fake, "[models.big]\nfallback = [\"middle\"]\n[models.fast]\ntarget = \"big\"\n")
+            .await;
+    let missing = || respool.relay.missing_models();
+    fake.serve_models(&["big", "qwen3"]);
+    let upstream = respool.relay.upstreams().next().unwrap();
+    upstream.ask_models(http::HeaderMap::new(), Duration::from_secs(5)).await.unwrap();
+    assert_eq!(missing(), [("middle".into(), "may answer in the place of `big`".into())]);
+    fake.serve_models(&["middle"]);
+    upstream.ask_models(http::HeaderMap::new(), Duration::from_secs(5)).await.unwrap();
+    assert_eq!(missing(), [("big".into(), "`fast` stands for".into())]);
+}
+
+/// Regression: the tokens of a reply that was thrown away were in no row, and counted in no budget.
+#[tokio::test]
+async fn useless_replies_of_the_first_model_count() {
+    let config = "[prices.big]\ninput = 1000.0\noutput = 1000.0\n[prices.middle]\ninput = 1.0\noutput = 1.0\n[budgets]\nday = 5.0\n";
+    let fake = FakeVllm::start([Script::json(200, &replies::text("")), ok()]).await;
+    let dir = tempdir().unwrap();
+    let respool = keeping_rows(&dir, &fake, &format!("{config}{FALLBACK}")).await;
+    assert_eq!(exchange(respool.address, &Request::chat(&body(false))).await.status, 200);
+    assert_eq!(recorded(&respool).await, ("middle".into(), "big:failed".into()));
+    let query = UsageQuery { since: 0, until: u64::MAX, by: vec![Dimension::Model], only: Vec::new() };
+    let report = respool.usage.records().report(query).await.unwrap();
+    let spent: Vec<_> =
+        report.lines.iter().map(|line| (&*line.names[0], line.totals.requests, line.totals.usage)).collect();
+    let [("big", 0, of_big), ("middle", 1, of_middle)] = spent[..] else { panic!("{spent:?}") };
+    assert_eq!(of_big, of_middle, "both replies state the same");
+    let cost = (of_big.total_tokens() * 1_001) as f64 / 1e6;
+    assert!((report.total.cost.units() - cost).abs() < 1e-9, "{:?}", report.total.cost);
+    assert_eq!(respool.usage.budgets(&[])[0].spent, report.total.cost);
 }

@@ -397,13 +397,13 @@ async fn check_says_what_the_template_makes_of_a_conversation() {
         let agents = "[agents.lost]\nmodel = \"nope\"\n[agents.fine]\nmodel = \"gpt-oss-20b\"\n\
             [models.fast]\ntarget = \"gone\"\n[prices.gpt-20b]\ninput = 1.0\noutput = 1.0\n[models.gpt-oss-20b]\nfallback = [\"gpt-oss-20b\", \"other\"]\n";
         let (_, said, _) = run(&["check", "--upstream", &url], Some(agents), &[]);
-        let lost = "FAIL  the agent `lost` uses the model \"nope\", which no upstream lists";
+        let lost = "FAIL  no upstream lists the model \"nope\", which the agent `lost` uses";
         assert!(said.contains(lost) && !said.contains("the agent `fine` uses"), "{said}");
-        let alias = "FAIL  \"fast\" stands for the model \"gone\", which no upstream lists";
-        let fallback = "FAIL  in the place of \"gpt-oss-20b\" may answer the model \"other\", which";
+        let alias = "FAIL  no upstream lists the model \"gone\", which `fast` stands for";
+        let fallback = "FAIL  no upstream lists the model \"other\", which may answer in the place of";
         assert!(said.contains(alias) && said.contains(fallback), "{said}");
         assert!(said.contains("warn  [prices] has \"gpt-20b\", which no upstream lists"), "{said}");
-        assert_eq!(said.matches("which no upstream lists").count(), 4, "{said}");
+        assert_eq!(said.matches("no upstream lists").count(), 4, "{said}");
         assert!(said.contains("its template leaves the tools out"), "{said}");
         assert!(said.contains("respool adapts it (`messages.system_first`"), "{said}");
         assert!(
@@ -432,6 +432,48 @@ async fn check_names_the_server() {
         let said = tokio::task::spawn_blocking(check).await.unwrap();
         assert!(said.contains(expected), "{said}");
         assert_eq!(said.contains("set `max_concurrency = 48`"), owner == "sglang", "{said}");
+    }
+}
+
+/// llama.cpp renders on `/apply-template`, and vLLM on `/tokenize`, as tokens.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_renders_chat_templates() {
+    use crate::support::{fake_vllm::FakeVllm, replies, script::Script};
+    let whole = "respoolsystem <tools>respooltool</tools> ping <call>respooltool</call> respoolresult pong";
+    let later = format!("{whole} respoollatersystem");
+    let poor = "respoolsystem respoolsystem ping <call>respooltool</call> respoolresult pong";
+    let prompt = |text: &str| Script::json(200, &serde_json::json!({"prompt": text}));
+    let tokens = |text: &str| {
+        let strings: Vec<_> = text.split_inclusive(' ').collect();
+        let count = strings.len();
+        Script::json(200, &serde_json::json!({"count": count, "max_model_len": 4096, "token_strs": strings}))
+    };
+    let refused = || Script::json(400, &replies::error(400, "template: no system in the middle", "Bad"));
+    let (good, no_tools) = ("its template renders the system message, the tools and", "leaves the tools out");
+    let (twice, not_first) =
+        ("renders the system message twice", "leaves out system messages that are not first");
+    let refuses = "its template refuses a later system message";
+    for (path, answers, expected) in [
+        ("/apply-template", vec![prompt(whole), prompt(&later)], vec![good]),
+        ("/apply-template", vec![prompt(poor), prompt(poor)], vec![no_tools, twice, not_first]),
+        ("/apply-template", vec![prompt(whole), refused()], vec![good, refuses]),
+        // The first question is how many tokens a prompt has.
+        ("/tokenize", vec![tokens("a b"), tokens(whole), tokens(whole)], vec![good, not_first]),
+    ] {
+        let fake = FakeVllm::start(answers.into_iter().map(|answer| answer.on("POST", path))).await;
+        fake.serve_models(&["qwen3"]);
+        fake.otherwise(Script::json(200, &replies::text("ok")));
+        let url = fake.url();
+        let check = move || run(&["check", "--upstream", &url], None, &[]).1;
+        let said = tokio::task::spawn_blocking(check).await.unwrap().replace('\n', " ");
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        for text in [good, no_tools, twice, not_first, refuses] {
+            assert_eq!(said.contains(text), expected.contains(&text), "{path}: {text}: {said}");
+        }
+        let rendered = fake.requests().into_iter().filter(|seen| seen.path() == path);
+        let asked: Vec<_> =
+            rendered.map(|seen| seen.json()).filter(|body| !body["tools"].is_null()).collect();
+        assert_eq!(asked.len(), 2, "{asked:?}");
     }
 }
 

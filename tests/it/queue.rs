@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use serde_json::{Value, json};
+use store::RequestQuery;
 use tokio::io::AsyncWriteExt as _;
 use tokio::time::Instant;
 
@@ -90,13 +91,20 @@ async fn clients_and_conversations_take_turns() {
 async fn background_work_gives_its_place_to_a_person() {
     let _time = IdleTime::begin();
     let fake = long_on_the_first().await;
-    let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
+    let dir = tempfile::tempdir().unwrap();
+    let config = format!("state_dir = \"{}\"\n[[upstream]]\nmax_concurrency = 1", dir.path().display());
+    let respool = Respool::with(&fake, &config).await;
     let background = request("a", "beat").header("x-respool-priority", "background");
     let mut background = Client::sending(respool.address, &background).await;
     fake.wait_for_requests(1).await;
     exchange(respool.address, &request("b", "person")).await.stream(&Rules::default());
     background.reply().await.stream(&Rules::default());
     assert_eq!(names(&fake.requests()), ["beat", "person", "beat"]);
+    // The server has not failed, so this is no repeat.
+    let query = RequestQuery { most: 9, ..RequestQuery::default() };
+    let rows = respool.usage.records().find_requests(query).await.unwrap();
+    let beat = rows.iter().find(|row| !row.details.earlier_attempts.is_empty()).expect("it was put back");
+    assert_eq!((beat.attempts, &*beat.details.earlier_attempts[0].why), (1, "put_back"));
 }
 
 #[tokio::test]

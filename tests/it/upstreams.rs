@@ -246,6 +246,31 @@ async fn refused_keys_are_said() {
     }
 }
 
+/// A server that refused the key got its share: the weaker fallback answered while an equal server was idle.
+#[tokio::test]
+async fn a_refused_key_leads_to_the_equal_server() {
+    let _time = IdleTime::begin();
+    let (a, b) = (FakeVllm::start([]).await, says("b").await);
+    let own = "api_key = \"old\"\nweight = 3";
+    let respool = before(&[("a", &a.url(), own), ("b", &b.url(), "")], "").await;
+    lists_known(&respool, &["a", "b"]).await;
+    let refused = || Script::json(401, &json!({"error": "Unauthorized"}));
+    a.otherwise(refused());
+    let turns = || a.requests().iter().filter(|seen| seen.method == "POST").count();
+    for number in 0..8 {
+        assert_eq!(who(&respool, &begins(&format!("first {number}"))).await, "b");
+    }
+    let asked = turns();
+    assert!(asked > 0, "it was not known to refuse the key");
+    a.otherwise(refused().on("GET", "/v1/models"));
+    let is_known = async || standing(&respool, "a").await["problem"] == "it rejects the key (HTTP 401)";
+    wait_until("the refusal is known", is_known).await;
+    for number in 0..8 {
+        assert_eq!(who(&respool, &begins(&format!("then {number}"))).await, "b");
+    }
+    assert_eq!(turns(), asked, "it is known now");
+}
+
 #[tokio::test]
 async fn lists_of_models_are_merged() {
     let (a, b) = (says("a").await, says("b").await);

@@ -138,6 +138,15 @@ impl RelayConfig {
         }
     }
 
+    /// The names of models by which `[models]` leads to others, each with what it is named for.
+    pub fn named_models(&self) -> impl Iterator<Item = (&String, String)> {
+        self.models.iter().flat_map(|(id, model)| {
+            let target = model.target.iter().map(move |name| (name, format!("`{id}` stands for")));
+            let others = model.fallback.iter().chain(&model.vision);
+            target.chain(others.map(move |name| (name, format!("may answer in the place of `{id}`"))))
+        })
+    }
+
     /// The models that may answer in the place of this one, and how long a request waits for it before.
     pub fn fallback(&self, id: &str) -> (&[String], Duration) {
         let own = self

@@ -243,7 +243,7 @@ fn decide_after_refusal(refusal: Refusal, history: &History, known: &Known) -> D
         (Refusal::TooLarge, Some(change @ Change::Smaller(_)), _) if may_shrink => same_again(change),
         (Refusal::TooLarge | Refusal::Form, _, None) if may_adapt => Decision::LookUp(Lookup::Adaptation),
         (Refusal::TooLarge | Refusal::Form, _, Some(change @ Change::Adapt(_))) => same_again(change),
-        (Refusal::ModelNotServed, ..) if known.another_upstream => {
+        (Refusal::ModelNotServed | Refusal::OwnKey, ..) if known.another_upstream => {
             Decision::attempt(Change::Nothing, RetryTarget::Next, RetryTime::Now)
         }
         _ => give_up(history),

@@ -17,6 +17,7 @@ use super::relay::Relay;
 use super::request::{ClientRequest, Route};
 use adapt::has_pictures;
 use telemetry::AttemptError;
+use wire::turn::Usage;
 use wire::{ApiError, Object, encode_string};
 
 /// The models that may still answer a request in the place of the one that was asked.
@@ -28,6 +29,15 @@ pub(super) struct Fallbacks {
     models: VecDeque<String>,
     /// How long the request waits for a model that is busy or starting while another one is left.
     patience: Duration,
+}
+
+/// The attempts at a model before another one is asked.
+#[derive(Debug, Default)]
+pub(super) struct PastAttempts {
+    /// The error of the last one.
+    pub(super) error: AttemptError,
+    /// The tokens of all of them.
+    pub(super) spent: Usage,
 }
 
 /// Why another model answers.
@@ -67,20 +77,20 @@ impl Fallbacks {
     }
 
     /// Reads the request for the next model that can be asked. `route`: how the request is served, which a
-    /// model that answers in the middle of it cannot change. `error`: the last attempt's.
+    /// model that answers in the middle of it cannot change.
     pub(super) async fn next_request(
         &mut self,
         relay: &Arc<Relay>,
         asked: &str,
         route: Route,
         reason: FallbackReason,
-        error: &AttemptError,
+        attempts: &PastAttempts,
     ) -> Option<Arc<ClientRequest>> {
         while let Some(name) = self.models.pop_front() {
             match relay.read_for(&name, self, route).await {
                 Ok(request) => {
                     let profile = &request.profile;
-                    note_fallback(&self.origin, asked, reason, &profile.model, error.clone());
+                    note_fallback(&self.origin, asked, reason, &profile.model, attempts);
                     if profile.model_is_known {
                         self.origin.record.set_known_model(&profile.model);
                     }
@@ -119,7 +129,7 @@ impl Relay {
         if !has_pictures(text) {
             return None;
         }
-        note_fallback(origin, model, FallbackReason::Pictures, sighted, AttemptError::default());
+        note_fallback(origin, model, FallbackReason::Pictures, sighted, &PastAttempts::default());
         with_model(body, sighted)
     }
 
@@ -132,7 +142,7 @@ impl Relay {
             return Some(body.clone());
         }
         let free = models.iter().find(|name| self.has_no_price(name, &is_free))?;
-        note_fallback(origin, &model, FallbackReason::Budget, free, AttemptError::default());
+        note_fallback(origin, &model, FallbackReason::Budget, free, &PastAttempts::default());
         with_model(body, free)
     }
 
@@ -163,7 +173,7 @@ impl Relay {
 
     /// Splits `UPSTREAM/MODEL` into the upstream's name and the model's; a model's name may have slashes,
     /// too.
-    fn split_upstream<'a>(&self, name: &'a str) -> (Option<&'a str>, &'a str) {
+    pub(super) fn split_upstream<'a>(&self, name: &'a str) -> (Option<&'a str>, &'a str) {
         let is_upstream = |prefix: &str| self.fleet.iter().any(|upstream| upstream.name == prefix);
         match name.split_once('/') {
             Some((prefix, model)) if is_upstream(prefix) && !self.config.models.contains_key(name) => {
@@ -174,9 +184,10 @@ impl Relay {
     }
 }
 
-/// Records that the fallback `model` answers instead of `asked`. `error`: the last attempt's.
-fn note_fallback(origin: &Origin, asked: &str, reason: FallbackReason, model: &str, error: AttemptError) {
-    origin.record.falls_back(asked, reason.as_str(), model, error);
+/// Records that the fallback `model` answers instead of `asked`.
+fn note_fallback(origin: &Origin, asked: &str, reason: FallbackReason, model: &str, attempts: &PastAttempts) {
+    let PastAttempts { error, spent } = attempts;
+    origin.record.falls_back(asked, reason.as_str(), model, error.clone(), *spent);
     origin.progress.note_answering_model(model);
 }
 

@@ -48,6 +48,8 @@ pub(super) enum Refusal {
     Form,
     /// The upstream lacks the model, or has no room: another one may have it.
     ModelNotServed,
+    /// It does not take the key of the configuration: another one may take its own.
+    OwnKey,
     /// For good.
     Final,
 }
@@ -168,6 +170,11 @@ impl History {
             .iter()
             .filter(|past| !matches!(past.finding, Finding::Refused(Refusal::TooLarge | Refusal::Form)));
         u32::try_from(asked.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns the tokens of all attempts.
+    pub(super) fn all_usage(&self) -> Usage {
+        self.attempts.iter().filter_map(|past| past.usage).fold(Usage::default(), Usage::plus)
     }
 
     /// Returns the tokens of all attempts but the last.

@@ -95,6 +95,18 @@ impl Relay {
         available_models(wrong, &self.known_models(), &refusals.collect::<Vec<_>>())
     }
 
+    /// Returns the models that `[models]` names and no upstream serves, each with what it is named for; none
+    /// while the models of an upstream are not known.
+    pub fn missing_models(&self) -> Vec<(String, String)> {
+        if self.fleet.iter().any(|upstream| upstream.known_models().is_none()) {
+            return Vec::new();
+        }
+        let known = self.fleet.known_models();
+        let is_known = |name: &str| known.iter().any(|it| it == self.target(self.split_upstream(name).1));
+        let missing = self.config.named_models().filter(|(name, _)| !is_known(name));
+        missing.map(|(name, what_for)| (name.clone(), what_for)).collect()
+    }
+
     /// Returns the names that stand for other models.
     pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
         self.config.aliases().map(|alias| (alias, self.config.target(alias)))
@@ -145,6 +157,8 @@ impl Relay {
     /// Reports to the upstream's circuit how a request went.
     pub(super) fn report_outcome(&self, error: Option<&UpstreamError>, report: OutcomeReport) {
         match error {
+            // It may be well, and is of no use.
+            Some(error) if report.is_own_key_refused(error) => {}
             Some(error) if counts_against_upstream(error) => report.report_failure(&error.loggable),
             error => {
                 let was_down = report.report_success();

@@ -8,6 +8,7 @@ use super::settings::Settings;
 use super::tree::{Table, find_value, place_of};
 use super::variables::Environment;
 
+use ::config::ValueKind;
 use adapt::UNDECLARABLE;
 use agent::{AgentConfig, OPERATOR_KEY, Parser};
 use alerts::SinkKind;
@@ -180,6 +181,13 @@ impl Check<'_> {
     fn check_sinks(&mut self, settings: &Settings) {
         for (index, sink) in settings.alerts.sink.iter().enumerate() {
             let index = index.to_string();
+            let written = find_value(self.tree, &["alerts", "sink", &index, "type"]).map(|kind| &kind.kind);
+            let is_known =
+                matches!(written, Some(ValueKind::String(kind)) if SinkKind::NAMES.contains(&kind.as_str()));
+            if !is_known {
+                // That is a problem of its own, and `kind` a default.
+                continue;
+            }
             let needed = match sink.kind {
                 SinkKind::Command => {
                     [("program", !sink.program.is_empty()), ("program", true), ("program", true)]

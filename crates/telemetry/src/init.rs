@@ -6,9 +6,7 @@
 //!
 //! A separate thread writes the lines, so a slow terminal or disk never delays a request.
 
-use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use tracing::level_filters::LevelFilter;
@@ -18,6 +16,7 @@ use tracing_subscriber::{Layer, Registry, fmt};
 
 use super::config::{Level, LogConfig, LogFormat};
 use super::json::JsonLines;
+use super::log_file::LogFile;
 use super::on_terminal::TerminalWriter;
 use super::terminal_lines::TerminalLines;
 use super::writer::{self, Batches, LineWriter, Place};
@@ -110,24 +109,17 @@ fn level_filter(level: Level) -> tracing_subscriber::filter::Targets {
         .with_target("rmcp", LevelFilter::OFF)
 }
 
-fn open_log_file(path: &Path) -> Result<File, LogError> {
-    // It may contain text of people and models, so only its owner may read it.
-    let opened = OpenOptions::new().create(true).append(true).mode(0o600).open(path);
-    opened.map_err(|cause| LogError::File { path: path.to_owned(), cause })
+fn open_log_file(path: &Path) -> Result<LogFile, LogError> {
+    LogFile::open(path).map_err(|cause| LogError::File { path: path.to_owned(), cause })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A log was made readable for everybody.
     #[test]
-    fn a_log_file_is_its_owners_alone() {
-        use std::os::unix::fs::PermissionsExt as _;
+    fn a_log_without_a_directory_is_named() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("log");
-        let file = open_log_file(&path).unwrap();
-        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         let why = open_log_file(&dir.path().join("no/log")).unwrap_err().to_string();
         assert!(why.contains("no/log cannot be opened"), "{why}");
     }

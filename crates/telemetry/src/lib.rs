@@ -9,6 +9,7 @@ pub mod config;
 mod error_report;
 mod init;
 mod json;
+mod log_file;
 pub mod metrics;
 mod on_terminal;
 #[cfg_attr(not(feature = "otlp"), path = "without_otlp.rs")]

@@ -176,6 +176,16 @@ impl RequestRecord {
         });
     }
 
+    /// Records that a more urgent request takes the place of this one at the upstream, which lines up again.
+    pub fn record_put_back(&self) {
+        self.change_line(RequestLine::put_back);
+    }
+
+    /// Records a further wait for a place at the upstream.
+    pub fn record_further_queueing(&self, queued: Duration) {
+        self.change_line(|line| line.end_queueing(queued));
+    }
+
     /// Records an attempt: the names of its edits, the way its tokens were counted, and the parts that were
     /// cut.
     pub fn record_attempt<'a>(
@@ -223,9 +233,16 @@ impl RequestRecord {
     }
 
     /// Records that another model answers in the place of the one that was asked, and why, in one word.
-    /// `error`: the last attempt's.
-    pub fn falls_back(&self, asked: &str, why: &'static str, answers: &str, error: AttemptError) {
-        self.change_line(|line| line.fall_back(asked, why, answers, error));
+    /// `error`: the last attempt's; `spent`: the tokens of all replies of the model that was asked.
+    pub fn falls_back(
+        &self,
+        asked: &str,
+        why: &'static str,
+        answers: &str,
+        error: AttemptError,
+        spent: Usage,
+    ) {
+        self.change_line(|line| line.fall_back(asked, why, answers, error, spent));
     }
 
     /// Records that the model is asked again. `fault`: the mistake in its reply, which had this `cost`;

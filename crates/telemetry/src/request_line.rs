@@ -112,6 +112,8 @@ pub(super) struct RequestLine {
     fallbacks: Vec<String>,
     /// Attempts beyond the first.
     pub(super) retries: u32,
+    /// How often a more urgent request took its place.
+    put_back: u32,
     /// Heartbeats sent.
     pub(super) heartbeats: u32,
     /// The dialects that calls were read in.
@@ -175,6 +177,7 @@ impl RequestLine {
             reasoning_unknown: 0,
             fallbacks: vec![],
             retries: 0,
+            put_back: 0,
             heartbeats: 0,
             dialects: vec![],
             calls_by_dialect: vec![],
@@ -297,15 +300,64 @@ impl RequestLine {
         ::metrics::counter!(metrics::RETRIES, "reason" => reason).increment(1);
     }
 
+    /// Notes that the request gives its place to a more urgent one and lines up again. The server has not
+    /// failed, so this is no attempt beyond the first.
+    pub(super) fn put_back(&mut self) {
+        self.put_back += 1;
+        (self.has_place, self.upstream_status) = (false, None);
+        self.note_earlier_attempt(EarlierAttempt::PUT_BACK, AttemptError::default(), "");
+        self.end_attempt(None, Some(EarlierAttempt::PUT_BACK));
+    }
+
     /// Notes that another model answers: its name is the one in the log, the metrics and the row.
-    pub(super) fn fall_back(&mut self, asked: &str, why: &'static str, answers: &str, error: AttemptError) {
+    /// `spent`: the tokens of all replies of the model that was asked.
+    pub(super) fn fall_back(
+        &mut self,
+        asked: &str,
+        why: &'static str,
+        answers: &str,
+        error: AttemptError,
+        spent: Usage,
+    ) {
         // A request may go to another model before any was asked.
         if !self.upstream.is_empty() {
             self.count_retry("fallback", error);
         }
+        self.record_spent(spent);
+        (self.has_place, self.upstream_status) = (false, None);
         self.fallbacks.push(format!("{asked}:{why}"));
         answers.clone_into(&mut self.model);
         self.known_model.clear();
+    }
+
+    /// Records the tokens of a model before another one answers, in a row of their own: its price is another
+    /// one.
+    fn record_spent(&mut self, spent: Usage) {
+        (self.usage, self.discarded) = (None, Usage::default());
+        let Some(sink) = self.sink.as_ref().filter(|_| spent != Usage::default()) else { return };
+        metrics::count_tokens(spent, &self.known_model, &self.upstream);
+        let RowFacts { agent, run, key, .. } = self.row.clone();
+        let row = UsageRow {
+            at: clock::time_ago(self.time_since_arrival()),
+            id: self.start.id.clone(),
+            route: UsageRow::ATTEMPT.into(),
+            key: key.or_else(|| self.start.key_name().map(str::to_owned)).unwrap_or_default(),
+            model: self.model.clone(),
+            upstream: self.upstream.clone(),
+            agent,
+            run,
+            usage: Some(spent),
+            attempts: 1,
+            outcome: Outcome::Error.as_str().into(),
+            ..UsageRow::default()
+        };
+        let known_model = self.known_model.clone();
+        sink.record_request(EndedRequest {
+            row,
+            known_model,
+            counted: Some(spent),
+            ..EndedRequest::default()
+        });
     }
 
     /// Counts a second attempt, with the fault of the useless reply, the remedy, and the reply's tokens.
@@ -384,7 +436,12 @@ impl RequestLine {
             route: self.route,
             key: self.start.key_name().unwrap_or_default().to_owned(),
             model: self.model.clone(),
-            upstream: self.upstream.clone(),
+            // Until the fallback has a place, the last upstream is that of the model before it.
+            upstream: if self.has_place || self.fallbacks.is_empty() {
+                self.upstream.clone()
+            } else {
+                String::new()
+            },
             agent,
             run,
             phase: self.phase(),
@@ -486,6 +543,7 @@ impl RequestLine {
                     reasoning_unknown = non_default(self.reasoning_unknown),
                     fallback = (!self.fallbacks.is_empty()).then(|| self.fallbacks.join(",")),
                     retries = non_default(self.retries),
+                    put_back = non_default(self.put_back),
                     earlier_errors = self.earlier_errors(),
                     heartbeats = non_default(self.heartbeats),
                     calls = non_default(self.calls),
@@ -642,7 +700,7 @@ mod tests {
     #[test]
     fn the_row_names_the_model_that_answered() {
         let mut line = RequestLine::begin(Arc::new(RequestStart::new("r".into(), "POST /", "other")));
-        line.fall_back("big", "overflow", "small", AttemptError::default());
+        line.fall_back("big", "overflow", "small", AttemptError::default(), Usage::default());
         assert_eq!(line.fallbacks, ["big:overflow"]);
         assert_eq!(line.take_row(Duration::ZERO, None).model, "small");
     }
@@ -688,6 +746,10 @@ mod tests {
         let (what, longest) = ("the server is down: waiting for it", Duration::from_mins(1));
         line.wait = Some(Wait { what, since: Instant::now(), longest });
         assert_eq!(line.phase(), "the server is down: waiting for it (0 of 60 s)");
+        (line.wait, line.upstream_status) = (None, Some(500));
+        line.fall_back("big", "failed", "small", AttemptError::default(), Usage::default());
+        let live = line.live_state();
+        assert_eq!((&*live.phase, &*live.upstream, &*live.model), ("waiting for a slot", "", "small"));
     }
 
     /// Three Hermes calls of one reply were counted as one of Hermes and two native ones.

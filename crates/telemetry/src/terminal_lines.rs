@@ -127,6 +127,10 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
     let filled = |name: &str| fields.find(name).filter(|value| !value.is_empty());
     let text = |name: &str| filled(name).map(|value| one_line(value, usize::MAX));
     let model = text("model").or_else(|| text("request"));
+    let model = model.map(|model| match filled("fallback").and_then(asked_model) {
+        Some((asked, why)) => one_line(&format!("{model} instead of {asked} ({why})"), usize::MAX),
+        None => model,
+    });
     // What is passed on unread has many routes.
     let path = text("request").filter(|_| fields.get("route") == "transparent" && filled("model").is_some());
     let took = fields.number("total_ms").map(|millis| format_duration(millis / 1_000.0));
@@ -157,15 +161,24 @@ fn request_parts(fields: &Fields, with_error: bool) -> Vec<String> {
         status,
         text("error").filter(|_| with_error),
         calls,
-        repairs,
         tokens,
-        named("recovery", "asked again:"),
         fields.number("retries").map(|retries| format!("tried {} times", retries + 1.0)),
+        fields.find("put_back").map(|count| match count {
+            "1" => "put back once for urgent requests".to_owned(),
+            count => format!("put back {count} times for urgent requests"),
+        }),
         named("key", "key"),
         named("client", "from"),
         named("upstream", "at"),
+        repairs,
+        named("recovery", "asked again:"),
     ];
     parts.into_iter().flatten().collect()
+}
+
+/// Returns the model that the client asked for before others answered, and why it did not.
+fn asked_model(fallbacks: &str) -> Option<(&str, &str)> {
+    fallbacks.split(',').next()?.rsplit_once(':')
 }
 
 /// Writes seconds with two useful digits.
@@ -251,7 +264,7 @@ mod tests {
         let line = PLAIN.request_line(&request, 200);
         assert_eq!(
             line,
-            "ok          gpt-oss-120b  1.2 s  2 calls  repaired: renamed, closed  2341 → 412 tokens"
+            "ok          gpt-oss-120b  1.2 s  2 calls  2341 → 412 tokens  repaired: renamed, closed"
         );
         for width in 40..100 {
             let line = PLAIN.request_line(&request, width);
@@ -285,6 +298,9 @@ mod tests {
         let passed =
             [("model", "m"), ("request", "POST /v1/embeddings"), ("route", "transparent"), ("outcome", "ok")];
         assert_eq!(PLAIN.request_line(&fields(&passed), 200), "ok          m  POST /v1/embeddings");
+        let other =
+            fields(&[("model", "small"), ("outcome", "ok"), ("fallback", "org/big:overflow,mid:failed")]);
+        assert_eq!(PLAIN.request_line(&other, 200), "ok          small instead of org/big (overflow)");
         let own = fields(&[("model", "m"), ("status", "0"), ("outcome", "error")]);
         assert_eq!(PLAIN.request_line(&own, 200), "error       m");
     }

@@ -1,7 +1,7 @@
 //! Admits a request to an upstream, and reports its outcome to the circuit. Called by `relay` and `server`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::circuit::CircuitChange;
 use super::client::Upstream;
@@ -56,8 +56,9 @@ impl Upstream {
 
     /// Notes that a request is sent. The returned report expects its outcome.
     pub fn begin_request(self: &Arc<Self>) -> OutcomeReport {
-        let probe = self.state.lock_circuit().begin_request(runtime_time());
-        OutcomeReport { upstream: Arc::clone(self), probe }
+        let began = runtime_time();
+        let probe = self.state.lock_circuit().begin_request(began);
+        OutcomeReport { upstream: Arc::clone(self), probe, began }
     }
 
     fn report_change(&self, change: CircuitChange, why: &str) {
@@ -86,9 +87,15 @@ impl Upstream {
 pub struct OutcomeReport {
     upstream: Arc<Upstream>,
     probe: bool,
+    began: Instant,
 }
 
 impl OutcomeReport {
+    /// Returns true for an error that says that the upstream takes no request of respool.
+    pub fn is_own_key_refused(&self, error: &UpstreamError) -> bool {
+        self.upstream.is_own_key_refused(error)
+    }
+
     /// Reports an answer, which may be a refusal. Returns true if the upstream had failed before.
     pub fn report_success(mut self) -> bool {
         self.probe = false;
@@ -96,8 +103,12 @@ impl OutcomeReport {
         change.inspect(|change| self.upstream.report_change(*change, "")).is_some()
     }
 
-    /// Reports a failure of the upstream, with a reason for the log.
+    /// Reports a failure of the upstream, with a reason for the log. One of before the upstream came back
+    /// counts for nothing: a request that hangs fails long after that.
     pub fn report_failure(mut self, why: &str) {
+        if self.upstream.state.is_back_since(self.began) {
+            return;
+        }
         let change = self.upstream.state.lock_circuit().record_failure(runtime_time(), self.probe);
         self.probe = false;
         if let Some(change) = change {
@@ -111,5 +122,27 @@ impl Drop for OutcomeReport {
         if self.probe {
             self.upstream.state.lock_circuit().abandon_trial(runtime_time());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UpstreamConfig;
+    use crate::listed_model::NoModelList;
+
+    /// Requests that had hung failed after their server was back, and opened its circuit then.
+    #[tokio::test]
+    async fn failures_of_before_an_outages_end_do_not_count() {
+        let upstream = Arc::new(Upstream::new(&UpstreamConfig::default()).unwrap());
+        let begin = || (0..20).map(|_| upstream.begin_request()).collect::<Vec<_>>();
+        let circuit = || upstream.state.lock_circuit().as_str();
+        let hanging = begin();
+        upstream.state.note_list(Err(&NoModelList::Silent(Duration::from_secs(5))));
+        upstream.state.note_list(Ok(&[]));
+        hanging.into_iter().for_each(|report| report.report_failure("it did not answer"));
+        assert_eq!(circuit(), "closed");
+        begin().into_iter().for_each(|report| report.report_failure("HTTP 500"));
+        assert_eq!(circuit(), "open");
     }
 }

@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The facts about one upstream that count in the choice.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
-    /// Whether its circuit lets requests through.
+    /// Whether its circuit lets requests through, and it takes respool's key.
     pub admits: bool,
     /// Whether it was asked already in this round.
     pub asked: bool,

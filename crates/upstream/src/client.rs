@@ -286,13 +286,23 @@ impl Upstream {
         })
     }
 
+    /// Returns true for an error that says that the key of the configuration, and no client's, is refused: no
+    /// request can succeed here until the owner corrects it.
+    pub fn is_own_key_refused(&self, error: &UpstreamError) -> bool {
+        self.sends_no_client_keys() && error.error.code == Some(ErrorCode::UpstreamCredentialsRefused)
+    }
+
+    fn sends_no_client_keys(&self) -> bool {
+        self.authorization.is_some() || self.client_keys_end_here
+    }
+
     /// `length`: that of the body, in bytes, where it is known.
     fn outgoing_headers(&self, mut headers: HeaderMap, length: Option<u64>) -> HeaderMap {
         strip_hop_by_hop(&mut headers);
         headers.insert(HOPS.clone(), next_hop(&headers));
         remove_headers(&mut headers, |name| matches!(name, "host" | "expect"));
         correct_length(&mut headers, length);
-        if self.authorization.is_some() || self.client_keys_end_here {
+        if self.sends_no_client_keys() {
             // This server must not see the client's own credentials.
             for name in ["authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie"] {
                 headers.remove(name);

@@ -28,6 +28,8 @@ pub struct UpstreamState {
     requires_key_to_list_models: AtomicBool,
     /// The reason why it lists no models, as it was when it was last asked.
     problem: RwLock<Option<NoModelList>>,
+    /// When it answered a probe again after it had not.
+    back_since: Mutex<Option<std::time::Instant>>,
     pub(super) series: Arc<UpstreamSeries>,
     /// `max_concurrency` and `max_queue`.
     bounds: (Option<usize>, usize),
@@ -45,6 +47,7 @@ impl UpstreamState {
             models: RwLock::new(config.models.clone()),
             requires_key_to_list_models: AtomicBool::new(false),
             problem: RwLock::default(),
+            back_since: Mutex::default(),
             series,
             bounds: (config.max_concurrency, config.max_queue),
         }
@@ -97,7 +100,11 @@ impl UpstreamState {
     /// Notes its answer to the question which models it serves. True when they are news. Those that the
     /// configuration names stay.
     pub(super) fn note_list(&self, answer: Result<&[ListedModel], &NoModelList>) -> bool {
-        *self.problem.write().unwrap_or_else(PoisonError::into_inner) = answer.err().cloned();
+        let mut problem = self.problem.write().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::replace(&mut *problem, answer.err().cloned()).is_some() && problem.is_none() {
+            *self.back_since.lock().unwrap_or_else(PoisonError::into_inner) = Some(runtime_time());
+        }
+        drop(problem);
         let Some(list) = answer.ok().filter(|_| !self.configured) else { return false };
         let models: Vec<String> = list.iter().map(|model| model.id.clone()).collect();
         if self.models().as_ref() == Some(&models) {
@@ -105,6 +112,13 @@ impl UpstreamState {
         }
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = Some(models);
         true
+    }
+
+    /// Returns true if it was away and has come back after a request began: how that request fails says
+    /// nothing about it as it is now.
+    pub(super) fn is_back_since(&self, began: std::time::Instant) -> bool {
+        let back_since = *self.back_since.lock().unwrap_or_else(PoisonError::into_inner);
+        back_since.is_some_and(|back| began < back)
     }
 
     /// Returns why it answers no request until its owner corrects the key or the certificate, as it was when
@@ -145,9 +159,10 @@ impl UpstreamState {
         self.lock_circuit().describe_problem(runtime_time())
     }
 
-    /// Returns true when its circuit lets a request through.
+    /// Returns true when its circuit lets a request through, and it did not refuse the key or the certificate
+    /// when it was last asked.
     pub fn admits(&self) -> bool {
-        self.lock_circuit().admits(runtime_time())
+        self.refusal().is_none() && self.lock_circuit().admits(runtime_time())
     }
 
     /// Counts a request that is not a repeat of one that the upstream failed.

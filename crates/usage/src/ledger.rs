@@ -554,16 +554,17 @@ impl UsageSink for Ledger {
                 warn_about_budget(&warning);
             }
         }
-        let at = clock::now();
-        if !row.model.is_empty() {
+        let (at, is_request) = (clock::now(), row.route != UsageRow::ATTEMPT);
+        if is_request && !row.model.is_empty() {
             let queued = clock::to_millis(queued);
+            let prefix_lost = prefix_lost.map(|lost| format!("{}: {lost}", request_name(&row)));
             let outcome = RequestOutcome { queued, prefix_lost, ..RequestOutcome::from_row(&row) };
             state.minutes.add_request(outcome, at);
             if row.outcome == "ok" {
                 state.minutes.forget_refusals(&row.upstream);
             }
         }
-        if row.outcome == "error" {
+        if is_request && row.outcome == "error" {
             if state.problems.len() == PROBLEMS {
                 state.problems.pop_front();
             }
@@ -578,6 +579,14 @@ impl UsageSink for Ledger {
             state.lost += 1;
         }
     }
+}
+
+/// Names a request and its sender.
+fn request_name(row: &UsageRow) -> String {
+    let named =
+        |word: &str, name: &str| if name.is_empty() { String::new() } else { format!(", {word} {name}") };
+    let (key, agent) = (named("key", &row.key), named("agent", &row.agent));
+    format!("request {} for {}{key}{agent}", row.id, row.model)
 }
 
 fn count_lost(lost: u64) {

@@ -59,6 +59,12 @@ pub struct UsageRow {
     pub details: RequestDetails,
 }
 
+impl UsageRow {
+    /// The route of a row that has only the tokens of a model in whose place another one answered. Its
+    /// request has a row of its own.
+    pub const ATTEMPT: &str = "attempt";
+}
+
 /// The facts about a request beyond one attempt at one upstream. Most requests have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -105,6 +111,11 @@ impl RequestDetails {
     pub fn request_line(&self) -> &str {
         if self.refused.is_empty() { &self.passed } else { &self.refused }
     }
+}
+
+impl EarlierAttempt {
+    /// Why an attempt ended that gave its place to a more urgent request. It counts as no repeat.
+    pub const PUT_BACK: &str = "put_back";
 }
 
 /// An attempt that another one followed.

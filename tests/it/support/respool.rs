@@ -7,6 +7,7 @@ use std::sync::Arc;
 use agent::Agents;
 use experts::Experts;
 use futures::future::BoxFuture;
+use relay::Relay;
 use server::{Stop, build_routes, run_server};
 use settings::{FileText, resolve};
 use tokio::net::TcpListener;
@@ -35,6 +36,8 @@ pub struct Respool {
     pub experts: Option<Arc<Experts>>,
     /// The usage ledger.
     pub usage: Arc<Ledger>,
+    /// The way to the models.
+    pub relay: Arc<Relay>,
 }
 
 impl Respool {
@@ -115,7 +118,7 @@ impl Respool {
             }
         };
         let (agents, experts) = (Arc::clone(&app.agents), app.experts.clone());
-        let usage = Arc::clone(&app.usage);
+        let (usage, relay) = (Arc::clone(&app.usage), Arc::clone(&app.relay));
         if let Some(store) = agents.store() {
             tokio::spawn(Arc::clone(&app.access).keep_operators(Arc::clone(store), stop.abort.clone()));
         }
@@ -126,7 +129,7 @@ impl Respool {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
         let ended = tokio::spawn(run_server(listener, build_routes(app), stop.clone()));
-        Self { address, stop, ended: Some(ended), agents, experts, usage, _state: state }
+        Self { address, stop, ended: Some(ended), agents, experts, usage, relay, _state: state }
     }
 }
 

@@ -171,7 +171,9 @@ fn findings() -> Vec<(String, Finding)> {
     findings.push(("Unavailable, 3 s".into(), Finding::Failed(Failure::Unavailable, pause)));
     findings.push(("Limited, 30 s".into(), Finding::Failed(Failure::Limited, Some(Duration::from_secs(30)))));
     findings.push(("Limited, 90 s".into(), Finding::Failed(Failure::Limited, Some(Duration::from_secs(90)))));
-    for refusal in [Refusal::TooLarge, Refusal::Form, Refusal::ModelNotServed, Refusal::Final] {
+    for refusal in
+        [Refusal::TooLarge, Refusal::Form, Refusal::ModelNotServed, Refusal::OwnKey, Refusal::Final]
+    {
         findings.push((format!("{refusal:?}"), Finding::Refused(refusal)));
     }
     findings
@@ -257,7 +259,7 @@ fn other_upstreams_come_before_repeats() {
         history.attempts.push(past(&upstream(), finding.clone(), 0, false));
         let next = settled(&history, world, Duration::ZERO);
         let goes_on = next == Decision::attempt(Change::Nothing, RetryTarget::Next, RetryTime::Now);
-        let expected = matches!(finding, Finding::Refused(Refusal::ModelNotServed))
+        let expected = matches!(finding, Finding::Refused(Refusal::ModelNotServed | Refusal::OwnKey))
             || matches!(&finding, Finding::Failed(failure, _) if *failure != Failure::Slow);
         assert_eq!(goes_on, expected, "{finding:?}: {next:?}");
     }

@@ -16,8 +16,8 @@ use crate::outcome::{Finding, Refusal, Whole};
 use crate::request::{ClientRequest, Route};
 use crate::{completion, fit};
 use adapt::{Rule, RuleSet};
+use telemetry::TRACEPARENT;
 use telemetry::metrics::count_adaptation;
-use telemetry::{AttemptError, TRACEPARENT};
 use translate::{Fault, Reply, Salvage, read_overflow};
 use upstream::{
     Call, OutcomeReport, Priority, QueueClient, Tier, Upstream, UpstreamError, UpstreamResponse,
@@ -94,7 +94,11 @@ impl Exchange {
                 (outcome.reply, outcome.usage, outcome.error) = (Some(whole), usage, error);
             }
             Some(Err(error)) => {
-                let finding = finding_of(&error, self.token_limit());
+                let finding = if upstream.is_own_key_refused(&error) {
+                    Finding::Refused(Refusal::OwnKey)
+                } else {
+                    finding_of(&error, self.token_limit())
+                };
                 self.conclude(upstream, finding).error = Some(error);
             }
         }
@@ -326,9 +330,10 @@ impl Current {
             if let Some(sent) = sent {
                 return sent;
             }
-            request.record.record_repeat("put_back", AttemptError::default());
             self.queue_place = None;
-            let (place, _) = upstream.wait_for_place(who).await?;
+            request.record.record_put_back();
+            let (place, waited) = upstream.wait_for_place(who).await?;
+            request.record.record_further_queueing(waited);
             self.queue_place = Some(place);
         }
         self.send(request).await

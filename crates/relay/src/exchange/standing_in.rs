@@ -8,7 +8,7 @@ use super::state::Exchange;
 use crate::candidates::Candidates;
 use crate::config::RecoveryConfig;
 use crate::decide::Decision;
-use crate::fallback::{FallbackReason, Fallbacks};
+use crate::fallback::{FallbackReason, Fallbacks, PastAttempts};
 use crate::outcome::{Finding, History, Refusal};
 
 /// The longest wait for an upstream while the client sees no sign of life: its reply does not stream. Clients
@@ -47,8 +47,9 @@ impl Exchange {
     pub(super) async fn fall_back(&mut self, reason: FallbackReason) -> bool {
         let Some(mut fallbacks) = self.fallbacks.take() else { return false };
         let profile = Arc::clone(&self.request.profile);
-        let error = self.history.last_error();
-        let next = fallbacks.next_request(&self.relay, &profile.model, profile.route, reason, &error).await;
+        let attempts = PastAttempts { error: self.history.last_error(), spent: self.history.all_usage() };
+        let next =
+            fallbacks.next_request(&self.relay, &profile.model, profile.route, reason, &attempts).await;
         self.fallbacks = Some(fallbacks);
         let Some(request) = next else { return false };
         self.candidates = Candidates::new(Arc::clone(&request.plan.upstreams), Some(request.plan.who));

@@ -419,3 +419,13 @@ proptest::proptest! {
         }
     }
 }
+
+/// A sink of an unknown type was also reported as a webhook without `url`.
+#[test]
+fn an_unknown_sink_is_one_problem() {
+    let found = problems("[[alerts.sink]]\ntype = \"pager\"\n", &[], [None; 2]);
+    assert!(found.contains("\"pager\"") && !found.contains("needs url"), "{found}");
+    assert_eq!(found.lines().count(), 1, "{found}");
+    let found = problems("[[alerts.sink]]\ntype = \"ntfy\"\n", &[], [None; 2]);
+    assert!(found.contains("a sink of the type ntfy needs url"), "{found}");
+}

@@ -38,7 +38,7 @@ const WITH_ATTEMPTS: &str = "(SELECT at, route, key, model, upstream, agent, out
         coalesce(earlier ->> 'code', ''), 2, 0, NULL, NULL, NULL, NULL
     FROM respool.usage, jsonb_array_elements(
         (CASE details WHEN '' THEN '{}' ELSE details END)::jsonb -> 'earlier_attempts') AS earlier
-    WHERE at >= $1) AS attempts";
+    WHERE at >= $1 AND earlier ->> 'why' <> 'put_back') AS attempts";
 
 #[async_trait]
 impl UsageRows for PostgresStore {
@@ -75,7 +75,7 @@ impl UsageRows for PostgresStore {
     async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError> {
         let run = run.to_owned();
         let sql = format!(
-            "SELECT {} FROM respool.usage WHERE run = $1 ORDER BY at, place, origin LIMIT $2",
+            "SELECT {} FROM respool.usage WHERE run = $1 AND route <> 'attempt' ORDER BY at, place, origin LIMIT $2",
             column_list()
         );
         self.pool.run(move |change| change.list(&sql, &[&run, &limit(most)], read_stored)).await

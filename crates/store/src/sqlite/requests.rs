@@ -1,4 +1,5 @@
-//! Lists of recorded requests: the selected ones in an order, and single ones. Used by `usage`.
+//! Lists of recorded requests, without the rows of route `attempt`: the selected ones in an order, and single
+//! ones. Used by `usage`.
 
 use rusqlite::{Connection, Row, params, params_from_iter};
 
@@ -137,7 +138,7 @@ fn had_value(dimension: Dimension, value: &str) -> String {
 
 pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::Result<Vec<UsageRow>> {
     let statement = format!(
-        "SELECT {} FROM requests WHERE at >= ?1 AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){}{} ORDER BY {} LIMIT ?3 OFFSET ?4",
+        "SELECT {} FROM requests WHERE at >= ?1 AND route <> 'attempt' AND (?2 = '' OR instr({SEARCHED}, lower(?2)) > 0){}{} ORDER BY {} LIMIT ?3 OFFSET ?4",
         column_list(),
         if query.repaired { REPAIRED } else { "" },
         selected_values(&query.only, 5),
@@ -159,8 +160,9 @@ pub(super) fn find_one(
 ) -> rusqlite::Result<Option<UsageRow>> {
     let time = if at.is_some() { "at = ?2" } else { "?2 IS NULL" };
     let columns = column_list();
-    let statement =
-        format!("SELECT {columns} FROM requests WHERE request = ?1 AND {time} ORDER BY at DESC LIMIT 1");
+    let statement = format!(
+        "SELECT {columns} FROM requests WHERE request = ?1 AND route <> 'attempt' AND {time} ORDER BY at DESC LIMIT 1"
+    );
     let mut statement = connection.prepare_cached(&statement)?;
     statement.query_map(params![id, at.map(signed)], read_row)?.next().transpose()
 }
@@ -171,7 +173,9 @@ pub(super) fn find_of_run(
     most: usize,
 ) -> rusqlite::Result<Vec<UsageRow>> {
     let columns = column_list();
-    let statement = format!("SELECT {columns} FROM requests WHERE run = ?1 ORDER BY at, id LIMIT ?2");
+    let statement = format!(
+        "SELECT {columns} FROM requests WHERE run = ?1 AND route <> 'attempt' ORDER BY at, id LIMIT ?2"
+    );
     let most = i64::try_from(most).unwrap_or(i64::MAX);
     connection.prepare_cached(&statement)?.query_map(params![run, most], read_row)?.collect()
 }

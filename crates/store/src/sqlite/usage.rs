@@ -315,7 +315,7 @@ const WITH_ATTEMPTS: &str = "(SELECT at, route, key, model, upstream, agent, out
     SELECT at, 'attempt', requests.key, model, earlier.value ->> 'upstream', agent, 'error',
         coalesce(earlier.value ->> 'code', ''), 2, 0, NULL, NULL, NULL, NULL
     FROM requests, json_each(CASE details WHEN '' THEN '{}' ELSE details END, '$.earlier_attempts') AS earlier
-    WHERE at >= ?1)";
+    WHERE at >= ?1 AND earlier.value ->> 'why' <> 'put_back')";
 
 fn sums(connection: &Connection, query: &UsageQuery) -> rusqlite::Result<Vec<UsageSum>> {
     let by: Vec<&str> = query.by.iter().map(|dimension| dimension_column(*dimension)).collect();
