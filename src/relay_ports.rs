@@ -183,6 +183,10 @@ impl UpstreamProbes for RelayProbes {
         let relay = Arc::clone(&self.0.borrow());
         Box::pin(async move { join_all(relay.upstreams().map(probe_upstream)).await })
     }
+
+    fn missing_models(&self) -> Vec<(String, String)> {
+        self.0.borrow().missing_models()
+    }
 }
 
 async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {

@@ -68,7 +68,8 @@ fn migrate_store(loaded: &Loaded, to: &str) -> Result<(), Failure> {
     let show = |copied: &Copied| say(&format!("{:>10}  {}", copied.rows, copied.table));
     copy_to_database(&loaded.settings.store, &Secret::new(to), show)?;
     say_on_stderr(
-        "everything was copied and compared; set `[store] url` to this database, and start respool",
+        "all of this was copied and compared; set `[store] url` to this database, and start respool with this `state_dir`: \
+         it copies the usage records itself, without which the budgets of today begin at zero",
     );
     Ok(())
 }

@@ -83,6 +83,9 @@ rules! {
     CertificateRefused = "certificate_refused", Critical,
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
         CERTIFICATE_REFUSED_TODO;
+    ModelMissing = "model_missing", Warning,
+        "No server has a model that `[models]` names: requests for its alias fail, and where it is a fallback nothing answers for the first model.",
+        "Start its server with that name (vLLM: --served-model-name), or correct `[models]`. `respool upstreams` lists what is served.";
     ErrorRate = "error_rate", Critical,
         "A large share of the requests is failing.",
         "The page lists the last problems, each with what to do.";
@@ -132,8 +135,11 @@ rules! {
         "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there. A damaged file is set aside when respool is restarted.";
     StateRemoved = "state_removed", Critical,
-        "A file of `state_dir` was removed or replaced while respool was using it, or the database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
-        "Restart respool; to keep what the old file held, restore a copy first. A database of `store.url` needs no restart: repair it or the way to it, and respool goes on by itself; usage records that wait meanwhile are not lost.";
+        "A file of `state_dir` was removed or replaced while respool was using it. Requests are still answered; without `respool.db` webhooks are refused, and agents and experts cannot go on.",
+        "Restart respool; to keep what the old file held, restore a copy first (docs/operating.md).";
+    DatabaseAway = "database_away", Critical,
+        "The database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
+        "Repair the database or the way to it. Do not restart respool: it goes on by itself, and then writes what waits in its memory.";
     DatabaseSetAside = "database_set_aside", Critical,
         "A database of `state_dir` was damaged. respool has set it aside and begun a new one, without what the old one held.",
         "Restore a copy if there is one (docs/operating.md). Then move the damaged file away or delete it: the alert ends.";
@@ -176,6 +182,8 @@ pub struct UpstreamSignal {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
     pub(super) upstreams: Vec<UpstreamSignal>,
+    /// The models that the configuration names and no upstream serves, each with what it is named for.
+    pub(super) missing_models: Vec<(String, String)>,
     /// The requests of the last hours.
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<DayBudget>,
@@ -183,6 +191,8 @@ pub(super) struct Signals {
     pub(super) usage_fault: Option<String>,
     /// The reason why nothing can be kept, if a database was removed.
     pub(super) removed_database: Option<String>,
+    /// The reason why the database of `store.url` cannot be used.
+    pub(super) database_away: Option<String>,
     /// The damaged databases that were set aside.
     pub(super) set_aside: Vec<String>,
     /// The work that failed of late, or waits for a person.
@@ -227,6 +237,10 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
             let what = format!("Replies from the upstream `{name}` are failing{why}.");
             all.push(new_finding(Rule::CircuitOpen, name, what));
         }
+    }
+    for (model, what_for) in &signals.missing_models {
+        let what = format!("No upstream serves `{model}`, which {what_for}.");
+        all.push(new_finding(Rule::ModelMissing, model, what));
     }
     // The reason that a probe finds is the better one.
     let is_new = |all: &[Finding], finding: &Finding| {
@@ -297,6 +311,9 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
     }
     if let Some(why) = &signals.removed_database {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
+    }
+    if let Some(why) = &signals.database_away {
+        all.push(new_finding(Rule::DatabaseAway, "", format!("{}.", capitalize(why))));
     }
     for file in &signals.set_aside {
         let what = format!("A damaged database was set aside as {file}.");
@@ -558,9 +575,11 @@ mod tests {
                 escalated_tasks: vec![("entry-3".into(), "sales".into())],
             },
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
+            missing_models: vec![("small".into(), "may answer in the place of `big`".into())],
             lost_lines: 3,
             usage_fault: Some("the disk is full".into()),
             removed_database: Some("the database /x was removed".into()),
+            database_away: Some("it refuses connections".into()),
             set_aside: vec!["/x/usage.damaged-1".into()],
             reload_problem: Some("line 3".into()),
             key_file_problem: Some("keys.toml cannot be read".into()),
@@ -571,6 +590,7 @@ mod tests {
         assert_eq!(
             found,
             [
+                "model_missing",
                 "approval_waiting",
                 "run_failed",
                 "task_failed",
@@ -579,6 +599,7 @@ mod tests {
                 "dead_letter",
                 "log_lines_lost",
                 "state_removed",
+                "database_away",
                 "database_set_aside",
                 "reload_failed",
                 "reload_failed"

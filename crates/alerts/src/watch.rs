@@ -43,6 +43,10 @@ const MOST: usize = 50;
 pub trait UpstreamProbes: Send + Sync {
     /// Probes all upstreams at once, and returns their state.
     fn probe(&self) -> BoxFuture<'_, Vec<UpstreamSignal>>;
+
+    /// Returns the models that the configuration names and no upstream serves, each with what it is named
+    /// for, as far as the last probes show.
+    fn missing_models(&self) -> Vec<(String, String)>;
 }
 
 /// The sources of the facts.
@@ -383,10 +387,12 @@ impl Alerts {
         };
         Signals {
             upstreams,
+            missing_models: watched.upstreams.missing_models(),
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
             usage_fault: watched.usage.fault(),
             removed_database: removed_database(watched),
+            database_away: database_away(watched),
             set_aside: {
                 let files = store::find_set_aside(&self.state_dir);
                 files.iter().map(|file| file.display().to_string()).collect()
@@ -491,9 +497,16 @@ fn excuse_recovered(last_down: &mut BTreeMap<String, u64>, upstreams: &mut [Upst
 
 /// Returns the reason why nothing can be kept, if the file of a database is gone.
 fn removed_database(watched: &Watched) -> Option<String> {
-    let runs = (watched.open_store)().and_then(|store| store.check_file().err());
+    let runs = (watched.open_store)().filter(|store| store.shared_usage().is_none());
+    let runs = runs.and_then(|store| store.check_file().err());
     let usage = watched.usage.store().and_then(|store| store.check_file().err());
     runs.or(usage).map(|error| error.0)
+}
+
+/// Returns the reason why the database that processes share cannot be used.
+fn database_away(watched: &Watched) -> Option<String> {
+    let shared = (watched.open_store)().filter(|store| store.shared_usage().is_some());
+    shared?.check_file().err().map(|error| error.0)
 }
 
 #[cfg(test)]

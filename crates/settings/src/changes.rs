@@ -67,4 +67,18 @@ mod tests {
             &["upstream"],
         );
     }
+
+    /// Nodes shared no places while anything else in their configurations differed.
+    #[test]
+    fn servers_have_a_digest_of_their_own() {
+        let digest = |text: &str| {
+            let digest = load(text).digest();
+            let (whole, places) = digest.split_once('-').unwrap();
+            (whole.to_owned(), places.to_owned())
+        };
+        let upstream = "[[upstream]]\nname = \"box\"\nurl = \"http://a\"\nmax_concurrency = 4\n";
+        let (one, other) = (digest(upstream), digest(&format!("{upstream}[budgets]\nday = 1.0")));
+        assert!(one.0 != other.0 && one.1 == other.1, "{one:?} {other:?}");
+        assert_ne!(one.1, digest(&upstream.replace('4', "5")).1);
+    }
 }

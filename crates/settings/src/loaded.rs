@@ -170,7 +170,8 @@ impl Loaded {
     }
 
     /// Returns a digest of the settings that processes which share a database should have in common: without
-    /// the secrets, and without what is each one's own.
+    /// the secrets, and without what is each one's own. The part behind `-` is that of the servers and their
+    /// places alone.
     pub fn digest(&self) -> String {
         const OWN: [&str; 5] = ["listen", "log", "node", "state_dir", "store"];
         let mut settings: toml::Table = toml::from_str(&self.show()).unwrap_or_default();
@@ -178,7 +179,11 @@ impl Loaded {
         if let Some(toml::Value::Table(experts)) = settings.get_mut("experts") {
             experts.retain(|name, _| !["dir", "workspace"].contains(&name));
         }
-        hex(&sha256(toml::to_string(&settings).unwrap_or_default().as_bytes())[..6])
+        let digest = |text: String| hex(&sha256(text.as_bytes())[..6]);
+        let upstreams = settings.get("upstream").and_then(toml::Value::as_array).cloned().unwrap_or_default();
+        let places = upstreams.iter().map(|one| [one.get("url"), one.get("max_concurrency")]);
+        let places = digest(format!("{:?}", places.collect::<Vec<_>>()));
+        format!("{}-{places}", digest(toml::to_string(&settings).unwrap_or_default()))
     }
 
     /// Returns the effective values as JSON; secrets are `"***"`.

@@ -16,7 +16,10 @@ macro_rules! attention {
              UNION ALL SELECT 'task', id, queue, note FROM (
                  SELECT id, queue, note FROM ",
             $schema,
-            "queue WHERE state = 'failed' AND ended > $1
+            "queue AS task WHERE state = 'failed' AND (ended > $1 OR EXISTS (
+                     SELECT 1 FROM ",
+            $schema,
+            "outbox WHERE outbox.id = task.id || ':failed' AND outbox.delivered IS NULL))
                  ORDER BY seq DESC LIMIT $2) AS tasks
              UNION ALL SELECT 'dead_letter', id, queue, NULL FROM (
                  SELECT id, queue FROM ",
@@ -48,7 +51,8 @@ pub(crate) use attention;
 pub struct Attention {
     /// Clients' runs that have failed, the latest first.
     pub failed_runs: Vec<(String, String)>,
-    /// Tasks that have failed, but for those that a person ended; those that were accepted last are first.
+    /// Tasks that have failed lately, or with a message that is not delivered, but for those that a person
+    /// ended; those that were accepted last are first.
     pub failed_tasks: Vec<(String, String)>,
     /// Tasks that have failed and wait for a person; those that were accepted last are first.
     pub dead_letters: Vec<(String, String)>,

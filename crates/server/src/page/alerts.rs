@@ -99,6 +99,7 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::ApprovalWaiting | Rule::DeadLetter | Rule::TaskFailed | Rule::TaskEscalated => {
             Some(("/ui/approvals".to_owned(), "Show it"))
         }
+        Rule::ExpertNotReady => Some((format!("/ui/experts/{}", encode(subject)), "Show the expert")),
         Rule::UpstreamDown | Rule::CircuitOpen | Rule::KeyRefused | Rule::CertificateRefused => {
             // Another upstream may have answered them in the end.
             requests(&format!("upstream={}&period=1h", encode(subject)))
@@ -111,9 +112,10 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
         Rule::StateNotWritable
         | Rule::StateRemoved
+        | Rule::DatabaseAway
         | Rule::DatabaseSetAside
         | Rule::ReloadFailed
-        | Rule::ExpertNotReady
+        | Rule::ModelMissing
         | Rule::LogLinesLost => None,
     }
 }
@@ -162,7 +164,7 @@ mod tests {
 
     #[test]
     fn alerts_are_one_line_for_each_rule() {
-        let viewer = Viewer { name: String::new(), csrf: String::new() };
+        let viewer = Viewer::default();
         let tasks = ["a", "b"].map(|task| alert(Rule::TaskFailed, task));
         assert_eq!(headline(&tasks.iter().collect::<Vec<_>>()), "2 tasks of experts have failed.");
         let failed = ["a", "b", "c"].map(|run| alert(Rule::RunFailed, run));
@@ -176,7 +178,7 @@ mod tests {
 
     #[test]
     fn a_silence_can_be_ended() {
-        let viewer = Viewer { name: String::new(), csrf: String::new() };
+        let viewer = Viewer::default();
         let silenced =
             OpenAlert { is_silenced: true, silenced_until: Some(60_000), ..alert(Rule::ErrorRate, "") };
         let shown = alert_list(&viewer, &[silenced], 9).into_string();

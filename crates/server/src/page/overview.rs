@@ -90,7 +90,7 @@ fn notice_list(app: &App, waiting: usize, drafts: usize) -> Markup {
         @for reached in budgets.iter().filter(|_| !is_alert(Rule::BudgetReached)) {
             p class="notice" role="status" { (format::with_code(&reached.describe())) }
         }
-        @if let Some(why) = app.usage.fault().filter(|_| !is_alert(Rule::StateNotWritable) && !is_alert(Rule::StateRemoved)) {
+        @if let Some(why) = app.usage.fault().filter(|_| [Rule::StateNotWritable, Rule::StateRemoved, Rule::DatabaseAway].iter().all(|rule| !is_alert(*rule))) {
             p class="notice bad" role="status" { "Usage records cannot be written; requests are still answered: " (why) "." }
         }
         @if waiting > 0 && !is_alert(Rule::ApprovalWaiting) {
@@ -149,7 +149,7 @@ fn upstream_table(app: &App) -> Markup {
         ("State", ""),
         ("In progress", "number"),
         ("Waiting", "number"),
-        ("Mean time of recent replies", "number wide"),
+        ("Mean time of requests", "number wide"),
         ("Models", "wide"),
     ];
     html! { (layout::scrolling_table("Upstreams", &heads, &rows)) (adaptations(app)) }
@@ -175,6 +175,9 @@ fn adaptations(app: &App) -> Markup {
 
 fn problem_list(app: &App, now: u64) -> Markup {
     let problems = app.usage.problems();
+    if problems.is_empty() && app.usage.fault().is_some() {
+        return layout::empty_note("No failed request is known, because usage is not recorded.");
+    }
     if problems.is_empty() {
         return layout::empty_note("No request has failed in the last days.");
     }

@@ -27,12 +27,14 @@ pub(crate) struct Sessions {
 }
 
 /// Who looks at the page.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Viewer {
     /// The name of the operator's key; empty where clients have none.
     pub(super) name: String,
     /// The mark that each button carries.
     pub(super) csrf: String,
+    /// Whether there are experts to show.
+    pub(super) has_experts: bool,
 }
 
 /// The reason why a visitor may not see the page, or press a button.
@@ -115,7 +117,8 @@ impl Sessions {
 
     /// The viewer of a session; without a cookie, the one of a page that asks for no key.
     pub(crate) fn session_viewer(&self, name: &str, cookie: &str) -> Viewer {
-        Viewer { name: name.to_owned(), csrf: self.keyed_mark("button", cookie.as_bytes()) }
+        let csrf = self.keyed_mark("button", cookie.as_bytes());
+        Viewer { name: name.to_owned(), csrf, has_experts: false }
     }
 }
 

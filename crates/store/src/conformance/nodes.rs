@@ -69,17 +69,17 @@ async fn alerts_of_a_living_node_are_its_own() {
 async fn nodes_are_listed() {
     let Some(bed) = Bed::new_postgres() else { return };
     let (first, second) = (open_server(&bed, "b"), open_server(&bed, "a"));
-    second.note_configuration("f00".to_owned());
+    second.note_configuration("f00-1".to_owned());
     let _command = bed.open();
-    let is_noted = async || first.nodes().await.unwrap().iter().any(|node| node.configuration == "f00");
+    let is_noted = async || first.nodes().await.unwrap().iter().any(|node| node.configuration == "f00-1");
     testing::waiting::wait_until("the digest is noted", is_noted).await;
     let nodes = first.nodes().await.unwrap();
     let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
     assert_eq!(names, ["a", "b"], "commands are not listed");
     assert_eq!((&*nodes[0].version, nodes[0].runs), (env!("CARGO_PKG_VERSION"), 0));
     testing::waiting::wait_until("both are counted", async || first.live_nodes() == 2).await;
-    assert_eq!(first.live_nodes_alike(), 1, "their configurations differ");
-    first.note_configuration("f00".to_owned());
+    assert_eq!(first.live_nodes_alike(), 1, "their servers differ");
+    first.note_configuration("another-1".to_owned());
     testing::waiting::wait_until("they are alike", async || first.live_nodes_alike() == 2).await;
     drop(second);
     testing::waiting::wait_until("one is counted", async || first.live_nodes() == 1).await;

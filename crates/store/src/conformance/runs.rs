@@ -172,6 +172,12 @@ pub(super) async fn what_needs_a_person_is_found_together(bed: &Bed) {
     assert_eq!(store.attention(0, 9).await.unwrap(), expected);
     let later = store.attention(clock::now() + 60_000, 9).await.unwrap();
     assert_eq!((later.failed_runs, later.failed_tasks), (Vec::new(), Vec::new()));
+    let message = NewMessage { id: "lost:failed".into(), ..NewMessage::default() };
+    assert!(store.post(message, 1).await.unwrap());
+    let much_later = async || store.attention(clock::now() + 60_000, 9).await.unwrap().failed_tasks;
+    assert_eq!(much_later().await, of("lost", "desk"), "it waits for a person");
+    assert!(store.end_message("lost:failed", 2, None).await.unwrap());
+    assert_eq!(much_later().await, []);
 }
 
 async fn woken(store: &Store, now: u64) -> Vec<String> {

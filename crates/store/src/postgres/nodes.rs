@@ -115,7 +115,14 @@ pub(super) fn register(link: &mut Link, node: &Node) -> Result<bool, StoreError>
         match (other, first_seen) {
             (None, _) => return Ok(true),
             (Some(seen), Some(before)) if seen != before => return Ok(false),
-            (Some(seen), _) => first_seen = Some(seen),
+            (Some(seen), None) => {
+                tracing::info!(
+                    target: "respool::store", node = node.name, at_most_s = GONE_AFTER.as_secs(),
+                    "a process of this name was here a moment ago: waiting until it counts as gone"
+                );
+                first_seen = Some(seen);
+            }
+            (Some(_), Some(_)) => {}
         }
         std::thread::sleep(LOOK_EVERY);
     }

@@ -32,7 +32,8 @@ pub(super) const POLL: &str = "WITH said AS (
     spent AS (SELECT scope, sum(millionths)::bigint AS cost FROM respool.spending
         WHERE day = $8 AND owner <> $1 GROUP BY scope)
     SELECT (SELECT count(*) FROM others), respool.now_ms(),
-        (SELECT count(*) FROM others WHERE configuration = $5 AND $5 <> ''),
+        (SELECT count(*) FROM others
+             WHERE split_part(configuration, '-', 2) = split_part($5, '-', 2) AND split_part($5, '-', 2) <> ''),
         least((SELECT min(lease_until) FROM respool.queue WHERE state = 'claimed'), (SELECT due FROM heads))
             - respool.now_ms(),
         (SELECT max(seq) FROM respool.queue),
