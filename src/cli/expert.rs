@@ -58,13 +58,16 @@ pub(super) enum ExpertCommand {
         output: Output,
     },
     /// Write a small package that loads, to begin with.
-    #[command(after_help = "Example:\n  respool expert new front-desk")]
+    #[command(after_help = "Example:\n  respool expert new front-desk --with-tool")]
     New {
         /// The name of the expert
         name: String,
         /// The folder to write to [default: a folder with the expert's name]
         #[arg(long, value_name = "FOLDER")]
         folder: Option<PathBuf>,
+        /// Write one with a tool, a webhook and a call that asks for approval
+        #[arg(long)]
+        with_tool: bool,
     },
     /// Check a package and install it.
     #[command(after_help = "Example:\n  respool expert install https://example.org/support-desk.git")]
@@ -256,7 +259,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         ExpertCommand::Drafts { of, arguments } => {
             queue::list_drafts(&options.load()?, of.name(), &arguments)
         }
-        ExpertCommand::New { name, folder } => new::write_package(&name, folder),
+        ExpertCommand::New { name, folder, with_tool } => new::write_package(&name, folder, with_tool),
         ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
         ExpertCommand::List { output } => installed::list_experts(&options.load()?, output.format()),
         ExpertCommand::Show { name, json } => installed::show_expert(&options.load()?, &name, json),

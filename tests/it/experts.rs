@@ -520,7 +520,8 @@ fn unknown_files_need_force() {
     it.install();
     fs::write(it.path("experts/lending-desk/notes.txt"), "mine").unwrap();
     it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
-    assert!(it.refused(&["update", "lending-desk"]).contains("added by hand"));
+    let refused = it.refused(&["update", "lending-desk"]);
+    assert!(refused.contains("added by hand") && refused.contains("  added: notes.txt"), "{refused}");
     fs::remove_file(it.path("experts/lending-desk/notes.txt")).unwrap();
     fs::write(it.path("experts/lending-desk/expert.yaml"), "spec: [").unwrap();
     assert!(it.refused(&["update", "lending-desk"]).contains("added by hand"));

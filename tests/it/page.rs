@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent::{ApprovalRules, Decision};
 use serde_json::{Value, json};
-use store::{ClaimRequest, EntryEnd, Queue as _};
+use store::{ClaimRequest, EntryEnd, NewMessage, Queue as _};
 
 use crate::agents::{READ, echoing};
 use crate::agents_approvals::{awaited, confirms, serve, supervised};
@@ -19,7 +19,7 @@ use crate::support::wait_until;
 
 const ALICE: &str = "sk-alice-0123456789";
 const ROOT: &str = "sk-root-0123456789";
-const PAGES: [&str; 5] = ["/", "/ui/requests", "/ui/runs", "/ui/usage", "/ui/approvals"];
+const PAGES: [&str; 6] = ["/", "/ui/requests", "/ui/runs", "/ui/experts", "/ui/usage", "/ui/approvals"];
 
 async fn started(fake: &FakeVllm, dir: &Path, has_keys: bool) -> Respool {
     let (path, url) = (dir.display(), fake.url());
@@ -447,4 +447,55 @@ async fn drafts_and_results_are_shown() {
 fn link_to_form(page: &str, start: &str) -> String {
     let action = page.split("action=\"").skip(1).find(|action| action.starts_with(start)).expect("a form");
     action.split('"').next().unwrap().to_owned()
+}
+
+/// Open drafts behind many finished ones were neither counted nor shown.
+#[tokio::test]
+async fn old_drafts_are_not_hidden_by_finished_ones() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let respool = started(&fake, dir.path(), true).await;
+    let store = respool.agents.store().unwrap();
+    let draft = |id: String| NewMessage {
+        id,
+        expert: "desk".into(),
+        kind: "draft".into(),
+        body: json!({"draft": {"operation": "email.send"}}),
+        ..NewMessage::default()
+    };
+    assert!(store.post(draft("the-old-one".into()), 1_000).await.unwrap());
+    for number in 0..250 {
+        let id = format!("done-{number}");
+        assert!(store.post(draft(id.clone()), 2_000 + number).await.unwrap());
+        assert!(store.end_message(&id, 3_000, None).await.unwrap());
+    }
+    let cookie = logged_in(&respool).await;
+    assert!(get(&respool, "/", &cookie).await.text().contains("1 draft of an expert waits for you"));
+    assert!(get(&respool, "/ui/approvals", &cookie).await.text().contains("/ui/drafts/the-old-one"));
+}
+
+/// No page said when an expert starts next.
+#[tokio::test]
+async fn experts_have_a_page() {
+    let fake = FakeVllm::thinking(triage).await;
+    let desk = Desk::new(&fake.url());
+    let toml = format!("operator_keys_env = \"OPERATORS\"\n{}", desk.toml(&fake.url()));
+    let respool = Respool::started_in(&toml, &[("OPERATORS", ROOT)], None).await;
+    let store = respool.agents.store().unwrap();
+    let mail = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+    enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
+    until(store, "i1", is_over).await;
+    let open = get(&respool, "/", "").await.text();
+    assert!(open.contains(r#"href="/ui/experts""#), "{open}");
+    let cookie = logged_in(&respool).await;
+    let page = get(&respool, "/ui/experts", &cookie).await.text();
+    for text in [">ready<", "/ui/experts/sales-desk", ">done<"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    let page = get(&respool, "/ui/experts/sales-desk", &cookie).await.text();
+    for text in [">send<", "POST /hooks/sales-desk/", "inbound-email-triage", "1 under Approvals", ">done<"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    let page = get(&respool, "/ui/experts/sales-desk", "").await.text();
+    assert!(page.contains("log in with an operator key") && !page.contains(">done<"), "{page}");
+    assert_eq!(get(&respool, "/ui/experts/nobody", &cookie).await.status, 404);
 }

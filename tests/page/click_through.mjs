@@ -1,6 +1,6 @@
 // Clicks through the page in Chromium. Started by run.sh.
 import { spawn, execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, writeFileSync } from "node:fs";
 import http from "node:http";
 import { join } from "node:path";
 import { createRequire } from "node:module";
@@ -34,7 +34,8 @@ async function serve(withKeys) {
     const keys = withKeys ? 'operator_keys_env = "OPERATOR"\nclient_keys_env = "CLIENT"\n' : "";
     writeFileSync(config, `${keys}state_dir = "${home}/state"\nlisten = "127.0.0.1:0"\n[prices."glm-5.3"]\ninput = 1.4\ncached_input = 0.26\noutput = 4.4\n` +
         `[usage]\ncurrency = "EUR"\n[prices."gpt-oss-120b"]\ninput = 0.15\noutput = 0.6\n[budgets]\nday = 50.0\n[agents.helper]\nmodel = "gpt-oss-120b"\n` +
-        `[[upstream]]\nname = "box"\nurl = "http://127.0.0.1:${model.address().port}"\n`);
+        `[experts]\nmodel = "gpt-oss-120b"\ndir = "${home}/experts"\nworkspace = "${home}/workspace"\n[[upstream]]\nname = "box"\nurl = "http://127.0.0.1:${model.address().port}"\n`);
+    cpSync(process.env.EXPERT, join(home, "experts", "support-desk"), { recursive: true });
     const env = { PATH: process.env.PATH, HOME: home, OPERATOR, CLIENT: "sk-client-0123456789" };
     const child = spawn(process.env.RESPOOL, ["serve", "--config", config], { env, stdio: ["ignore", "ignore", "pipe"] });
     const address = await new Promise((done, fail) => {
@@ -99,7 +100,7 @@ async function lookOnce(server, name, size, scheme, act) {
 }
 
 const sizes = { narrow: { width: 390, height: 844 }, wide: { width: 1280, height: 900 }, widest: { width: 1920, height: 1080 } };
-const pages = ["requests", "runs", "usage", "approvals"];
+const pages = ["requests", "runs", "experts", "usage", "approvals"];
 const through = async (server, page, shot) => {
     await page.goto(server.url);
     await shot("now");
@@ -115,6 +116,10 @@ const details = async (server, page, shot) => {
     await page.locator("tbody tr a").first().click();
     await page.getByRole("heading", { name: "Attempts" }).waitFor();
     await shot("request");
+    await page.goto(`${server.url}/ui/experts`);
+    await page.getByRole("link", { name: "support-desk" }).click();
+    await page.getByRole("heading", { name: "Triggers" }).waitFor();
+    await shot("expert");
     await page.goto(`${server.url}/ui/usage?period=24h&model=glm-5.3`);
     await shot("usage-day");
 };

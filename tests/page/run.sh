@@ -19,4 +19,4 @@ cargo build --quiet --locked
 binary="${CARGO_TARGET_DIR:-target}/debug/respool"
 (cd "$work" && npm init -y >/dev/null && npm install --silent --no-audit --no-fund playwright-core@1 axe-core@4 >/dev/null)
 cp tests/page/click_through.mjs tests/page/fill.py "$work/"
-RESPOOL="$(realpath "$binary")" SHOTS="$shots" node "$work/click_through.mjs" "$work"
+RESPOOL="$(realpath "$binary")" EXPERT="$PWD/examples/experts/support-desk" SHOTS="$shots" node "$work/click_through.mjs" "$work"

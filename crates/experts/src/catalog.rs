@@ -58,6 +58,8 @@ struct Folder {
     /// The fingerprint of its content.
     seen: u64,
     snapshot: Option<Arc<Snapshot>>,
+    /// Why the package in it does not load.
+    problem: Option<String>,
 }
 
 /// The experts in service.
@@ -78,6 +80,8 @@ pub struct Current {
     /// Whether a folder holds a package that has no loadable version, or several folders hold one name and
     /// none of them is used.
     pub has_unloaded: bool,
+    /// Why packages do not load, by folder. A version before them may be in service.
+    pub load_problems: BTreeMap<String, String>,
 }
 
 impl Catalog {
@@ -144,8 +148,9 @@ impl Catalog {
             if before.is_some_and(|folder| folder.seen == seen) || !path.join(MANIFEST).exists() {
                 continue;
             }
-            let snapshot = self.take_snapshot(&path, before.and_then(|folder| folder.snapshot.clone()));
-            folders.insert(path, Folder { seen, snapshot });
+            let before = before.and_then(|folder| folder.snapshot.clone());
+            let (snapshot, problem) = self.take_snapshot(&path, before);
+            folders.insert(path, Folder { seen, snapshot, problem });
             has_changed = true;
         }
         if has_changed {
@@ -163,9 +168,13 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// Loads the package of a folder. If it cannot be loaded, returns the package in service; if none is, the
-    /// one that was installed last.
-    fn take_snapshot(&self, path: &Path, before: Option<Arc<Snapshot>>) -> Option<Arc<Snapshot>> {
+    /// Loads the package of a folder. If that is impossible, returns the reason, with the package in service
+    /// or else the one that was installed last.
+    fn take_snapshot(
+        &self,
+        path: &Path,
+        before: Option<Arc<Snapshot>>,
+    ) -> (Option<Arc<Snapshot>>, Option<String>) {
         let loaded = load(path);
         let text = self.library.bindings_of(&folder_name(path));
         if let Some(file) = self.library.unread_bindings(&folder_name(path)) {
@@ -184,9 +193,7 @@ impl Catalog {
         };
         let why = match loaded {
             Ok(loaded) => match loaded.package {
-                Some(package) => {
-                    return Some(new(Arc::new(package)));
-                }
+                Some(package) => return (Some(new(Arc::new(package))), None),
                 None => first_error(&loaded.diagnostics),
             },
             Err(error) => error.to_string(),
@@ -197,7 +204,7 @@ impl Catalog {
             target: "respool::expert", folder = %path.display(), why, version_in_service = kept.as_ref().map(|kept| kept.package.manifest.version.value.clone()),
             "the package does not load: correct what `respool expert validate` shows; the version before it stays in service"
         );
-        kept
+        (kept, Some(why))
     }
 
     /// Puts at most one of several packages with the same name into service.
@@ -224,7 +231,11 @@ impl Catalog {
                 );
             }
         }
-        *current = Arc::new(Current { generation: current.generation + 1, experts, has_unloaded });
+        let problem =
+            |(path, folder): (&PathBuf, &Folder)| Some((folder_name(path), folder.problem.clone()?));
+        let load_problems = folders.iter().filter_map(problem).collect();
+        *current =
+            Arc::new(Current { generation: current.generation + 1, experts, has_unloaded, load_problems });
     }
 
     /// Returns the snapshot that is in service under a name.

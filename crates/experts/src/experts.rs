@@ -18,10 +18,13 @@ use super::config::ExpertsConfig;
 use super::error::ExpertError;
 use super::invocation::{Invocation, Origin};
 use super::model_access::{ModelAccess, ModelAccesses};
+use super::operations::Operations;
 use super::readiness::{Checked, Readiness};
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
-use openexperts::{Bindings, Package, Process, label::MODEL_PREFIX, outputs, suggest_nearest};
+use openexperts::{
+    Bindings, Package, Process, Tiers, Trigger, label::MODEL_PREFIX, outputs, suggest_nearest,
+};
 
 /// How often the gateway is checked for reachability.
 const GATEWAY_EVERY: Duration = Duration::from_secs(5);
@@ -46,6 +49,24 @@ impl Expert {
     /// Returns its name.
     pub fn name(&self) -> &str {
         &self.package.manifest.name.value
+    }
+
+    /// Returns the name of the folder of its package.
+    pub fn folder(&self) -> &str {
+        &self.folder
+    }
+
+    /// Returns its operations by the tier that applies to them: the package's, or what the owner's rules make
+    /// of it.
+    pub fn tiers(&self) -> Tiers {
+        Operations::new(&self.package, Arc::clone(&self.bound), false).tiers()
+    }
+
+    /// Returns when a clock starts it next after a time, in milliseconds since 1970, and the trigger.
+    pub fn next_start(&self, after: u64) -> Option<(u64, &str)> {
+        let next = |trigger: &'_ Trigger| trigger.clock.schedule()?.ok()?.next_after(after);
+        let triggers = self.package.manifest.triggers.items.iter();
+        triggers.filter_map(|trigger| Some((next(trigger)?, trigger.name.value.as_str()))).min()
     }
 
     /// Returns the tools and what they are bound to.
@@ -121,6 +142,9 @@ impl Experts {
             if problems.is_empty() {
                 checked.ready.insert(expert.name().to_owned());
             } else if !self.is_starting(expert.name()) {
+                if problems.len() == 1 && self.find_shortage(expert.name()).is_some() {
+                    checked.short_of_budget.insert(expert.name().to_owned());
+                }
                 checked.not_ready.insert(expert.name().to_owned(), describe_problems(&problems));
             }
         }
@@ -233,6 +257,16 @@ impl Experts {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
     }
 
+    /// Returns why packages do not load, by folder. A version before them may be in service.
+    pub fn load_problems(&self) -> BTreeMap<String, String> {
+        self.catalog.current().load_problems.clone()
+    }
+
+    /// Returns the model that an expert uses.
+    pub fn model_of(&self, name: &str) -> String {
+        self.model_access(name).model_id
+    }
+
     /// Returns the error about a name that no expert has.
     pub fn unknown_expert(&self, name: &str) -> ExpertError {
         let names = self.names();
@@ -262,13 +296,20 @@ impl Experts {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
     }
 
+    /// Says that a budget of an expert is spent; `None`: none is.
+    pub fn find_shortage(&self, name: &str) -> Option<String> {
+        (self.model_access(name).find_shortage)(&format!("{MODEL_PREFIX}{name}"))
+    }
+
     /// Lists the problems that keep an expert from being ready; while there is one, its triggers are held.
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.describe_problem(&self.sources));
         let clashes = bound::find_clashes(&expert.bound);
-        let spent =
-            (self.model_access(expert.name()).find_shortage)(&format!("{MODEL_PREFIX}{}", expert.name()));
-        let shortage = spent.map(|text| BindingProblem { tool: String::new(), text, is_final: false });
+        let shortage = self.find_shortage(expert.name()).map(|text| BindingProblem {
+            tool: String::new(),
+            text,
+            is_final: false,
+        });
         expert.problems.iter().cloned().chain(unavailable).chain(clashes).chain(shortage).collect()
     }
 

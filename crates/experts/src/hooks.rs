@@ -12,7 +12,7 @@ use super::error::ExpertError;
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::trigger::{Event, PayloadError, Proof, Refusal, events_of, invocation, is_proven, why_off};
-use openexperts::{ChannelBinding, Schedule, Trigger, TriggerKind, outputs};
+use openexperts::{ChannelBinding, Trigger, TriggerKind, outputs};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
 
@@ -284,8 +284,10 @@ pub async fn fire_trigger(
 /// Returns the payload of a cron trigger that fires `now` for a scheduled time. Both are milliseconds since
 /// 1970.
 fn clock_payload(trigger: &Trigger, time: u64, now: u64) -> Result<Value, ExpertError> {
-    let expr = trigger.clock.expr.as_ref().map(|expr| expr.value.as_str()).unwrap_or_default();
-    let schedule = Schedule::new(expr, trigger.clock.zone.as_ref().map(|zone| zone.value.as_str()))
+    let schedule = trigger
+        .clock
+        .schedule()
+        .ok_or_else(|| "it has no `expr`".to_owned())?
         .map_err(|error| error.to_string())?;
     Ok(json!({"scheduled_at": schedule.format_time(time), "fired_at": schedule.format_time(now)}))
 }

@@ -49,8 +49,8 @@ pub use catalog::{Catalog, Current, Snapshot};
 pub use config::{ExpertConfig, ExpertsConfig};
 pub use error::ExpertError;
 pub use execution::{
-    DryRun, OpenTask, Retried, RetryError, Worker, WorkerScope, drop_task, open_tasks, retry_task,
-    settled_operations,
+    DryRun, OpenTask, Retried, RetryError, Worker, WorkerScope, cancel_invocation, drop_rejected, drop_task,
+    open_tasks, retry_task, settled_operations,
 };
 pub use experts::{Expert, Experts};
 pub use hook_secrets::{HookSecrets, SecretPlace};

@@ -354,11 +354,13 @@ impl Library {
             )
             .into());
         };
+        let added = other_files(&installed.directory, &old.files);
         let is_as_installed = !is_broken
             && installed.record.as_ref().is_some_and(|record| record.digest == digest(&old.files))
-            && !has_other_files(&installed.directory, &old.files);
+            && added.is_empty();
         let kept = self.kept_package(&folder).filter(|_| !is_as_installed);
-        let by_hand = kept.map(|kept| changed_files(&kept.files, &old.files)).unwrap_or_default();
+        let mut by_hand = kept.map(|kept| changed_files(&kept.files, &old.files)).unwrap_or_default();
+        by_hand.extend(added.iter().map(|file| format!("added: {file}")));
         let mark = installed.record.as_ref().and_then(|record| record.mark.clone()).unwrap_or_else(new_mark);
         let previous = match installed.record.clone() {
             // It is repaired, and goes back to what was there before.
@@ -719,14 +721,16 @@ fn new_mark() -> String {
     hex(&rand::random::<[u8; 16]>())
 }
 
-/// Returns true if a folder holds files that are neither the package's nor respool's. One that cannot be read
-/// counts.
-fn has_other_files(directory: &Path, files: &BTreeMap<String, String>) -> bool {
-    let mut open = vec![directory.to_owned()];
+/// Lists the files of a folder that are neither the package's nor respool's, and folders that cannot be read.
+fn other_files(directory: &Path, files: &BTreeMap<String, String>) -> Vec<String> {
+    let (mut found, mut open) = (Vec::new(), vec![directory.to_owned()]);
+    let shown = |path: &Path| path.strip_prefix(directory).unwrap_or(path).display().to_string();
     while let Some(folder) = open.pop() {
-        let Ok(entries) = fs::read_dir(&folder) else { return true };
-        for entry in entries {
-            let Ok(entry) = entry else { return true };
+        let Ok(entries) = fs::read_dir(&folder) else {
+            found.push(shown(&folder));
+            continue;
+        };
+        for entry in entries.flatten() {
             let path = entry.path();
             if entry.file_name().to_str().is_some_and(is_clutter) {
                 continue;
@@ -737,11 +741,12 @@ fn has_other_files(directory: &Path, files: &BTreeMap<String, String>) -> bool {
             }
             let name = path.strip_prefix(directory).ok().and_then(Path::to_str);
             if !name.is_some_and(|name| files.contains_key(name) || is_reserved(name)) {
-                return true;
+                found.push(shown(&path));
             }
         }
     }
-    false
+    found.sort();
+    found
 }
 
 fn record_of(package: &Package, source: &Source, mark: String, previous: Option<Box<Record>>) -> Record {

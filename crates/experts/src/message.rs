@@ -76,5 +76,6 @@ pub fn message_json(row: &MessageRow) -> Value {
         "invocation": row.message.entry, "run": body["run"], "process": body["process"], "body": body[row.message.kind.as_str()],
         "created": clock::format_time(row.created), "delivered": row.delivered.map(clock::format_time),
         "attempts": row.attempts, "problem": problem, "note": note,
+        "next_attempt": (row.delivered.is_none() && row.attempts > 0).then(|| clock::format_time(row.due)),
     })
 }

@@ -20,6 +20,9 @@ pub struct Checked {
     pub ready: BTreeSet<String>,
     /// Why the others are not, by name. One whose server is starting is in neither.
     pub not_ready: BTreeMap<String, String>,
+    /// Those that only wait because a budget is spent.
+    #[serde(default)]
+    pub short_of_budget: BTreeSet<String>,
 }
 
 impl Checked {

@@ -3,9 +3,10 @@
 
 use serde_json::{Value, json};
 
-use super::execution::unknown_operations;
+use super::execution::{find_message, unknown_operations};
 use super::invocation::Invocation;
 use super::library::{Installed, Library, digest};
+use super::message::message_json;
 use super::trigger::event_facts;
 use agent::{entry_of_work, report::request_text, report::snapshot_of};
 use openexperts::label::MODEL_PREFIX;
@@ -62,8 +63,19 @@ pub async fn event_of_run(store: &Store, run: &str) -> Result<Option<Value>, Sto
         if !unknown.is_empty() {
             event.insert("unknown_outcomes".to_owned(), unknown.into());
         }
+        if entry.id != invocation.id {
+            event.insert("tried_again".to_owned(), earlier_try(store, &invocation).await?);
+        }
     }
     Ok(Some(event))
+}
+
+/// Returns why the task ended before a person had it tried again, and what that person said.
+async fn earlier_try(store: &Store, invocation: &Invocation) -> Result<Value, StoreError> {
+    let message = find_message(store, &invocation.id).await?;
+    let body = message.map(|row| message_json(&row)["body"].take()).unwrap_or_default();
+    let reason = body["reason"].as_str().filter(|_| body["is_private"] != true);
+    Ok(json!({"before": reason, "comment": invocation.comment}))
 }
 
 /// Returns the message that a conversation answers. A child run is for that of its parent.

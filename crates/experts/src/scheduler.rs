@@ -249,7 +249,7 @@ fn cron_triggers(snapshot: &Snapshot) -> impl Iterator<Item = (String, &Trigger)
 fn clock_of(expert: &str, trigger: &Trigger) -> Option<(Clock, Schedule)> {
     let expr = trigger.clock.expr.as_ref()?.value.trim();
     let zone = trigger.clock.zone.as_ref().map(|zone| zone.value.as_str());
-    let schedule = Schedule::new(expr, zone).ok()?;
+    let schedule = trigger.clock.schedule()?.ok()?;
     let clock = Clock {
         queue: expert.to_owned(),
         name: trigger.name.value.clone(),

@@ -68,6 +68,7 @@ codes! {
     UnknownFunction = "unknown-function" Warn,
     UnlistedKnowledge = "unlisted-knowledge" Warn,
     UnlistedContext = "unlisted-context" Warn,
+    UnlistedFile = "unlisted-file" Warn,
     UnknownTrigger = "unknown-trigger" Warn,
     TriggerMismatch = "trigger-mismatch" Warn,
     UnknownOverride = "unknown-override" Warn,

@@ -1,13 +1,13 @@
 //! Reads a directory as a package, and reports everything that is wrong with it. Called by the command line
 //! and by the code that serves experts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use super::check;
 use super::component::{self, Function, Knowledge, Process, State, Tool};
-use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
+use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned, suggest_nearest};
 use super::fields::Listing;
 use super::files::{PackageDir, Unreadable};
 use super::manifest::Manifest;
@@ -23,6 +23,9 @@ const LARGEST_MARKDOWN: u64 = 1 << 20;
 const LARGEST_PACKAGE: u64 = 64 << 20;
 /// The most files that a package may name.
 const MOST_FILES: usize = 1_000;
+
+/// The folders in which the files of a package are by custom, each named as its list in `components`.
+const FOLDERS: [&str; 6] = ["functions", "knowledge", "persona", "processes", "state", "tools"];
 
 /// The readme, for people.
 const README: &str = "README.md";
@@ -74,7 +77,32 @@ impl Reader {
         let mut report = self.report.file(MANIFEST);
         let manifest = yaml::read_yaml(&text, 1, &mut report)
             .and_then(|root| Manifest::from_node(&root, &mut report))?;
+        self.report_unlisted(&manifest);
         Some(self.read_components(manifest))
+    }
+
+    /// Reports files that `components` does not name. The other files of a skill belong to it.
+    fn report_unlisted(&mut self, manifest: &Manifest) {
+        if !self.report.loads() {
+            // What `components` names may not have been read.
+            return;
+        }
+        let all = &manifest.components;
+        let lists = [&all.persona, &all.functions, &all.processes, &all.tools, &all.knowledge, &all.state];
+        let listed = lists.iter().flat_map(|list| &list.items).chain(&all.orchestrator);
+        let listed: BTreeSet<String> = listed.map(|written| path::normalize(&written.value)).collect();
+        let files = self.dir.list("", MOST_FILES);
+        let skills: Vec<&str> = files.iter().filter_map(|file| file.strip_suffix("SKILL.md")).collect();
+        let is_of_skill =
+            |file: &str| skills.iter().any(|folder| file.starts_with(folder) && !file.ends_with("SKILL.md"));
+        for file in files.iter().filter(|file| !listed.contains(*file) && !is_of_skill(file)) {
+            let Some((folder, name)) = file.split_once('/') else { continue };
+            if FOLDERS.contains(&folder) && (name.ends_with(".md") || name.ends_with(".yaml")) {
+                let message = format!("{file} is not in components, so it is not a part of the package");
+                let help = format!("add it to components.{folder}, or remove it");
+                self.report.file(MANIFEST).add_without_line(Code::UnlistedFile, message, help);
+            }
+        }
     }
 
     /// Adds the readme to the files. Without it the package still loads.
@@ -218,6 +246,7 @@ impl Reader {
     }
 
     fn report_unreadable(&mut self, path: &str, written: &Spanned<String>, why: &Unreadable) {
+        let near;
         let (code, message, help) = match why {
             Unreadable::Missing if written.value.trim().is_empty() => (
                 Code::MissingFile,
@@ -235,7 +264,10 @@ impl Reader {
                 "name the folder that has it, or write a package to begin with: `respool expert new NAME`",
             ),
             Unreadable::Missing => {
-                (Code::MissingFile, format!("there is no file {path}"), "make it, or correct the path")
+                let files = self.dir.list("", MOST_FILES);
+                let guess = suggest_nearest(path, files.iter().map(String::as_str));
+                near = format!("{guess}make it, or correct the path");
+                (Code::MissingFile, format!("there is no file {path}"), &*near)
             }
             Unreadable::NotAFile => (
                 Code::NotAFile,

@@ -1,7 +1,8 @@
 //! Reads `expert.yaml` into a [`Manifest`]: each field is read and checked by itself. `check` checks what
 //! needs other files. Pure.
 
-use super::cron;
+use super::cron::schedule::Schedule;
+use super::cron::{self, CronError};
 use super::diagnostic::{At, Code, Diagnostic, FileReport, Report, Spanned};
 use super::fields::{Fields, Listing, checked_name};
 use super::name::NameKind;
@@ -298,6 +299,17 @@ fn is_payload_path(field: &str, written: &Spanned<String>, report: &mut FileRepo
     let message = format!("`{field}` is \"{}\", which is not a path into a payload: {why}", written.value);
     report.add(Code::BadPayloadPath, written.at, message, "write names and indexes, such as messages[0].id");
     false
+}
+
+impl ClockFields {
+    /// Returns the times; `None` where none are written.
+    ///
+    /// # Errors
+    /// The fault of the times, for people.
+    pub fn schedule(&self) -> Option<Result<Schedule, CronError>> {
+        let expr = self.expr.as_ref()?.value.trim();
+        Some(Schedule::new(expr, self.zone.as_ref().map(|zone| zone.value.as_str())))
+    }
 }
 
 impl Trigger {

@@ -30,7 +30,7 @@ pub struct NewMessage {
 }
 
 /// A message as the store has it. Times are milliseconds since 1970.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageRow {
     /// The message.
     pub message: NewMessage,
@@ -42,6 +42,8 @@ pub struct MessageRow {
     pub delivered: Option<u64>,
     /// Why it was not, the last time.
     pub note: Option<String>,
+    /// When its delivery is tried next, if it is not delivered.
+    pub due: u64,
 }
 
 /// Reads the body of a message that is kept.
@@ -58,6 +60,8 @@ pub struct MessageFilter {
     pub kind: Option<String>,
     /// Of this entry alone.
     pub entry: Option<String>,
+    /// Only those that are neither delivered nor done.
+    pub is_open: bool,
 }
 
 /// Messages to deliver.

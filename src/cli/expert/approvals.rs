@@ -13,7 +13,7 @@ use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr};
 use agent::{ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision};
-use experts::{Library, Obstacle, event_of_run, find_obstacle};
+use experts::{Library, Obstacle, drop_rejected, event_of_run, find_obstacle};
 use openexperts::is_agent_of;
 use settings::Loaded;
 use store::{ApprovalRow, ApprovalState, Store};
@@ -58,7 +58,7 @@ pub(in crate::cli) enum ApprovalsCommand {
     },
     /// Reject calls, so that they do not run.
     #[command(
-        after_help = "Example:\n  respool expert approvals reject APPROVAL --comment 'Ask the customer first'"
+        after_help = "Example:\n  respool expert approvals reject APPROVAL --comment 'Ask the customer first'\n  respool expert approvals reject APPROVAL --drop"
     )]
     Reject {
         /// The approvals, as `list` shows them
@@ -70,6 +70,9 @@ pub(in crate::cli) enum ApprovalsCommand {
         /// The reason, which the model reads
         #[arg(long)]
         comment: Option<String>,
+        /// Also end the invocations that asked, so that they are not escalated
+        #[arg(long)]
+        drop: bool,
     },
 }
 
@@ -95,9 +98,11 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 for (row, _) in &chosen {
                     refuse_lost_calls(&store, library, row).await?;
                 }
-                decide_all(&store, chosen, decision, "approved").await
+                let runs = runs_of(&chosen);
+                decide_all(&store, chosen, decision, "approved").await?;
+                if only.is_empty() { Ok(()) } else { say_failed_tasks(&store, &runs).await }
             }
-            ApprovalsCommand::Reject { approvals, expert, comment } => {
+            ApprovalsCommand::Reject { approvals, expert, comment, drop } => {
                 let by = decider_name(&store).await?;
                 let decision = |request: &ApprovalRequest| Decision {
                     request: request.id.clone(),
@@ -105,8 +110,14 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                     by: by.clone(),
                     comment: comment.clone(),
                 };
-                decide_all(&store, choose_approvals(&store, approvals, expert).await?, decision, "rejected")
-                    .await
+                let chosen = choose_approvals(&store, approvals, expert).await?;
+                let runs = runs_of(&chosen);
+                decide_all(&store, chosen, decision, "rejected").await?;
+                if drop {
+                    drop_invocations(&store, &runs).await
+                } else {
+                    say_failed_tasks(&store, &runs).await
+                }
             }
         }
     })
@@ -231,6 +242,12 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     )));
     if let Some(event) = event {
         say(&flat_text(&event_line(event)));
+        let again = &event["tried_again"];
+        for (name, words) in [("before", "ended before"), ("comment", "tried again, because a person says")] {
+            if let Some(text) = again[name].as_str() {
+                say(&flat_text(&format!("    {words}: {}", shorten_event(text))));
+            }
+        }
         let warnings = event["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str);
         warnings.for_each(|warning| say(&flat_text(&format!("    warning: {warning}"))));
         for unknown in event["unknown_outcomes"].as_array().into_iter().flatten() {
@@ -291,14 +308,52 @@ async fn decide_all(
 ) -> Result<(), Failure> {
     let mut problems = Vec::new();
     for (row, request) in chosen {
-        let done = decide_one(store, &row, decision(&request), how).await;
+        let done = decide_one(store, &row, &request, decision(&request), how).await;
         problems.extend(done.err().map(|failure| failure.to_string()));
     }
     if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
 }
 
-async fn decide_one(store: &Store, row: &ApprovalRow, decision: Decision, how: &str) -> Result<(), Failure> {
+fn runs_of(chosen: &[(ApprovalRow, ApprovalRequest)]) -> Vec<String> {
+    chosen.iter().map(|(row, _)| row.run.clone()).collect()
+}
+
+/// Says that tasks have failed whose calls were not all approved.
+async fn say_failed_tasks(store: &Store, runs: &[String]) -> Result<(), Failure> {
+    for run in runs {
+        if let Some(task) = store.entry_of_run(run).await? {
+            say_on_stderr(&format!(
+                "Its task ends as failed: `respool expert retry {} --comment TEXT` goes on without what was done.",
+                task.id
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Ends the invocations that these runs work on.
+async fn drop_invocations(store: &Store, runs: &[String]) -> Result<(), Failure> {
+    for run in runs {
+        if !drop_rejected(store, run).await? {
+            say_on_stderr(&format!("the run {run} is no invocation of an expert, so it was not ended"));
+        }
+    }
+    Ok(())
+}
+
+async fn decide_one(
+    store: &Store,
+    row: &ApprovalRow,
+    request: &ApprovalRequest,
+    decision: Decision,
+    how: &str,
+) -> Result<(), Failure> {
     record_decision(store, &decision).await.map_err(|error| error.describe_for(&row.id))?;
-    say(&format!("{}  {how}", row.id));
+    let (all, approved) = (request.calls.len(), decision.approved.len());
+    if approved == 0 || approved == all {
+        say(&format!("{}  {how}", row.id));
+    } else {
+        say(&format!("{}  {approved} approved, {} rejected", row.id, all - approved));
+    }
     Ok(())
 }

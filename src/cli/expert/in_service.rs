@@ -9,7 +9,11 @@ use settings::Loaded;
 
 /// Says why an expert is not ready for the running `respool serve`.
 pub(in crate::cli) fn problem_in_service(loaded: &Loaded, name: &str) -> Option<String> {
-    let why = checked_in_service(loaded)?.not_ready.remove(name)?;
+    let checked = checked_in_service(loaded)?;
+    let why = checked.not_ready.get(name)?.clone();
+    if checked.short_of_budget.contains(name) {
+        return Some(why);
+    }
     Some(why + hint_of_restart(loaded.file.as_deref(), &loaded.settings.store.state_dir))
 }
 

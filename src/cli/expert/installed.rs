@@ -19,8 +19,8 @@ use experts::{
     SecretPlace, Source, find_restricted, prepare_state,
 };
 use openexperts::{
-    BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Schedule, Scope, Tier, Trigger, TriggerKind,
-    learns_alone, path::state_file, resolved, visible,
+    BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Scope, Tier, Trigger, TriggerKind, learns_alone,
+    path::state_file, resolved, visible,
 };
 use settings::{Loaded, Settings};
 
@@ -362,7 +362,7 @@ fn list_hooks(settings: &Settings, package: &Package, checked: &CheckedBindings)
 fn describe_clock(trigger: &Trigger, now: u64) -> String {
     let Some(expr) = &trigger.clock.expr else { return String::new() };
     let zone = trigger.clock.zone.as_ref().map(|zone| zone.value.as_str());
-    let schedule = Schedule::new(&expr.value, zone).ok();
+    let schedule = trigger.clock.schedule().and_then(Result::ok);
     let next = schedule.and_then(|schedule| Some(schedule.format_time(schedule.next_after(now)?)));
     let next = next.map(|next| format!(", next {next}")).unwrap_or_default();
     format!(" at {} in {}{next}", expr.value, zone.unwrap_or("UTC"))

@@ -2,10 +2,12 @@
 //! works on the store directly, also while a server uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use super::in_service::is_in_service;
 use super::installed::{find_problem, note_unknown_expert};
 use crate::cli::failure::Failure;
 use crate::cli::listing::{ListArgs, Noun};
@@ -13,8 +15,8 @@ use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr, say_piece};
 use agent::CallOutcome;
 use experts::{
-    Invocation, MARKED_DONE, Retried, drop_task, message_json, open_tasks, read_message, read_outbox,
-    retry_task,
+    Invocation, MARKED_DONE, Retried, cancel_invocation, drop_task, message_json, open_tasks, read_message,
+    read_outbox, retry_task,
 };
 use openexperts::visible;
 use settings::Loaded;
@@ -79,6 +81,12 @@ pub(in crate::cli) enum OutboxCommand {
     /// Print one message, as JSON.
     #[command(after_help = "Example:\n  respool expert outbox show MESSAGE")]
     Show {
+        /// The message, as `list` shows it
+        id: String,
+    },
+    /// Try to deliver a message now, instead of at its next time.
+    #[command(after_help = "Example:\n  respool expert outbox retry MESSAGE")]
+    Retry {
         /// The message, as `list` shows it
         id: String,
     },
@@ -163,6 +171,8 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
         }
         if listed.is_empty() {
             note_unknown_expert(config, expert);
+        } else if !is_in_service(config) && config.settings.store.store.url.is_none() {
+            say_on_stderr("note: no `respool serve` runs, which executes what is queued");
         }
         arguments.print_blocks(listed, INVOCATIONS, |one| one.row.accepted, Listed::json, Listed::lines);
         Ok(())
@@ -224,33 +234,8 @@ async fn end_invocation(store: &Store, id: &str) -> Result<String, Failure> {
     if is_over && drop_task(store, id).await? {
         return Ok(format!("{id} is dropped: it needs you no longer"));
     }
-    let is_ended = cancel_entry(store, id).await?;
+    let is_ended = cancel_invocation(store, id).await?;
     Ok(format!("{id} {}", if is_ended { "is cancelled" } else { "is being cancelled" }))
-}
-
-/// Cancels an entry that has not ended. False when a process works on its run: that process ends both.
-pub(super) async fn cancel_entry(store: &Store, id: &str) -> Result<bool, Failure> {
-    let row = store.entry(id).await?;
-    let row = row.ok_or_else(|| {
-        format!("there is no invocation {id:?}; `respool expert queue` shows those that have not ended")
-    })?;
-    let is_requested = match (row.state, &row.run) {
-        (EntryState::Claimed | EntryState::Waiting | EntryState::Held, Some(run)) => {
-            store.request_cancel(run, clock::now()).await?
-        }
-        (EntryState::Claimed, None) => return Err(format!("{id} is about to begin; try again").into()),
-        (EntryState::Waiting | EntryState::Held, None) => false,
-        (state, _) => {
-            let note = row.note.map(|note| format!(" ({})", visible(&note))).unwrap_or_default();
-            return Err(format!("{id} has already ended: {}{note}", state.as_str()).into());
-        }
-    };
-    // An entry that waits for its next attempt has a run that is over, or none.
-    if !is_requested && !store.give_up(id, EntryRow::CANCELLED).await? {
-        return Err(format!("{id} has changed in the meantime; try again").into());
-    }
-    let left = store.entry(id).await?;
-    Ok(left.is_none_or(|row| row.state == EntryState::Failed))
 }
 
 fn entry_line(row: &EntryRow) -> String {
@@ -331,7 +316,8 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
         |id: &str| format!("there is no message {id:?}; `respool expert outbox list` shows all of them");
     with_store(config, async |store| match command {
         OutboxCommand::List { expert, kind, arguments } => {
-            list_messages(config, &store, MessageFilter { expert, kind, entry: None }, &arguments).await
+            let filter = MessageFilter { expert, kind, ..MessageFilter::default() };
+            list_messages(config, &store, filter, &arguments).await
         }
         OutboxCommand::Show { id } => {
             let of_invocation = MessageFilter { entry: Some(id.clone()), ..MessageFilter::default() };
@@ -343,6 +329,20 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
                 return Err(no_message(&id).into());
             }
             rows.iter().for_each(|row| say(&format!("{:#}", message_json(row))));
+            Ok(())
+        }
+        OutboxCommand::Retry { id } => {
+            let row = read_message(&store, &id).await?.ok_or_else(|| no_message(&id))?;
+            if config.settings.tools.gateway.url.is_none() {
+                let why =
+                    "nothing is delivered without `url` in [tools.gateway]: messages stay in the outbox";
+                return Err(why.to_owned().into());
+            }
+            let note = row.note.clone().unwrap_or_default();
+            if row.delivered.is_some() || !store.deliver_after(&id, Duration::ZERO, note).await? {
+                return Err(format!("{id} needs no delivery: {}", delivery_state(&row)).into());
+            }
+            say(&format!("{id} is due now: a running `respool serve` delivers it"));
             Ok(())
         }
         OutboxCommand::Done { id } => {
@@ -366,7 +366,7 @@ pub(super) fn list_drafts(
     arguments: &ListArgs,
 ) -> Result<(), Failure> {
     let (expert, kind) = (expert.map(str::to_owned), Some("draft".to_owned()));
-    let filter = MessageFilter { expert, kind, entry: None };
+    let filter = MessageFilter { expert, kind, ..MessageFilter::default() };
     with_store(config, async |store| list_messages(config, &store, filter, arguments).await)
 }
 
@@ -412,7 +412,9 @@ fn message_lines(row: &MessageRow) -> Vec<String> {
     };
     let gist = gist.filter(|gist| !gist.is_empty() && body["is_private"] != true);
     let gist = gist.map(|gist| format!("    {}", shorten(&visible(&flat_text(&gist)), LONGEST_GIST)));
-    std::iter::once(message_line(row)).chain(gist).collect()
+    let problems = body["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let problems = problems.map(|problem| format!("    warning: {}", visible(&flat_text(problem))));
+    std::iter::once(message_line(row)).chain(gist).chain(problems).collect()
 }
 
 fn shorten(text: &str, most: usize) -> String {
@@ -420,14 +422,21 @@ fn shorten(text: &str, most: usize) -> String {
     end.map_or_else(|| text.to_owned(), |(end, _)| format!("{} …", &text[..end]))
 }
 
-fn message_line(row: &MessageRow) -> String {
-    let state = match (row.delivered, &row.note) {
+/// Says whether a message is delivered, and when its delivery is tried again.
+fn delivery_state(row: &MessageRow) -> String {
+    match (row.delivered, &row.note) {
         (Some(_), Some(note)) => visible(note),
         (Some(_), None) if row.attempts == 0 => "kept, not delivered".to_owned(),
         (Some(_), None) => "delivered".to_owned(),
-        (None, Some(why)) => format!("not delivered yet: {}", visible(why)),
+        (None, Some(why)) => {
+            format!("not delivered yet: {}; tried again at {}", visible(why), clock::format_time(row.due))
+        }
         (None, None) => "waits".to_owned(),
-    };
+    }
+}
+
+fn message_line(row: &MessageRow) -> String {
+    let state = delivery_state(row);
     let (id, kind, expert) = (&row.message.id, &row.message.kind, &row.message.expert);
     let unknown = unknown_operations(row);
     let unknown = if unknown.is_empty() {
@@ -440,8 +449,6 @@ fn message_line(row: &MessageRow) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use store::{
         Append, ClaimRequest, EntryEnd, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status,
@@ -467,20 +474,18 @@ mod tests {
         assert!(!store.append(append).await.unwrap().lost);
     }
 
-    async fn run_status(store: &Store, id: &str) -> Status {
-        store.run(&format!("run of {id}")).await.unwrap().unwrap().row.status
-    }
-
     #[test]
     fn a_listed_message_says_what_it_is_about() {
         let check = |kind: &str, body: Value, expected: &[&str]| {
             let (id, expert, kind) = ("i1:m".to_owned(), "desk".to_owned(), kind.to_owned());
             let body = json!({kind.as_str(): body});
             let message = NewMessage { id, expert, entry: None, kind, body };
-            let row = MessageRow { message, created: 0, attempts: 0, delivered: None, note: None };
+            let row = MessageRow { message, ..MessageRow::default() };
             assert_eq!(message_lines(&row)[1..], *expected);
         };
         check("result", json!({"summary": "It is\nlent."}), &["    It is lent."]);
+        let incomplete = json!({"summary": "Done.", "problems": ["status is maybe"]});
+        check("result", incomplete, &["    Done.", "    warning: status is maybe"]);
         check("escalation", json!({"reason": "no shelf", "is_private": false}), &["    no shelf"]);
         check("escalation", json!({"reason": "its margin", "is_private": true}), &[]);
         let draft = json!({"operation": "shelf.write", "inputs": {"path": "a"}});
@@ -509,10 +514,12 @@ mod tests {
     fn messages_name_unknown_outcomes() {
         let body = json!({"result": {"unknown_outcomes": [{"operation": "crm.create_note"}]}});
         let message = NewMessage { kind: "result".into(), body, ..NewMessage::default() };
-        let mut row = MessageRow { message, created: 0, delivered: None, attempts: 0, note: None };
+        let mut row = MessageRow { message, ..MessageRow::default() };
         assert!(message_line(&row).ends_with("unknown whether it took effect: crm.create_note"));
         row.message.body = json!({"result": {}});
         assert!(message_line(&row).ends_with("  waits"));
+        (row.note, row.due) = (Some("the gateway is down".into()), 1_795_223_698_000);
+        assert!(message_line(&row).ends_with("down; tried again at 2026-11-21T01:14:58Z"));
     }
 
     /// No command dropped a task that failed, and `queue` went on listing it.
@@ -531,31 +538,5 @@ mod tests {
             assert!(open_tasks(&store, None, 10).await.unwrap().is_empty(), "{id}");
             assert!(end_invocation(&store, id).await.is_err(), "{id}");
         }
-    }
-
-    /// The run of a woken invocation waited for ever, and its files were never deleted.
-    #[tokio::test]
-    async fn a_cancelled_invocation_takes_its_run_along() {
-        let dir = tempfile::tempdir().unwrap();
-        let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
-        let store = Store::open(&config).unwrap();
-
-        let lease = asking(&store, "woken").await;
-        end_run(&store, "woken", Status::AwaitingApproval).await;
-        assert!(store.hold(&lease, "a person is asked".into()).await.unwrap());
-        assert!(store.wake("woken").await.unwrap());
-        assert!(cancel_entry(&store, "woken").await.unwrap());
-        assert_eq!(run_status(&store, "woken").await, Status::Cancelled);
-        assert!(cancel_entry(&store, "woken").await.unwrap_err().to_string().contains("has already ended"));
-
-        let lease = asking(&store, "failed once").await;
-        end_run(&store, "failed once", Status::Failed).await;
-        assert!(store.retry_after(&lease, Duration::from_secs(5), "it failed".into()).await.unwrap());
-        assert!(cancel_entry(&store, "failed once").await.unwrap());
-        assert_eq!(run_status(&store, "failed once").await, Status::Failed);
-
-        asking(&store, "worked on").await;
-        assert!(!cancel_entry(&store, "worked on").await.unwrap());
-        assert_eq!(run_status(&store, "worked on").await, Status::Running);
     }
 }

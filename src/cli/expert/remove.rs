@@ -6,13 +6,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use super::queue::cancel_entry;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
 use agent::RunSnapshot;
-use experts::{HookSecrets, Installed, Library, Stays};
+use experts::{HookSecrets, Installed, Library, Stays, cancel_invocation};
 use openexperts::is_agent_of;
 use openexperts::name::{NameKind, check_name};
 use settings::Settings;
@@ -254,7 +253,7 @@ fn end_lost_work(settings: &Settings, name: &str) -> Result<(), Failure> {
     let store = Store::open_in_place(&settings.store)?;
     new_runtime()?.block_on(async {
         for row in store.entries(Some(name), EntryState::Held, MOST).await? {
-            cancel_entry(&store, &row.id).await?;
+            cancel_invocation(&store, &row.id).await?;
         }
         // Conversations have no entry. What was cancelled above waits no longer.
         for row in store.approvals(ApprovalState::Waiting, MOST).await? {

@@ -44,6 +44,7 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
     if let Some(why) = experts.describe_hold(name) {
         return Err(Failure::Failed(why));
     }
+    refuse_without_budget(experts, name)?;
     let options = RunOptions::default();
     let begun = app.agents.start_run(&agent, AgentRequest::from_task(message), options).await;
     let mut watch = begun?;
@@ -139,6 +140,7 @@ async fn run_dry(
         &expert,
         "`serve` would not begin this, and no call of a tool that is named here is made",
     );
+    refuse_without_budget(experts, &expert)?;
     let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
     let report = run.run_dry(experts).await?;
     say(&format!("{report:#}"));
@@ -182,6 +184,11 @@ fn interrupt_error(id: &str) -> Failure {
     Failure::Failed(format!(
         "{id} is unfinished: `respool serve` continues it, and `respool expert cancel {id}` ends it"
     ))
+}
+
+/// Refuses to ask a model once the budget is spent, as a server does.
+fn refuse_without_budget(experts: &Experts, name: &str) -> Result<(), Failure> {
+    experts.find_shortage(name).map_or(Ok(()), |why| Err(Failure::Failed(why)))
 }
 
 /// Says what keeps an expert from being ready, and what follows from it.

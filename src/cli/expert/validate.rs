@@ -15,7 +15,7 @@ use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
 use crate::cli::options::Configured;
 use crate::cli::runtime::new_runtime;
-use crate::cli::say::{say, say_on_stderr, say_piece};
+use crate::cli::say::{say, say_in_colours, say_on_stderr};
 use experts::{Installed, Library, Source};
 use openexperts::{Diagnostic, LONG_PROMPT, Loaded, Severity};
 use settings::Loaded as Configuration;
@@ -86,13 +86,9 @@ fn validate_installed(config: &Configuration, name: &str, format: OutputFormat) 
             say(&format!("{out:#}"));
         }
         OutputFormat::Text => {
-            say_piece(&format!(
-                "{}{}",
-                findings_text(&installed.loaded),
-                findings_summary(&installed.loaded)
-            ));
+            say_findings(&installed.loaded);
             conflict.iter().for_each(|conflict| say(&format!("warn: {conflict}")));
-            say_piece(&checklist(&found));
+            say_in_colours(checklist(&found).trim_end(), colour_of);
         }
     }
     match (is_ready, format) {
@@ -190,12 +186,27 @@ fn checklist(found: &Value) -> String {
 fn print_findings(loaded: &Loaded, format: OutputFormat) -> Result<(), Failure> {
     match format {
         OutputFormat::Json => say(&format!("{:#}", as_json(loaded))),
-        OutputFormat::Text => say_piece(&format!("{}{}", findings_text(loaded), findings_summary(loaded))),
+        OutputFormat::Text => say_findings(loaded),
     }
     match loaded.package {
         Some(_) => Ok(()),
         None if format == OutputFormat::Json => Err(Failure::Reported),
         None => Err(Failure::Failed("the package does not load; correct the errors above".to_owned())),
+    }
+}
+
+fn say_findings(loaded: &Loaded) {
+    say_in_colours(&format!("{}{}", findings_text(loaded), findings_summary(loaded).trim_end()), colour_of);
+}
+
+/// Returns the colour of a line.
+fn colour_of(line: &str) -> &'static str {
+    let has = |mark: &str| line.contains(mark);
+    match line {
+        _ if has(": error[") || line.starts_with("not ready: ") => "1;31",
+        _ if has(": warn[") || line.starts_with("warn: ") => "33",
+        _ if line.starts_with("The expert is ready") => "32",
+        _ => "",
     }
 }
 

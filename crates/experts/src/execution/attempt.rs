@@ -73,7 +73,7 @@ impl Worker {
             // The expert was removed a moment ago; its entries wait in case it comes back.
             return self
                 .store
-                .give_back_entry(&claimed.lease, Duration::from_mins(1), "the expert is not installed")
+                .give_back_entry(&claimed.lease, LOOK_AGAIN, "the expert is not installed")
                 .await
                 .map(drop);
         };
@@ -227,7 +227,7 @@ impl Worker {
         let filter = MessageFilter {
             expert: Some(attempt.expert.name().to_owned()),
             kind: Some(MessageKind::Result.as_str().to_owned()),
-            entry: None,
+            ..MessageFilter::default()
         };
         let mut results = Vec::new();
         for row in self.store.messages(filter, MOST_RESULTS).await? {

@@ -8,6 +8,7 @@
 
 mod advice;
 mod attempt;
+mod cancel;
 mod cleanup;
 mod conclusion;
 mod dry_run;
@@ -23,8 +24,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub use cancel::{cancel_invocation, drop_rejected};
 pub use dry_run::DryRun;
 use lateness::Deadlines;
+pub(super) use retry::find_message;
 pub use retry::{OpenTask, Retried, RetryError, drop_task, open_tasks, retry_task};
 pub use settled::settled_operations;
 pub(super) use settled::unknown_operations;

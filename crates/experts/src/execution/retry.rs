@@ -71,7 +71,7 @@ pub async fn open_tasks(
 }
 
 /// Returns the message that says why a task waits for a person.
-async fn find_message(store: &Store, task: &str) -> Result<Option<MessageRow>, StoreError> {
+pub(crate) async fn find_message(store: &Store, task: &str) -> Result<Option<MessageRow>, StoreError> {
     for end in ANSWERED {
         if let Some(message) = store.message(&format!("{task}:{end}")).await? {
             return Ok(Some(message));

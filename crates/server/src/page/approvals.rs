@@ -15,7 +15,9 @@ use super::waterfall::Bar;
 use super::{drafts, format, layout, runs};
 use crate::app::App;
 use agent::{ApprovalRequest, DecideError, Decision, RequestedCall, report};
-use experts::{Invocation, OpenTask, drop_task, event_of_run, message_json, open_tasks, retry_task};
+use experts::{
+    Invocation, OpenTask, drop_rejected, drop_task, event_of_run, message_json, open_tasks, retry_task,
+};
 use serde_json::Value;
 use store::ApprovalRow;
 use wire::visible::make_visible;
@@ -115,6 +117,11 @@ fn event_part(event: &Value) -> Markup {
         p { "Process " code { (text("process")) } ", invocation " code { (text("invocation")) }
             @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } }
             @if let Some(attempt) = event["attempt"].as_u64().filter(|attempt| *attempt > 1) { ", attempt " (attempt) } }
+        @if event["tried_again"].is_object() {
+            p class="notice" { "A person has this tried again"
+                @if let Some(comment) = event["tried_again"]["comment"].as_str() { ", saying: " (make_visible(comment)) }
+                "." @if let Some(before) = event["tried_again"]["before"].as_str() { " Before, it ended so: " (format::with_code(&make_visible(before))) } }
+        }
         @if let Some(unknown) = event["unknown_outcomes"].as_array() {
             p class="notice" { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) }
         }
@@ -131,16 +138,22 @@ fn event_part(event: &Value) -> Markup {
 fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, evidence: &Evidence) -> Markup {
     let Evidence { event, steps } = evidence;
     let about = format!("the calls of {}", row.agent);
+    let is_task = event.as_ref().is_some_and(|event| event["invocation"].is_string());
     html! {
         section class="card decision" {
             form method="post" action={ "/ui/approvals/" (row.id) } {
                 h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::format_age(row.requested, clock::now())) }
                 (layout::csrf_field(viewer))
                 @for call in &asked.calls { (call_item(call, asked.calls.len() > 1)) }
-                label { "Comment for the model, which it reads with the result (optional)" textarea name="comment" rows="2" maxlength="2000" {} }
+                label { "Comment (optional); the model reads it with the results of approved calls" textarea name="comment" rows="2" maxlength="2000" {} }
+                @if is_task { p class="dim" { "If a call is not approved, the task ends as failed. You can have it tried again with a comment." } }
                 button type="submit" name="approve" value="yes" aria-label={ "Approve " (about) } { (if asked.calls.len() > 1 { "Approve the marked calls" } else { "Approve" }) }
                 " "
                 button class="refuse" type="submit" name="approve" value="no" aria-label={ "Reject " (about) } { "Reject" }
+                @if is_task {
+                    " "
+                    button class="quiet" type="submit" name="approve" value="drop" aria-label={ "Reject and drop the task: " (about) } { "Reject and drop the task" }
+                }
             }
             div class="evidence" {
                 @if let Some(event) = event { (event_part(event)) }
@@ -186,7 +199,7 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
                 code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
                 @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
             p { (format::with_code(&make_visible(reason))) }
-            @if let Some(advice) = body["recommendation"].as_str() { p { "It recommends: " (format::with_code(&make_visible(advice))) } }
+            @if let Some(advice) = body["recommendation"].as_str() { p { @if body["recommended_by"] == "respool" { "What to do: " } @else { "It recommends: " } (format::with_code(&make_visible(advice))) } }
             @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (drafts::operations_in(done)) } }
             @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) } }
             @if let Some(event) = event { details { summary { "The event" } pre { (make_visible(&format!("{event:#}"))) } } }
@@ -219,6 +232,14 @@ pub(super) async fn decide_approval(
     if !may_decide(&viewer) {
         return decide_error(app.access.has_operators());
     }
+    if form.get("approve") == "yes" && form.all("call").next().is_none() {
+        let main = html! {
+            h1 { "Not decided" }
+            p { "No call was marked. Mark those that you approve, or press Reject. " a href="/ui/approvals" { "Back to the approvals" } }
+        };
+        let page = layout::page_layout(&viewer, "/ui/approvals", "Not decided", &main);
+        return page_response(StatusCode::BAD_REQUEST, page);
+    }
     match decide_by_form(&app, &id, &viewer, &form).await {
         Ok(()) => redirect_response("/ui/approvals"),
         Err(error) => {
@@ -237,6 +258,7 @@ pub(super) async fn decide_approval(
 async fn decide_by_form(app: &App, id: &str, viewer: &Viewer, form: &Form) -> Result<(), DecideError> {
     let store = app.agents.store().ok_or(DecideError::Unknown)?;
     let row = store.approval(id).await.map_err(DecideError::Store)?;
+    let run = row.as_ref().map(|row| row.run.clone()).unwrap_or_default();
     let asked = row.and_then(|row| serde_json::from_str::<ApprovalRequest>(&row.body).ok());
     let asked = asked.ok_or(DecideError::Unknown)?;
     let is_approved = |call: &RequestedCall| {
@@ -245,7 +267,13 @@ async fn decide_by_form(app: &App, id: &str, viewer: &Viewer, form: &Form) -> Re
     let approved = asked.calls.iter().filter(|call| is_approved(call)).map(|call| call.id.clone()).collect();
     let comment = Some(form.get("comment").trim().to_owned()).filter(|comment| !comment.is_empty());
     let decision = Decision { request: asked.id.clone(), approved, by: viewer.name.clone(), comment };
-    app.agents.decide_approval(&decision).await
+    app.agents.decide_approval(&decision).await?;
+    if form.get("approve") == "drop"
+        && let Err(error) = drop_rejected(store, &run).await
+    {
+        tracing::warn!(target: "respool::server", run_id = run, %error, "the task of a rejected call was not dropped");
+    }
+    Ok(())
 }
 
 pub(super) async fn settle_task(

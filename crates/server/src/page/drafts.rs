@@ -16,28 +16,26 @@ use serde_json::Value;
 use store::{MessageFilter, MessageRow, Store};
 use wire::visible::make_visible;
 
-/// The most messages of a kind that are read.
+/// The most drafts that are read.
 const MOST: usize = 200;
 /// How many results are listed.
 const RESULTS: usize = 10;
 
 /// Returns the drafts that are not done, the newest first.
 pub(super) async fn open_drafts(store: &Store) -> Vec<MessageRow> {
-    let mut drafts = list_messages(store, MessageKind::Draft, MOST).await;
-    drafts.retain(|row| row.delivered.is_none());
-    drafts
+    let filter = MessageFilter { is_open: true, ..kind_filter(MessageKind::Draft) };
+    store.messages(filter, MOST).await.unwrap_or_default()
 }
 
-async fn list_messages(store: &Store, kind: MessageKind, most: usize) -> Vec<MessageRow> {
-    let filter = MessageFilter { kind: Some(kind.as_str().to_owned()), ..MessageFilter::default() };
-    store.messages(filter, most).await.unwrap_or_default()
+fn kind_filter(kind: MessageKind) -> MessageFilter {
+    MessageFilter { kind: Some(kind.as_str().to_owned()), ..MessageFilter::default() }
 }
 
 /// Writes the sections of drafts and results.
 pub(super) async fn outbox_sections(app: &App, viewer: &Viewer) -> Markup {
     let Some(store) = app.agents.store() else { return html! {} };
     let drafts = open_drafts(store).await;
-    let results = list_messages(store, MessageKind::Result, RESULTS).await;
+    let results = store.messages(kind_filter(MessageKind::Result), RESULTS).await.unwrap_or_default();
     html! {
         section { h2 id="drafts" { "Drafts" }
             @if drafts.is_empty() { (layout::empty_note("No draft of an expert waits for you.")) }
@@ -72,10 +70,12 @@ fn message_text(app: &App, row: &MessageRow, values: &str) -> Markup {
         return html! { p { "To read it: " code { "respool expert outbox show " (row.message.id) } } };
     }
     let body = message_json(row)["body"].take();
+    let problems = body["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let unknown = body["unknown_outcomes"].as_array().filter(|unknown| !unknown.is_empty());
     html! {
         @if let Some(summary) = body["summary"].as_str() { p { (make_visible(summary)) } }
         @if body[values] != Value::Null { pre { (make_visible(&format!("{:#}", body[values]))) } }
+        @for problem in problems { p class="notice" { (make_visible(problem)) } }
         @if let Some(unknown) = unknown { p { "Not known whether it took effect: " (operations_in(unknown)) } }
     }
 }

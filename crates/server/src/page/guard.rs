@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use url::form_urlencoded;
 
+use super::experts;
 use super::layout;
 use super::response::{page_response, redirect_response};
 use super::session::{Denied, Viewer};
@@ -19,7 +20,8 @@ const FORM_WITHIN: Duration = Duration::from_secs(30);
 
 /// Returns the viewer, or the answer for a visitor who may not see the page.
 pub(super) fn require_viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Box<Response>> {
-    app.access.page_viewer(headers).map_err(|denied| Box::new(refuse_visitor(&denied)))
+    let viewer = app.access.page_viewer(headers).map_err(|denied| Box::new(refuse_visitor(&denied)))?;
+    Ok(Viewer { has_experts: experts::has_any(app), ..viewer })
 }
 
 /// Returns the viewer who pressed a button and the form, or the answer for a visitor who may not press it.

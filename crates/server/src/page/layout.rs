@@ -6,11 +6,14 @@ use super::format;
 use super::query::{PERIODS, PageQuery};
 use super::session::Viewer;
 
+/// The page of the experts, which is in the navigation where there are any.
+pub(super) const EXPERTS: &str = "/ui/experts";
 /// The pages in the navigation, by path.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("/", "Now"),
     ("/ui/requests", "Requests"),
     ("/ui/runs", "Runs"),
+    (EXPERTS, "Experts"),
     ("/ui/usage", "Usage"),
     ("/ui/approvals", "Approvals"),
 ];
@@ -19,8 +22,8 @@ const PAGES: [(&str, &str); 5] = [
 pub(super) fn page_layout(viewer: &Viewer, here: &str, title: &str, main: &Markup) -> Markup {
     let navigation = html! {
         nav aria-label="Pages" {
-            @for (path, name) in PAGES {
-                a href=(path) aria-current=[(path == here).then_some("page")] { (name) }
+            @for (path, name) in PAGES.iter().filter(|(path, _)| viewer.has_experts || *path != EXPERTS || here == EXPERTS) {
+                a href=(path) aria-current=[(*path == here).then_some("page")] { (name) }
             }
         }
         @if !viewer.name.is_empty() {
@@ -140,6 +143,7 @@ pub(super) fn empty_note(text: &str) -> Markup {
 /// Returns a word with a colour, which also a reader of the screen gets as a word.
 pub(super) fn colour_badge(kind: &str, text: &str) -> Markup {
     // On a phone there is no room for what most problems have in common.
-    let (common, own) = text.strip_prefix("upstream ").map_or(("", text), |own| ("upstream ", own));
+    let own = text.strip_prefix("upstream ").filter(|own| *own != "error");
+    let (common, own) = own.map_or(("", text), |own| ("upstream ", own));
     html! { span class={ "badge " (kind) } { @if !common.is_empty() { span class="wide" { (common) } } (own) } }
 }

@@ -85,7 +85,7 @@ fn login_markup(app: &App, to: &str, why: &str) -> Markup {
         section class="narrow" {
             h1 { "Log in" }
             @if app.access.has_operators() {
-                p { "Log in with an operator key: one of " code { "operator_keys_env" } ", or one that is marked as an operator's in " code { "client_keys_file" } "." }
+                p { "Log in with an operator key: that in " code { "RESPOOL_OPERATOR_KEY" } " when respool was started, one of " code { "operator_keys_env" } ", or one that is marked as an operator's in " code { "client_keys_file" } "." }
                 @if !why.is_empty() { p class="problem" role="alert" { (why) } }
                 form method="post" action="/ui/login" {
                     input type="hidden" name="to" value=(to);

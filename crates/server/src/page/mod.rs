@@ -11,6 +11,7 @@ mod approvals;
 mod chart;
 mod drafts;
 mod exchange;
+mod experts;
 mod format;
 mod guard;
 mod layout;
@@ -45,7 +46,7 @@ use response::{asset_response, page_response, redirect_response};
 use wire::{ApiError, ErrorCode};
 
 /// The pages whose address is often tried without its `/ui`.
-const TABS: [&str; 4] = ["/requests", "/runs", "/usage", "/approvals"];
+const TABS: [&str; 5] = ["/requests", "/runs", "/experts", "/usage", "/approvals"];
 
 /// The routes of the page.
 pub(super) fn page_routes() -> Router<App> {
@@ -57,6 +58,8 @@ pub(super) fn page_routes() -> Router<App> {
         .route("/ui/runs", get(runs::show_runs))
         .route("/ui/runs/{id}", get(runs::show_run))
         .route("/ui/runs/{id}/end", post(runs::end_run))
+        .route("/ui/experts", get(experts::show_experts))
+        .route("/ui/experts/{name}", get(experts::show_expert))
         .route("/ui/usage", get(usage::show_usage))
         .route("/ui/approvals", get(approvals::show_approvals))
         .route("/ui/approvals/{id}", post(approvals::decide_approval))

@@ -18,12 +18,13 @@ use super::{format, layout, remedy, requests};
 use crate::app::App;
 use ::agent::report;
 use ::usage::Money;
-use experts::event_of_run;
+use experts::{Invocation, event_of_run};
+use openexperts::MODEL_PREFIX;
 use store::{RunFilter, RunRow, Status};
 use wire::ErrorCode;
 use wire::visible::make_visible;
 
-const PATH: &str = "/ui/runs";
+pub(super) const PATH: &str = "/ui/runs";
 /// How many of the newest runs are looked at,
 const MOST: usize = 2_000;
 /// how many of them a page lists, and how many requests of a run it shows.
@@ -67,7 +68,7 @@ pub(super) async fn show_runs(State(app): State<App>, uri: Uri, headers: HeaderM
 }
 
 /// Says who sees the runs of experts' work.
-fn operators_note(has_operators: bool) -> Markup {
+pub(super) fn operators_note(has_operators: bool) -> Markup {
     html! {
         p class="notice" {
             "The runs of experts' tasks are shown to operators: "
@@ -96,22 +97,32 @@ fn filter_form(query: &PageQuery, agents: &BTreeSet<String>) -> Markup {
 }
 
 /// A run of the list with what its requests say.
-struct ListedRun {
+pub(super) struct ListedRun {
     row: RunRow,
     title: Option<String>,
+    /// The process of an expert that it works on.
+    process: Option<String>,
     keys: String,
     tokens: u64,
     cost: Option<Money>,
 }
 
-async fn listed_runs(app: &App, rows: Vec<RunRow>) -> Vec<ListedRun> {
+pub(super) async fn listed_runs(app: &App, rows: Vec<RunRow>) -> Vec<ListedRun> {
     let ids = rows.iter().map(|row| row.id.clone()).collect();
     let mut sums = app.usage.records().usage_of_runs(ids).await;
     let mut runs = Vec::new();
     for row in rows {
         let used = sums.remove(&row.id).unwrap_or_default();
         let title = run_title(app, &row.id).await;
-        runs.push(ListedRun { row, title, keys: used.keys.join(", "), tokens: used.tokens, cost: used.cost });
+        let process = process_of_run(app, &row).await;
+        runs.push(ListedRun {
+            row,
+            title,
+            process,
+            keys: used.keys.join(", "),
+            tokens: used.tokens,
+            cost: used.cost,
+        });
     }
     runs
 }
@@ -122,7 +133,14 @@ async fn run_title(app: &App, id: &str) -> Option<String> {
     report::title(&store.run(id).await.ok()??)
 }
 
-fn run_table(runs: &[ListedRun]) -> Markup {
+/// Returns the process of an expert that a run works on.
+async fn process_of_run(app: &App, row: &RunRow) -> Option<String> {
+    let store = app.agents.store().filter(|_| row.agent.starts_with(MODEL_PREFIX))?;
+    let entry = store.entry_of_run(&row.id).await.ok()??;
+    Invocation::read(&entry.payload).ok().map(|invocation| make_visible(&invocation.process))
+}
+
+pub(super) fn run_table(runs: &[ListedRun]) -> Markup {
     let heads = [
         ("Started (UTC)", ""),
         ("Run", ""),
@@ -140,7 +158,7 @@ fn run_table(runs: &[ListedRun]) -> Markup {
 
 /// Returns the runs that a viewer may see and end. The runs of experts' work need an operator's key, as their
 /// approvals do.
-fn visible_runs(viewer: &Viewer) -> RunFilter {
+pub(super) fn visible_runs(viewer: &Viewer) -> RunFilter {
     if viewer.name.is_empty() { RunFilter::Clients } else { RunFilter::Served }
 }
 
@@ -150,8 +168,8 @@ fn run_row(run: &ListedRun, money: format::MoneyColumn, now: u64) -> Markup {
     html! {
         tr class="opens" {
             td class="time" { a href={ (PATH) "/" (row.id) } { (format::format_short_time(row.created, now)) } }
-            td class="cut" { @if let Some(title) = &run.title { (title) } @else { (row.agent) " " span class="dim" { (&row.id[..row.id.floor_char_boundary(8)]) } }
-                (layout::phone_line(&[if run.title.is_some() { &row.agent } else { "" }, &run.keys]))
+            td class="cut" { @if let Some(title) = &run.title { (title) } @else if let Some(process) = &run.process { (process) } @else { (row.agent) " " span class="dim" { (&row.id[..row.id.floor_char_boundary(8)]) } }
+                (layout::phone_line(&[if run.title.is_some() || run.process.is_some() { &row.agent } else { "" }, &run.keys]))
             }
             td class="cut wide" { (row.agent) }
             td { (status_badge(row.status)) }
@@ -163,7 +181,7 @@ fn run_row(run: &ListedRun, money: format::MoneyColumn, now: u64) -> Markup {
     }
 }
 
-fn status_badge(status: Status) -> Markup {
+pub(super) fn status_badge(status: Status) -> Markup {
     let kind = match status {
         Status::Done => "good",
         Status::Failed => "bad",
@@ -178,7 +196,10 @@ fn can_end(status: Status) -> bool {
 }
 
 fn end_button(viewer: &Viewer, run: &str) -> Markup {
-    layout::button_form(viewer, &format!("/ui/runs/{run}/end"), "End", &format!("the run {run}"), &[])
+    let button =
+        layout::button_form(viewer, &format!("/ui/runs/{run}/end"), "End it", &format!("the run {run}"), &[]);
+    // Two steps, because what ends does not go on.
+    html! { details class="inline" { summary { "End the run …" } (button) } }
 }
 
 pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, headers: HeaderMap) -> Response {
@@ -207,6 +228,7 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
     let main = html! {
         h1 { "Run of " (stored.row.agent) @if let Some(title) = title { ": " (title) } }
         div class="state" { (status_badge(stored.row.status)) " started " (format::format_time(stored.row.created)) ", last step " (format::format_time(stored.row.updated)) " "
+            @if stored.row.status == Status::AwaitingApproval { a href="/ui/approvals" { "Decide about its calls" } }
             @if can_end(stored.row.status) { (end_button(&viewer, &id)) } }
         div id="steps" data-refresh=[can_end(stored.row.status).then_some("5")] {
             (run_facts(&app, &viewer, &id, &body, cost))

@@ -43,6 +43,10 @@ pub(super) async fn a_message_is_delivered_once(bed: &Bed) {
     let all: Vec<String> =
         one.messages(filter, 10).await.unwrap().into_iter().map(|row| row.message.id).collect();
     assert_eq!(all, ["kept", "b", "a", "c"], "the newest first");
+    let open = MessageFilter { is_open: true, ..MessageFilter::default() };
+    let open: Vec<String> =
+        one.messages(open, 1).await.unwrap().into_iter().map(|row| row.message.id).collect();
+    assert_eq!(open, ["b"], "`kept` and `a` need nothing more, and do not count towards the limit");
     assert_eq!(one.forget_messages(now + 1).await.unwrap(), 1);
 }
 

@@ -50,10 +50,13 @@ impl Outbox for PostgresStore {
         let sql = format!(
             "SELECT {COLUMNS} FROM respool.outbox
              WHERE ($1::text IS NULL OR expert = $1) AND ($2::text IS NULL OR kind = $2) AND ($3::text IS NULL OR entry = $3)
+               AND (NOT $5 OR delivered IS NULL)
              ORDER BY created DESC, place DESC LIMIT $4"
         );
-        let MessageFilter { expert, kind, entry } = filter;
-        self.pool.read(move |change| change.list(&sql, &[&expert, &kind, &entry, &limit(most)], row)).await
+        let MessageFilter { expert, kind, entry, is_open } = filter;
+        self.pool
+            .read(move |change| change.list(&sql, &[&expert, &kind, &entry, &limit(most), &is_open], row))
+            .await
     }
 
     async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError> {
@@ -96,7 +99,7 @@ fn claim(change: &mut Change<'_>, lease: Duration, most: usize) -> Result<Vec<Me
     Ok(claimed)
 }
 
-const COLUMNS: &str = "id, expert, entry, kind, body, created, attempts, delivered, note";
+const COLUMNS: &str = "id, expert, entry, kind, body, created, attempts, delivered, note, due";
 
 fn row(row: &Row) -> Result<MessageRow, Error> {
     let (id, expert, entry) = (row.try_get(0)?, row.try_get(1)?, row.try_get(2)?);
@@ -107,5 +110,6 @@ fn row(row: &Row) -> Result<MessageRow, Error> {
         attempts: row.try_get::<_, i32>(6)?.unsigned_abs(),
         delivered: some_number(row, 7)?,
         note: row.try_get(8)?,
+        due: number(row, 9)?,
     })
 }

@@ -92,7 +92,7 @@ pub(super) fn claim(
     Ok(claimed)
 }
 
-const ROW: &str = "id, expert, entry, kind, body, created, attempts, delivered, note";
+const ROW: &str = "id, expert, entry, kind, body, created, attempts, delivered, note, due";
 
 fn row(row: &Row<'_>) -> rusqlite::Result<MessageRow> {
     let (id, expert, entry) = (row.get(0)?, row.get(1)?, row.get(2)?);
@@ -103,6 +103,7 @@ fn row(row: &Row<'_>) -> rusqlite::Result<MessageRow> {
         attempts: row.get(6)?,
         delivered: row.get::<_, Option<i64>>(7)?.map(i64::unsigned_abs),
         note: row.get(8)?,
+        due: row.get::<_, i64>(9)?.unsigned_abs(),
     })
 }
 
@@ -114,10 +115,11 @@ fn messages(
     let sql = format!(
         "SELECT {ROW} FROM outbox
          WHERE (?1 IS NULL OR expert = ?1) AND (?2 IS NULL OR kind = ?2) AND (?3 IS NULL OR entry = ?3)
+           AND (NOT ?5 OR delivered IS NULL)
          ORDER BY created DESC, id DESC LIMIT ?4"
     );
-    let MessageFilter { expert, kind, entry } = filter;
-    list(connection, &sql, params![expert, kind, entry, limit(most)], row)
+    let MessageFilter { expert, kind, entry, is_open } = filter;
+    list(connection, &sql, params![expert, kind, entry, limit(most), is_open], row)
 }
 
 #[cfg(test)]
