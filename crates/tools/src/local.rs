@@ -90,11 +90,11 @@ struct Left {
 const LOOKING: Duration = Duration::from_secs(20);
 
 /// Words of a shell that change what comes after them, or belong together with it.
-const SHELLS_OWN: [&str; 44] = [
-    "cd", "pushd", "popd", "builtin", "command", "time", "exit", "return", "export", "declare", "typeset",
-    "source", ".", "set", "unset", "eval", "exec", "alias", "enable", "ulimit", "umask", "shopt", "read",
-    "readonly", "local", "let", "shift", "getopts", "trap", "wait", "if", "then", "elif", "else", "fi",
-    "for", "while", "until", "do", "done", "case", "esac", "select", "function",
+const SHELLS_OWN: [&str; 45] = [
+    "cd", "chdir", "pushd", "popd", "builtin", "command", "time", "exit", "return", "export", "declare",
+    "typeset", "source", ".", "set", "unset", "eval", "exec", "alias", "enable", "ulimit", "umask", "shopt",
+    "read", "readonly", "local", "let", "shift", "getopts", "trap", "wait", "if", "then", "elif", "else",
+    "fi", "for", "while", "until", "do", "done", "case", "esac", "select", "function",
 ];
 
 impl Local {

@@ -304,9 +304,10 @@ impl Sandbox {
             && matches!(reach, Reach::Workspace | Reach::Repository)
             && (has_mounts || !self.accepts_unprotected);
         let is_git = reach == Reach::Repository;
-        let begun = is_watched.then(|| self.protected().begin(directory, is_git)).transpose()?;
-        let (kept, watched) = begun.unzip();
-        let mut spec = self.spec(directory, reach, &kept.unwrap_or_default());
+        let watched = is_watched.then(|| self.protected().begin(directory, is_git)).transpose()?;
+        let nothing = Kept::default();
+        let kept = watched.as_ref().map_or(&nothing, |watched| &watched.kept);
+        let mut spec = self.spec(directory, reach, kept);
         // Where the command can write nothing, all is the person's.
         let can_write = self.protected().roots.iter().any(|root| spec.writable.contains(root));
         let watched = watched.filter(|_| can_write);
@@ -454,7 +455,7 @@ impl Sandbox {
             CommandNetwork::Own { .. } => {
                 " and reaches no services on this machine (`tools.local.loopback_ports` adds some)"
             }
-            CommandNetwork::Unconfined | CommandNetwork::Shared(_) => "",
+            CommandNetwork::Shared(_) => "",
         };
         let text = format!(
             "the command ran in respool's sandbox: it may write below {}, in the usual caches and in /tmp \

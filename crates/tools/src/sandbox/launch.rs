@@ -23,14 +23,13 @@ const NOT_MADE: u8 = 125;
 /// Runs a stage (`begin`, `apart`, `inside` or `confined`) and returns its exit code. Without words nothing
 /// runs: the sandbox is only tried.
 pub fn launch(stage: &str, spec: &str, words: &[OsString]) -> u8 {
+    close_inherited();
     let ended = serde_json::from_str(spec).map_err(io::Error::other).and_then(|spec: Spec| match stage {
         "begin" => begin(&spec, words),
         "apart" => network::close_roads(&spec).and_then(|()| begin(&spec, words)),
-        "inside" => inside(&spec, words),
-        "confined" => {
-            close_inherited();
-            confine::become_command(&spec, words)
-        }
+        // The first process of the namespaces: when it ends, all others do.
+        "inside" => supervise::supervise(&spec, words),
+        "confined" => confine::become_command(&spec, words),
         other => Err(io::Error::other(format!("there is no stage {other:?}"))),
     });
     match ended {
@@ -56,7 +55,6 @@ fn close_inherited() {
 
 /// Outside of all namespaces: keeps the session together, and has bubblewrap start this program inside.
 fn begin(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
-    close_inherited();
     // Fails for the leader of a group, which has a session of its own or is not respool's child.
     let _ = setsid();
     if let Some(pasta) = &spec.pasta {
@@ -71,10 +69,4 @@ fn begin(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     let mut child = command.args(spec.stage_arguments("inside")?).args(words).spawn()?;
     drop((arguments, program));
     Ok(child.wait()?.code().unwrap_or(supervise::ENDED))
-}
-
-/// The first process of the namespaces: when it ends, all others do.
-fn inside(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
-    close_inherited();
-    supervise::supervise(spec, words)
 }

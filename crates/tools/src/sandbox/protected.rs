@@ -80,11 +80,11 @@ impl Protected {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what a command in this directory leaves as it is, and what looks at that when it has ended.
+    /// Returns what a command in this directory leaves as it is, and looks at that when it has ended.
     ///
     /// # Errors
     /// When it has to be alone, and another command is at work.
-    pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<(Kept, Watched)> {
+    pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<Watched> {
         let locks = Locks::take(self.locks.as_deref(), &self.roots);
         if is_alone && !locks.are_alone {
             return Err(io::Error::other(
@@ -117,17 +117,9 @@ impl Protected {
         }
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         search.closed.append(&mut search.unfinished);
-        let watched = Watched {
-            protected: Arc::clone(self),
-            read_only: search.closed,
-            entries: search.entries,
-            links: search.links,
-            expected: kept.expected.clone(),
-            missing: kept.missing.clone(),
-            notes,
-            _locks: if is_alone { locks } else { locks.share() },
-        };
-        Ok((kept, watched))
+        search.entries = self.state().known.clone();
+        let locks = if is_alone { locks } else { locks.share() };
+        Ok(Watched { protected: Arc::clone(self), before: search, kept, notes, _locks: locks })
     }
 
     /// Takes note of what is there although no command is at work, and forgets what is gone.
@@ -341,8 +333,8 @@ mod tests {
         Protected { locks: Some(directory.join("locks")), ..Protected::find(root, &[], &[]) }
     }
 
-    /// Each of two commands at once is judged for what it made, at its own end. A repository that the person
-    /// made before stays, whatever its form.
+    /// Two commands at once could exchange a repository between the search and the mounts of one of them. A
+    /// repository that the person made before stays, whatever its form.
     #[test]
     fn only_what_no_command_made_is_excused() {
         const HARMFUL: &str = "[core]\n\tfsmonitor = x\n";
@@ -352,18 +344,18 @@ mod tests {
         make_repository(&first, HARMFUL);
         let protected = Arc::new(with_locks(dir.path(), &root));
         make_repository(&persons, HARMFUL);
-        let (_, running) = protected.begin(&root, false).unwrap();
+        let running = protected.begin(&root, false).unwrap();
         make_repository(&made, "");
         make_repository(&late, HARMFUL);
-        let (_, watched) = protected.begin(&root, false).unwrap();
+        let watched = protected.begin(&root, false).unwrap();
         // The same file as before.
         fs::write(made.join(".git/config"), HARMFUL).unwrap();
-        assert!(watched.restore().1.is_empty() && made.join(".git").is_dir());
-        let (_, notes) = running.restore();
+        let (_, notes) = watched.restore();
         assert_eq!(notes.len(), 2, "{notes:?}");
         let is_named = |name: &str| notes.iter().any(|note| note.contains(name));
         assert!(is_named("late/.git") && is_named("made/.git"), "{notes:?}");
         assert!(first.join(".git").is_dir() && persons.join(".git").is_dir());
+        assert!(running.restore().1.is_empty());
     }
 
     /// The person goes on with a repository that a command cloned.
@@ -372,11 +364,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let protected = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, cloning) = protected.begin(&root, false).unwrap();
+        let cloning = protected.begin(&root, false).unwrap();
         make_repository(&root, "");
         assert!(cloning.restore().1.is_empty());
         fs::write(root.join(".git/config"), "[filter \"lfs\"]\n\tclean = git-lfs clean\n").unwrap();
-        let (_, later) = protected.begin(&root, false).unwrap();
+        let later = protected.begin(&root, false).unwrap();
         assert!(later.restore().1.is_empty() && root.join(".git").is_dir());
     }
 
@@ -387,7 +379,7 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         fs::write(root.join(".envrc"), "own").unwrap();
         let protected = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, watched) = protected.begin(&root, false).unwrap();
+        let watched = protected.begin(&root, false).unwrap();
         fs::write(root.join("new"), "own").unwrap();
         fs::rename(root.join("new"), root.join(".envrc")).unwrap();
         let (_, notes) = watched.restore();
@@ -403,12 +395,12 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         let (git, aside) = (root.join("a/.git"), root.join("a/.git.made-by-a-command"));
         let other = Arc::new(Protected::find(&root, &[], &[]));
-        let (_, running) = other.begin(&root, false).unwrap();
+        let running = other.begin(&root, false).unwrap();
         make_repository(&root.join("a"), HARMFUL);
         let protected = Arc::new(Protected::find(&root, &[], &[]));
         assert_eq!(running.restore().1.len(), 1);
         for _ in 0..2 {
-            let (_, watched) = protected.begin(&root, false).unwrap();
+            let watched = protected.begin(&root, false).unwrap();
             // A file is there that stops git.
             fs::remove_file(&git).unwrap();
             // The directory that was there at first, by its number.

@@ -33,15 +33,6 @@ pub(super) struct Search {
     pub(super) unfinished: BTreeSet<PathBuf>,
 }
 
-/// The state before a command, for the search when it has ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Before<'a> {
-    /// Directories that were closed.
-    pub(super) closed: &'a BTreeSet<PathBuf>,
-    /// The entries that were there. Their repositories were read-only, and are not searched.
-    pub(super) known: &'a BTreeMap<PathBuf, Entry>,
-}
-
 /// True for an entry that makes its directory a repository.
 pub(super) fn is_of_git(path: &Path) -> bool {
     path.ends_with(".git") || path.ends_with("HEAD")
@@ -53,9 +44,9 @@ pub(super) fn is_repository(has: impl Fn(&str) -> bool) -> bool {
 }
 
 impl Search {
-    /// Searches everything below these places. When a command has ended, closed directories are opened, and
-    /// repositories that it may have made are searched, too.
-    pub(super) fn run(places: &[PathBuf], budget: &mut Budget, before: Option<Before<'_>>) -> Self {
+    /// Searches everything below these places. When a command has ended, with what was found before it:
+    /// directories that it closed are opened, and repositories that it may have made are searched, too.
+    pub(super) fn run(places: &[PathBuf], budget: &mut Budget, before: Option<&Self>) -> Self {
         let mut search = Self::default();
         for place in places {
             match search.go_through(place, places, budget, before) {
@@ -80,7 +71,7 @@ impl Search {
         place: &Path,
         places: &[PathBuf],
         budget: &mut Budget,
-        before: Option<Before<'_>>,
+        before: Option<&Self>,
     ) -> io::Result<()> {
         let (Some(above), Some(name)) = (place.parent(), place.file_name()) else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -128,8 +119,8 @@ impl Search {
     }
 
     /// True for the entry of a repository that was there before.
-    fn is_known(&self, git: &Path, before: Before<'_>) -> bool {
-        self.entries.get(git).zip(before.known.get(git)).is_some_and(|(now, known)| now == known)
+    fn is_known(&self, git: &Path, before: &Self) -> bool {
+        self.entries.get(git).zip(before.entries.get(git)).is_some_and(|(now, known)| now == known)
     }
 
     /// Looks into one directory, and returns the names of those in it.

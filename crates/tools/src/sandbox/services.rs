@@ -11,10 +11,8 @@ use super::level::{self, Level};
 pub(super) enum CommandNetwork {
     /// No network at all.
     Off,
-    /// The machine's, where nothing confines commands.
-    Unconfined,
-    /// The machine's, although commands are confined. The sentence tells the owner why.
-    Shared(String),
+    /// The machine's. Where commands are confined all the same, a sentence tells the owner why.
+    Shared(Option<String>),
     /// One of each command's own, which this pasta makes. The TCP ports lead to the machine's loopback.
     Own { pasta: PathBuf, forwarded: Vec<u16> },
 }
@@ -22,12 +20,14 @@ pub(super) enum CommandNetwork {
 impl CommandNetwork {
     /// Returns the network of the commands that may have one.
     pub(super) fn find(config: &LocalConfig, level: &Level) -> Self {
-        let (Some(launcher), true) = (&config.launcher, level.holds_files()) else { return Self::Unconfined };
+        let (Some(launcher), true) = (&config.launcher, level.holds_files()) else {
+            return Self::Shared(None);
+        };
         let shared = |why: &str| {
-            Self::Shared(format!(
+            Self::Shared(Some(format!(
                 "a command with the network reaches services on this machine, such as daemons of build tools, which run what they \
                  are asked to outside the sandbox: {why}"
-            ))
+            )))
         };
         let pasta = find_program("pasta", &config.writable_by_commands());
         let (Some(bubblewrap), Some(pasta)) = (super::bubblewrap(config, level), pasta) else {
@@ -42,8 +42,8 @@ impl CommandNetwork {
     /// Returns why a command reaches services of this machine although it is confined.
     pub(super) fn reached_services(&self) -> Option<&str> {
         match self {
-            Self::Shared(why) => Some(why),
-            Self::Off | Self::Unconfined | Self::Own { .. } => None,
+            Self::Shared(why) => why.as_deref(),
+            Self::Off | Self::Own { .. } => None,
         }
     }
 }

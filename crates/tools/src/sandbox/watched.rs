@@ -12,10 +12,11 @@ use cap_std::fs::{Dir, OpenOptions};
 use super::budget::Budget;
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
+use super::kept::Kept;
 use super::locks::Locks;
 use super::obeyed::{is_obeyed, is_renamed};
 use super::protected::Protected;
-use super::search::{Before, Search, is_of_git};
+use super::search::{Search, is_of_git};
 
 /// The most notes of one command.
 const MOST_NOTES: usize = 50;
@@ -27,17 +28,10 @@ const MARKER: &str = "gitdir: /dev/null\n";
 #[derive(Debug)]
 pub(in super::super) struct Watched {
     pub(super) protected: Arc<Protected>,
-    /// Directories that were closed already, and places that were not looked through: the command could
-    /// write nothing there.
-    pub(super) read_only: BTreeSet<PathBuf>,
-    /// The entries that the command could not write. If another one made them, that is judged at its own end.
-    pub(super) entries: BTreeMap<PathBuf, Entry>,
-    /// The links with their targets.
-    pub(super) links: BTreeMap<PathBuf, PathBuf>,
-    /// Paths, and the entries that have to be there.
-    pub(super) expected: BTreeMap<PathBuf, Entry>,
-    /// Paths at which nothing has to be, and the first name on the way that was missing.
-    pub(super) missing: BTreeMap<PathBuf, PathBuf>,
+    /// Entries are from a time when no command was at work. In the places that were closed, or not looked
+    /// through, this one can write nothing.
+    pub(super) before: Search,
+    pub(super) kept: Kept,
     pub(super) notes: Vec<String>,
     pub(super) _locks: Locks,
 }
@@ -47,10 +41,9 @@ impl Watched {
     pub(in super::super) fn restore(&self) -> (bool, Vec<String>) {
         let roots = &self.protected.roots;
         let (mut budget, mut notes, mut unseen) = (Budget::new(), self.notes.clone(), BTreeSet::new());
-        let before = Before { closed: &self.read_only, known: &self.entries };
-        let after = Search::run(roots, &mut budget, Some(before));
+        let after = Search::run(roots, &mut budget, Some(&self.before));
         let mut made = self.find_made(&after, &mut budget);
-        for (path, expected) in &self.expected {
+        for (path, expected) in &self.kept.expected {
             match Entry::find_at(path).filter(|now| now != expected) {
                 None => {}
                 // The command could not do that.
@@ -61,7 +54,7 @@ impl Watched {
                 Some(_) => _ = made.insert(path.clone(), OBEYED),
             }
         }
-        for (path, first) in self.missing.iter().filter(|(path, _)| path.symlink_metadata().is_ok()) {
+        for (path, first) in self.kept.missing.iter().filter(|(path, _)| path.symlink_metadata().is_ok()) {
             // A link may be on the way.
             made.insert(Entry::find_at(path).map_or(first, |_| path).clone(), OBEYED);
         }
@@ -77,7 +70,7 @@ impl Watched {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     unseen.extend(roots.iter().filter(|root| path.starts_with(root)).cloned());
-                    notes.push(format!("while the command ran, {} was made, {why}, and it cannot be renamed: {error}", path.display()));
+                    notes.push(format!("while the command ran, {} was made, {why}, and it cannot be put right: {error}", path.display()));
                 }
             }
         }
@@ -101,9 +94,10 @@ impl Watched {
         (is_changed, notes)
     }
 
-    /// Finds what may not stay, with the reasons.
+    /// Finds what may not stay, with the reasons. Also what this command could not change: another one could
+    /// lead its mounts elsewhere, and end before it.
     fn find_made(&self, after: &Search, budget: &mut Budget) -> BTreeMap<PathBuf, &'static str> {
-        let (known, mut made) = (&self.entries, BTreeMap::new());
+        let (known, mut made) = (&self.before.entries, BTreeMap::new());
         let is_top = |top: &Path| {
             self.protected.roots.iter().any(|root| root == top) || known.contains_key(&top.join(".git"))
         };
@@ -129,11 +123,12 @@ impl Watched {
                         "whose configuration or hooks can start programs when git looks into it",
                     );
                 }
-            } else if !self.expected.contains_key(path) && is_setting() {
+            } else if !self.kept.expected.contains_key(path) && is_setting() {
                 made.insert(path.clone(), "which editors, shells or agents obey without being started");
             }
         }
-        let new_links = after.links.iter().filter(|(link, target)| self.links.get(*link) != Some(*target));
+        let new_links =
+            after.links.iter().filter(|(link, target)| self.before.links.get(*link) != Some(*target));
         let away = new_links.filter(|(link, _)| budget.take(1) && self.protected.leads_away(link));
         made.extend(
             away.map(|(link, _)| (link.clone(), "by which programs come to what commands write elsewhere")),
@@ -143,7 +138,7 @@ impl Watched {
 
     /// True where the command could write nothing.
     fn is_read_only(&self, path: &Path) -> bool {
-        self.read_only.iter().any(|place| path.starts_with(place))
+        self.before.closed.iter().any(|place| path.starts_with(place))
     }
 }
 
@@ -160,7 +155,7 @@ fn rename(path: &Path) -> io::Result<String> {
     let head = git.map(|git| set_aside(&git, head)).transpose()?;
     let new = set_aside(&directory, name)?;
     if path.ends_with(".git") {
-        let _ = put_marker(&directory, name);
+        put_marker(&directory, name)?;
     }
     Ok(head.map_or_else(|| new.clone(), |head| format!("{new}, and the `HEAD` in it to {head}")))
 }
