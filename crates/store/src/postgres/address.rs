@@ -60,7 +60,11 @@ impl Address {
             None => "localhost".to_owned(),
         };
         let name = config.get_dbname().or(config.get_user()).unwrap_or_default();
-        format!("postgres://{host}/{name}")
+        let port = match config.get_ports() {
+            [] | [5432] => String::new(),
+            [port, ..] => format!(":{port}"),
+        };
+        format!("postgres://{host}{port}/{name}")
     }
 }
 
