@@ -370,6 +370,10 @@ impl ActiveRuns {
     /// the shutdown token.
     pub(super) async fn wait_for_end(&self, within: Duration) {
         self.tasks.close();
+        let (runs, at_most_s) = (self.run_ids().join(","), within.as_secs());
+        if !runs.is_empty() {
+            tracing::info!(target: "respool::agent", runs, at_most_s, "waiting for calls of these runs to end");
+        }
         if tokio::time::timeout(within, self.tasks.wait()).await.is_err() {
             let runs = self.run_ids().join(",");
             tracing::warn!(target: "respool::agent", runs, "calls of these runs have not ended in time and are cut off; their outcome is unknown");

@@ -430,9 +430,26 @@ fn check_named_operations(
                 let help = format!("{near}write it as the tool's file does");
                 report.add(Code::UnknownOperation, at, message, help);
             }
+            if let Some(near) =
+                Some(part).filter(|_| index % 2 == 1).and_then(|part| misspelt_function(package, known, part))
+            {
+                let at = At { line: first_line + number, column, width: part.chars().count() };
+                let message = format!("the process names \"{part}\", which is not a function of the package");
+                report.add(Code::UnknownFunction, at, message, format!("{near}write the name of a function"));
+            }
             column += part.chars().count() + 1;
         }
     }
+}
+
+/// Returns the function that was probably meant, for a name with a `-` that the package does not have.
+fn misspelt_function(package: &Package, known: &Known<'_>, name: &str) -> Option<String> {
+    let is_name = name.contains('-') && name.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    let functions = known.functions.as_ref().filter(|_| is_name)?;
+    let is_trigger = package.manifest.triggers.items.iter().any(|trigger| trigger.name.value == name);
+    let near = suggest_nearest(name, functions.iter().copied());
+    let is_other = functions.contains(name) || is_trigger || package.process(name).is_some();
+    (!is_other && !near.is_empty()).then_some(near)
 }
 
 fn check_trigger_of(
