@@ -249,15 +249,17 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             let wanted = run::ProcessRequest { expert: name, process, payload, is_dry: dry_run };
             run::run_process(&options.load()?, wanted)
         }
-        ExpertCommand::Queue { of, arguments } => queue::list_queue(&options.load()?, of.name(), &arguments),
-        ExpertCommand::Cancel { ids } => queue::cancel_invocations(&options.load()?, &ids),
-        ExpertCommand::Retry { id, comment } => {
-            queue::retry_invocation(&options.load()?, &id, comment.as_deref())
+        ExpertCommand::Queue { of, arguments } => {
+            queue::list_queue(&options.load_for_reading()?, of.name(), &arguments)
         }
-        ExpertCommand::DeadLetters { command } => queue::dead_letters(&options.load()?, command),
-        ExpertCommand::Outbox { command } => queue::run_outbox(&options.load()?, command),
+        ExpertCommand::Cancel { ids } => queue::cancel_invocations(&options.load_for_reading()?, &ids),
+        ExpertCommand::Retry { id, comment } => {
+            queue::retry_invocation(&options.load_for_reading()?, &id, comment.as_deref())
+        }
+        ExpertCommand::DeadLetters { command } => queue::dead_letters(&options.load_for_reading()?, command),
+        ExpertCommand::Outbox { command } => queue::run_outbox(&options.load_for_reading()?, command),
         ExpertCommand::Drafts { of, arguments } => {
-            queue::list_drafts(&options.load()?, of.name(), &arguments)
+            queue::list_drafts(&options.load_for_reading()?, of.name(), &arguments)
         }
         ExpertCommand::New { name, folder, with_tool } => new::write_package(&name, folder, with_tool),
         ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
@@ -280,6 +282,8 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             fire::fire_by_hand(&options.load()?, &name, &trigger, payload.as_deref())
         }
         ExpertCommand::Learn(arguments) => learn::add_learning(&options.load()?.settings.experts, arguments),
-        ExpertCommand::Approvals { command } => approvals::run_approvals(&options.load()?, command),
+        ExpertCommand::Approvals { command } => {
+            approvals::run_approvals(&options.load_for_reading()?, command)
+        }
     }
 }

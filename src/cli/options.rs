@@ -42,14 +42,14 @@ impl Configured {
         Loaded::from_process(&self.into_flags(None))
     }
 
-    /// Loads the configuration for a command that only reads records. Its problems are named, and the command
-    /// works as far as the rest says where the records are.
+    /// Loads the configuration for a command that only reads records, or with which a person decides. Its
+    /// problems are named, and the command works as far as the rest says where the records are.
     pub(super) fn load_for_reading(self) -> Result<Loaded, Problems> {
         let (loaded, problems) = Loaded::records_from_process(&self.into_flags(None))?;
         if let Some(problems) = problems {
             let dir = loaded.settings.store.state_dir.display();
             say_on_stderr(&format!(
-                "respool: warning: the configuration is wrong, and `respool serve` would not start with it. Shown is what {dir} has:\n{problems}"
+                "respool: warning: the configuration is wrong, and `respool serve` would not start with it. This is about what {dir} has:\n{problems}"
             ));
         }
         Ok(loaded)

@@ -833,3 +833,20 @@ fn triggers_fire_by_hand() {
     installation.done(&["remove", "lending-desk", "--purge", "--yes"]);
     assert!(!secret.exists(), "another expert of this name gets another secret");
 }
+
+/// Who had to approve a call had to correct the file first, while `serve` went on with the old one.
+#[test]
+fn people_decide_with_a_wrong_file() {
+    let it = Installation::new();
+    it.install();
+    let file = it.path("respool.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    fs::write(&file, format!("{text}[limits]\nhartbeat = \"1s\"\n")).unwrap();
+    for command in
+        [&["approvals", "list"][..], &["queue"], &["outbox", "list"], &["drafts"], &["dead-letters", "list"]]
+    {
+        let said = it.done(command);
+        assert!(said.contains("hartbeat") && said.contains("would not start with it"), "{said}");
+    }
+    assert!(it.refused(&["list"]).contains("hartbeat"));
+}

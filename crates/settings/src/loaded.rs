@@ -27,8 +27,10 @@ impl Settings {
     }
 }
 
-/// The sections of a file that say where records are and what requests cost.
-const RECORDS: [&str; 7] = ["state_dir", "listen", "store", "node", "usage", "prices", "budgets"];
+/// The sections of a file that say where records are and what requests cost, and what experts need that wait
+/// for a person.
+const RECORDS: [&str; 9] =
+    ["state_dir", "listen", "store", "node", "usage", "prices", "budgets", "experts", "tools"];
 
 /// Checked settings, and where each value came from.
 #[derive(Clone)]
