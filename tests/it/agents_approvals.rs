@@ -504,7 +504,7 @@ async fn command_line_decisions_reach_the_server() {
     assert!(!is_done && problem.contains("is not one of"), "{problem}");
     let arguments = ["approve", &request.id, "--only", &request.calls[1].id];
     let (said, problem, is_done) = command(&config, &arguments, Some("sk-root")).await;
-    assert!(is_done && said.ends_with("approved\n"), "{said}{problem}");
+    assert!(is_done && said.ends_with("1 approved, 1 rejected\n"), "{said}{problem}");
     let twice = ["reject", &request.id, &request.id];
     let (_, problem, is_done) = command(&config, &twice, Some("sk-root")).await;
     let over = "is over: 1 of its 2 calls were approved by operator_keys_env";
