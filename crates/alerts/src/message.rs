@@ -149,7 +149,7 @@ mod tests {
         for part in [
             "Since: 2026-11-21T01:14:58Z",
             "It means: The model server",
-            "To do: Check whether",
+            "To do: Check that the server is running",
             "The upstream `box` can be used again. It began",
             "http://box:8003",
         ] {

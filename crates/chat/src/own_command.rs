@@ -232,9 +232,23 @@ mod tests {
         let line = "test -t 0 && test -t 1 && test -t 2 && read name </dev/tty && echo \"Hello $name\"";
         let ended = run_with_keys(line, b"Anna\r").await;
         assert_eq!((ended.code, ended.output.text().as_str()), (Some(0), "Anna\nHello Anna\n"));
-        assert_eq!(run_with_keys("sleep 60", b"\x03").await.code, None);
         let unread = run_with_keys("stty -echo; sleep 0.2", b"for later").await.unread;
         assert_eq!(String::from_utf8_lossy(&unread), "for later");
+    }
+
+    #[tokio::test]
+    async fn ctrl_c_ends_it() {
+        let (ending, (sender, mut keys)) = (CancellationToken::new(), mpsc::unbounded_channel());
+        // A key that comes before the command has its terminal ends nothing.
+        let presses = tokio::spawn(async move {
+            let mut every = tokio::time::interval(Duration::from_millis(50));
+            while sender.send(b"\x03".to_vec()).is_ok() {
+                every.tick().await;
+            }
+        });
+        let ended = run_own_command("sleep 60", Path::new("/"), &ending, &mut keys, |_| {}).await.unwrap();
+        presses.abort();
+        assert_eq!(ended.code, None);
     }
 
     #[tokio::test]
