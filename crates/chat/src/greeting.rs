@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use super::ChatOptions;
+use super::project_rules::repository_of;
 use tools::programs::holds_home;
 use tools::{Level, LocalConfig, PolicyConfig, Rule, ToolsConfig, Verdict, reached_services, sandbox_level};
 
@@ -21,6 +22,12 @@ pub struct Sources {
     pub system: Option<PathBuf>,
     /// A sentence about files of the working directory that are not used.
     pub unread: Option<String>,
+}
+
+/// Says which part of the repository the assistant does not see, if it begins below its top.
+pub(super) fn partial_line(root: &Path) -> Option<String> {
+    let top = repository_of(root).filter(|top| *top != root && !holds_home(top))?;
+    Some(format!("It sees this directory alone: begin in {} for the whole repository.", top.display()))
 }
 
 /// Returns the lines below the headline. `rules`: the project's file whose rules are in the prompt.
@@ -154,6 +161,16 @@ mod tests {
         assert_eq!(sandbox_line(&config), "sandbox of commands: off (tools.local.sandbox)");
         let config = LocalConfig::default();
         assert!(sandbox_line(&config).starts_with("sandbox of commands: none: "), "without a launcher");
+    }
+
+    #[test]
+    fn the_rest_of_a_repository_is_named() {
+        let place = tempfile::tempdir().unwrap();
+        let (top, below) = (place.path(), place.path().join("src"));
+        std::fs::create_dir_all(&below).unwrap();
+        std::fs::create_dir(top.join(".git")).unwrap();
+        assert_eq!(partial_line(top), None);
+        assert!(partial_line(&below).unwrap().contains(&format!("begin in {} for", top.display())));
     }
 
     #[test]

@@ -292,6 +292,7 @@ async fn begin_session(
     let mut session = Session::new(conversation, models, approvals, journal, screen, root);
     session.greeting =
         greeting::greeting_lines(&setting.sources, rules.as_deref(), &setting.tools, &setting.options);
+    session.greeting.extend(greeting::partial_line(&session_root));
     session.sandbox = greeting::sandbox_line(&setting.tools.local);
     let doubts: Vec<String> = unlisted.into_iter().chain(greeting::home_warning(&session_root)).collect();
     session.doubt = (!doubts.is_empty()).then(|| doubts.join("\n"));

@@ -17,9 +17,7 @@ const LONGEST: u64 = 32 << 10;
 /// Adds the rules of a project to a system prompt, those of outer directories first. Returns the prompt, and
 /// the names of the files with them.
 pub(super) fn add_rules(prompt: &str, root: &Path) -> (String, Option<String>) {
-    // A repository of another user has no say.
-    let is_own = |place: &Path| place.metadata().is_ok_and(|place| place.uid() == geteuid().as_raw());
-    let top = root.ancestors().find(|place| place.join(".git").exists()).filter(|top| is_own(top));
+    let top = repository_of(root);
     let places: Vec<&Path> =
         root.ancestors().take_while(|place| place.starts_with(top.unwrap_or(root))).collect();
     let (mut prompt, mut names) = (prompt.to_owned(), Vec::new());
@@ -31,6 +29,12 @@ pub(super) fn add_rules(prompt: &str, root: &Path) -> (String, Option<String>) {
         names.push(name);
     }
     (prompt, (!names.is_empty()).then(|| names.join(" and ")))
+}
+
+/// Returns the top of the person's repository around a directory. One of another user has no say.
+pub(super) fn repository_of(root: &Path) -> Option<&Path> {
+    let is_own = |place: &Path| place.metadata().is_ok_and(|place| place.uid() == geteuid().as_raw());
+    root.ancestors().find(|place| place.join(".git").exists()).filter(|top| is_own(top))
 }
 
 /// Reads a regular file with some text. Links are not followed.

@@ -28,7 +28,9 @@ fn looks(words: &[String]) -> bool {
     let leads_out =
         |word: &String| word.starts_with(['/', '~']) || word.split(['/', '=']).any(|part| part == "..");
     let is_known = match words {
+        [git, stash, verb, ..] if git == "git" && stash == "stash" => is_in("list show", verb),
         [git, verb, ..] if git == "git" => is_in(OF_GIT, verb),
+        [program, version] if version == "--version" => !program.contains('/'),
         [program, ..] => is_in(PROGRAMS, program),
         [] => false,
     };
@@ -49,6 +51,8 @@ mod tests {
             "cargo_lines=1 ls",
             "find . -name '*.rs' 2>&1 | wc -l",
             "sort -o a a",
+            "git stash list",
+            "python3 --version && node --version",
         ] {
             assert_eq!(only_looks(line), !line.contains("cargo"), "{line}");
         }
@@ -57,6 +61,9 @@ mod tests {
             "cargo test",
             "git commit -m x",
             "git -C x status",
+            "git stash",
+            "git stash drop",
+            "./run --version",
             "cat /etc/passwd",
             "cat ~/.netrc",
             "cat ../x",
