@@ -12,6 +12,8 @@ pub(super) enum Command {
     Tools,
     /// Begin the read-only mode or end it; `None` changes between the two.
     ReadOnly(Option<bool>),
+    /// Forget the calls that need no further question.
+    Ask,
     Cost,
     /// Show what changed in the files of the directory.
     Diff,
@@ -33,13 +35,14 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 17] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 18] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
     ("/output", "[N]", "the whole output of a call (Ctrl-O: the last)"),
     ("/thinking", "", "the model's reasoning in the last turn"),
     ("/tools", "", "what the assistant may do, and what it asks for"),
     ("/readonly", "[on|off]", "let it look and change nothing"),
+    ("/ask", "", "ask again about what was answered with always"),
     ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
     ("/resume", "", "continue an earlier conversation from here"),
@@ -114,6 +117,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
         "/help" | "/?" => Command::Help,
         "/thinking" | "/reasoning" => Command::Thinking,
         "/tools" => Command::Tools,
+        "/ask" => Command::Ask,
         "/cost" => Command::Cost,
         "/diff" => Command::Diff,
         "/clear" | "/new" => Command::Clear,

@@ -46,8 +46,8 @@ pub(super) fn greeting_lines(
         rules.map(|name| format!(" and {name}")).unwrap_or_default()
     );
     let servers: Vec<&str> = tools.mcp.keys().map(String::as_str).collect();
-    let servers = (!servers.is_empty())
-        .then(|| format!("MCP servers, which start with your first message: {}", servers.join(", ")));
+    let servers =
+        (!servers.is_empty()).then(|| format!("MCP servers, which are starting: {}", servers.join(", ")));
     let permission = if options.read_only {
         "only looks and changes nothing (/readonly off ends that)".to_owned()
     } else {
@@ -181,7 +181,7 @@ mod tests {
             let options = ChatOptions { read_only: true, ..ChatOptions::default() };
             greeting_lines(sources, Some("AGENTS.md"), &tools, &options).join(" | ")
         };
-        let more = " | MCP servers, which start with your first message: files, web | It only looks and changes \
+        let more = " | MCP servers, which are starting: files, web | It only looks and changes \
                     nothing (/readonly off ends that). /help shows the commands, Esc stops a turn.";
         assert_eq!(
             shown(&sources),

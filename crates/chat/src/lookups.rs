@@ -14,8 +14,8 @@ use super::figures::{format_count, format_thousands};
 use super::journal::Journal;
 use super::models::{ModelDirectory, PriceOf};
 use agent::{Activity, Conversation, Spent, Tokens};
-use tools::Tools as _;
 use tools::programs::holds_home;
+use tools::{Availability, Tools as _};
 use wire::visible::one_line;
 
 /// The columns of a tool's name, unless it is longer, and of its description.
@@ -56,7 +56,6 @@ pub(super) struct Lookups {
     pub(super) allowed: Arc<Mutex<Allowed>>,
     pub(super) yes: bool,
     pub(super) is_read_only: bool,
-    pub(super) has_started_servers: bool,
     pub(super) sandbox: String,
     pub(super) price_of: PriceOf,
     /// The model of the next turn.
@@ -147,10 +146,10 @@ impl Lookups {
         };
         let mut lines: Vec<Line> = specs.into_iter().map(tool).collect();
         lines.extend(self.journal.tools().servers().into_iter().map(|(name, found)| match found {
-            _ if !self.has_started_servers => {
-                Line::Note(format!("MCP server {name}: it starts with the next message"))
-            }
             Ok(count) => Line::Note(format!("MCP server {name}: {}", format_count(count, "tool"))),
+            Err(problem) if problem.prospect == Availability::Starting => {
+                Line::Note(format!("MCP server {name}: it is starting"))
+            }
             Err(problem) => Line::Problem(format!("MCP server {name}: {}", problem.text)),
         }));
         lines.push(Line::Note(self.consent_line()));

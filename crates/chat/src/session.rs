@@ -34,7 +34,7 @@ use super::turn_end::{cost_summary, next_step, why_not};
 use super::typed::{END, TypedText};
 use super::watched::{Watched, observer_of, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError, Spent};
-use permissions::{awaited_servers, start_servers, with_mode};
+use permissions::{awaited_servers, begin_servers, start_servers, with_mode};
 use tools::{Approver, end_commands, remove_temporary_directories};
 use wire::visible::{char_width, make_visible, one_line};
 
@@ -72,8 +72,8 @@ pub(super) struct Session {
     typed: Option<TypedText>,
     /// The person's own commands since the last turn, for the model.
     own_outputs: Vec<String>,
-    /// Whether the MCP servers were started.
-    has_started_servers: bool,
+    /// Whether the first turn has waited for the MCP servers.
+    has_awaited_servers: bool,
     /// Cancelled when the process should end.
     pub(super) ending: CancellationToken,
 }
@@ -118,7 +118,7 @@ impl Session {
             price_of: Arc::new(|_, _| None),
             typed: None,
             own_outputs: Vec::new(),
-            has_started_servers: false,
+            has_awaited_servers: false,
             ending: CancellationToken::new(),
         }
     }
@@ -238,6 +238,8 @@ impl Session {
     pub(super) fn talk(&mut self, runtime: &Runtime, state_dir: &Path) -> Result<(), String> {
         let names = editor::Names::default();
         runtime.spawn(learn_names(Arc::clone(&self.models), Arc::clone(&names)));
+        let journal = Arc::clone(&self.journal);
+        runtime.spawn(async move { begin_servers(&journal).await });
         let lines = Lines::open(state_dir, &self.root, self.screen.paint(), names);
         let mut lines = lines.map_err(|error| format!("the line editor cannot be started: {error}"))?;
         // Ctrl-C in a pager is not for the chat.
@@ -386,8 +388,8 @@ impl Session {
         let approver: Arc<dyn Approver> = Arc::new(Person { yes, only_looks, allowed, root, screen });
         let stop = self.ending.child_token();
         self.journal.begin_turn();
-        let has_started = std::mem::replace(&mut self.has_started_servers, true);
-        let awaited = awaited_servers(&self.journal).filter(|_| !has_started);
+        let has_awaited = std::mem::replace(&mut self.has_awaited_servers, true);
+        let awaited = awaited_servers(&self.journal).filter(|_| !has_awaited);
         match &awaited {
             Some(servers) => self.screen.begin_wait(servers),
             None => self.screen.begin_turn(),
@@ -455,7 +457,6 @@ impl Session {
             allowed: Arc::clone(&self.allowed),
             yes: self.yes,
             is_read_only: self.screen.is_read_only(),
-            has_started_servers: self.has_started_servers,
             sandbox: self.sandbox.clone(),
             price_of: Arc::clone(&self.price_of),
             model: self.conversation.agent_mut().config.model.clone(),
@@ -543,6 +544,7 @@ impl Session {
         match command {
             Command::Model(Some(id)) => self.choose_model(&id).await,
             Command::ReadOnly(wanted) => self.set_read_only(wanted),
+            Command::Ask => self.ask_again(),
             Command::Output(number) => self.screen.answer_output(number.as_deref()),
             Command::Thinking => self.screen.answer_thinking(!self.conversation.entries().is_empty()),
             Command::Clear => {

@@ -1,6 +1,7 @@
-//! The permissions of the assistant: the tools of MCP servers, which start with the first turn, and the
-//! read-only mode.
+//! The permissions of the assistant: the tools of MCP servers, which start with the chat, calls that are no
+//! longer asked about, and the read-only mode.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
@@ -27,6 +28,17 @@ impl Session {
             "no longer read-only: changes are possible again"
         });
     }
+
+    /// Forgets the calls that need no further question.
+    pub(super) fn ask_again(&mut self) {
+        let forgotten = std::mem::take(&mut *self.allowed.lock().unwrap_or_else(PoisonError::into_inner));
+        let forgotten = forgotten.list();
+        self.show_note(&if forgotten.is_empty() {
+            "nothing was answered with always".to_owned()
+        } else {
+            format!("asked about again:\n  {}", forgotten.join("\n  "))
+        });
+    }
 }
 
 /// Returns a message as the model gets it in the read-only mode.
@@ -40,7 +52,12 @@ pub(super) fn awaited_servers(journal: &Journal) -> Option<String> {
     (!names.is_empty()).then(|| format!("starting the MCP servers: {}", names.join(", ")))
 }
 
-/// Starts the MCP servers, and shows which tools they have or why they have none.
+/// Starts the MCP servers while the person writes the first message.
+pub(super) async fn begin_servers(journal: &Journal) {
+    journal.tools().start_servers(START).await;
+}
+
+/// Waits until the MCP servers have started, and shows which tools they have or why they have none.
 pub(super) async fn start_servers(journal: &Journal, screen: &mpsc::UnboundedSender<Shown>) {
     journal.tools().start_servers(START).await;
     for (name, found) in journal.tools().servers() {
