@@ -128,7 +128,10 @@ fn expert_table(experts: &Experts, work: &BTreeMap<String, Work>, last: &[RunRow
 
 fn expert_row(experts: &Experts, expert: &Expert, work: &Work, last: Option<&RunRow>, now: u64) -> Markup {
     let manifest = &expert.package.manifest;
-    let next = next_start(expert, now);
+    let mut next = next_start(expert, now);
+    if experts.readiness.why_not_ready(expert.name()).is_some() {
+        next.push_str(" once it is ready");
+    }
     let needs_person = format::format_count(work.needs_person as u64);
     html! {
         tr {
@@ -239,13 +242,13 @@ fn trigger_section(expert: &Expert) -> Markup {
         @for trigger in triggers {
             tr {
                 th scope="row" { (make_visible(&trigger.name.value)) }
-                td { (trigger.kind.map_or("–", TriggerKind::as_str)) }
+                td class="wide" { (trigger.kind.map_or("–", TriggerKind::as_str)) }
                 td { (make_visible(&trigger.process.value)) }
                 td { (start_of(expert, trigger, now)) }
             }
         }
     };
-    let heads = [("Trigger", ""), ("Kind", ""), ("Process", ""), ("Starts", "")];
+    let heads = [("Trigger", ""), ("Kind", "wide"), ("Process", ""), ("Starts", "")];
     html! {
         section { h2 { "Triggers" }
             @if triggers.is_empty() { (layout::empty_note("Nothing starts it but a question, or `respool expert run`.")) }
