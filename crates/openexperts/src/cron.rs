@@ -42,6 +42,17 @@ pub enum CronError {
     UnknownZone(String),
 }
 
+impl CronError {
+    /// Returns the correction.
+    pub(crate) fn help(&self) -> &'static str {
+        match self {
+            Self::Field { .. } => "correct this field",
+            Self::NoDate => "write a day that one of these months has",
+            _ => "write 5 fields (minute hour day month weekday), or 6 with seconds first",
+        }
+    }
+}
+
 /// Checks an expression.
 ///
 /// # Errors

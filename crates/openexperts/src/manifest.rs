@@ -375,8 +375,7 @@ impl Trigger {
             && let Err(why) = cron::check_expression(&expr.value)
         {
             let message = format!("`expr` is \"{}\", which is not a time to fire at: {why}", expr.value);
-            let help = "write 5 fields (minute hour day month weekday), or 6 with seconds first";
-            fields.report.add(Code::BadCron, expr.at, message, help);
+            fields.report.add(Code::BadCron, expr.at, message, why.help());
         }
         if let Some(zone) = self.clock.zone.as_ref().filter(|zone| !cron::is_zone(&zone.value)) {
             let message =

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::diagnostic::{At, Spanned};
+use super::diagnostic::{At, Spanned, suggest_nearest};
 use super::duration::Length;
 use super::fields;
 use super::fields::{Fields, Listing};
@@ -143,7 +143,8 @@ fn read_overrides(approval: &mut Fields<'_, '_, '_>) -> Listing<Override> {
 
 fn unknown_tier(approval: &mut Fields<'_, '_, '_>, key: &str, text: &str, at: At) {
     let message = format!("the tier of \"{key}\" is \"{text}\", which is not one of the tiers");
-    let help = format!("possible values: {}", Tier::NAMES.join(", "));
+    let near = suggest_nearest(text, Tier::NAMES.iter().copied());
+    let help = format!("{near}possible values: {}", Tier::NAMES.join(", "));
     approval.report.add(super::Code::WrongEnum, at, message, help);
 }
 

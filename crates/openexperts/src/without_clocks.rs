@@ -8,6 +8,13 @@ pub enum CronError {
     NoClocks,
 }
 
+impl CronError {
+    /// Returns the correction.
+    pub(crate) fn help(&self) -> &'static str {
+        "build respool with the feature `clocks`"
+    }
+}
+
 /// Refuses every expression.
 pub(crate) fn check_expression(_: &str) -> Result<(), CronError> {
     Err(CronError::NoClocks)
