@@ -567,7 +567,8 @@ has left; a head, the role and heartbeats do not count. The same holds for
 
 The log line says why (`fallback`), and names the model that answered, as the page, the reports and the prices
 do. So does the reply: in a chat stream all chunks from then on, on `/v1/responses` the last event. A stream of
-`/v1/messages` names its model only in its first event, which may have left before.
+`/v1/messages` names its model only in its first event, which may have left before. What the
+useless replies of the first model have cost counts at that model's price.
 
 ## Who waits for whom
 
