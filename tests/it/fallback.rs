@@ -309,7 +309,7 @@ async fn useless_replies_of_the_first_model_count() {
         report.lines.iter().map(|line| (&*line.names[0], line.totals.requests, line.totals.usage)).collect();
     let [("big", 0, of_big), ("middle", 1, of_middle)] = spent[..] else { panic!("{spent:?}") };
     assert_eq!(of_big, of_middle, "both replies state the same");
-    let cost = (of_big.total_tokens() * 1_001) as f64 / 1e6;
+    let cost = f64::from(u32::try_from(of_big.total_tokens() * 1_001).unwrap()) / 1e6;
     assert!((report.total.cost.units() - cost).abs() < 1e-9, "{:?}", report.total.cost);
     assert_eq!(respool.usage.budgets(&[])[0].spent, report.total.cost);
 }

@@ -97,7 +97,8 @@ impl Reader {
             |file: &str| skills.iter().any(|folder| file.starts_with(folder) && !file.ends_with("SKILL.md"));
         for file in files.iter().filter(|file| !listed.contains(*file) && !is_of_skill(file)) {
             let Some((folder, name)) = file.split_once('/') else { continue };
-            if FOLDERS.contains(&folder) && (name.ends_with(".md") || name.ends_with(".yaml")) {
+            let ending = Path::new(name).extension().and_then(|ending| ending.to_str());
+            if FOLDERS.contains(&folder) && matches!(ending, Some("md" | "yaml")) {
                 let message = format!("{file} is not in components, so it is not a part of the package");
                 let help = format!("add it to components.{folder}, or remove it");
                 self.report.file(MANIFEST).add_without_line(Code::UnlistedFile, message, help);
