@@ -277,7 +277,7 @@ for signal in TERM HUP; do
     grep -qE '(^| )echo( |;|$)' <<<"$(stty -a < "$tty" | tr '\n' ' ')" || fail "SIG$signal left the terminal without echo"
 done
 start --continue
-await "continuing the last conversation (10 turns)"
+await "continuing the last conversation (12 turns)"
 say "Are you there?"
 await "Yes."
 ok "SIGTERM and SIGHUP end the command, keep the conversation and leave the terminal as it was"
