@@ -80,12 +80,12 @@ pub(super) fn table_records(table: &str, width: usize) -> Option<Vec<String>> {
 pub(super) fn fit_columns(rows: Vec<String>, width: usize) -> Vec<String> {
     let cells: Vec<Vec<&str>> = rows.iter().map(|row| table_cells(row)).collect();
     let Some(widths) = column_widths(&cells, width) else { return rows };
-    let row = |(row, cells): (&String, &Vec<&str>)| match is_rule(cells) {
-        true => vec![row.clone()],
-        false => {
-            let wrapped = cells.iter().zip(&widths).map(|(cell, width)| wrap_cell(cell, *width));
-            write_rows(&wrapped.collect::<Vec<_>>())
+    let row = |(row, cells): (&String, &Vec<&str>)| {
+        if is_rule(cells) {
+            return vec![row.clone()];
         }
+        let wrapped = cells.iter().zip(&widths).map(|(cell, width)| wrap_cell(cell, *width));
+        write_rows(&wrapped.collect::<Vec<_>>())
     };
     rows.iter().zip(&cells).flat_map(row).collect()
 }

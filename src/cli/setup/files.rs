@@ -206,10 +206,8 @@ pub(super) fn undo_change(client: Client, file: Option<&Path>, writing: Writing)
     for end in [BEFORE, AFTER] {
         remove_if_present(&sibling_path(file, end))?;
     }
-    say::say_sentences(&match text.is_empty() {
-        true => format!("{} was removed, because setup had made it.", file.display()),
-        false => format!("{} has been restored.", file.display()),
-    });
+    let done = if text.is_empty() { "was removed, because setup had made it" } else { "has been restored" };
+    say::say_sentences(&format!("{} {done}.", file.display()));
     Ok(true)
 }
 

@@ -262,11 +262,12 @@ fn start_of(expert: &Expert, trigger: &Trigger, now: u64) -> Markup {
     let expr = trigger.clock.expr.as_ref().map(|expr| make_visible(&expr.value)).unwrap_or_default();
     let zone = trigger.clock.zone.as_ref().map_or_else(|| "UTC".to_owned(), |zone| make_visible(&zone.value));
     let name = make_visible(&trigger.name.value);
-    match trigger.kind {
-        Some(TriggerKind::Cron) => html! {
+    if trigger.kind == Some(TriggerKind::Cron) {
+        html! {
             @match next { Some(next) => (format::format_time(next)), None => "never" } " (" code { (expr) } " in " (zone) ")"
-        },
-        _ => html! { code { "POST /hooks/" (expert.name()) "/" (name) } },
+        }
+    } else {
+        html! { code { "POST /hooks/" (expert.name()) "/" (name) } }
     }
 }
 

@@ -177,13 +177,15 @@ fn say_what_is_missing(arguments: &SetupArgs, places: &Places, wanted: &RespoolP
 /// Suggests a turn with OpenClaw itself. `is_refused`: OpenClaw refuses the file.
 fn suggest_turn(is_refused: bool) {
     let command = unbroken("openclaw agent exec \"hello\"");
-    say_sentences(&match is_refused {
-        true => format!(
+    let next = if is_refused {
+        format!(
             "OpenClaw does not start with this file until that is corrected: `openclaw doctor --fix` may do it. Then \
              try: {command}"
-        ),
-        false => format!("Now try: {command}\nA running gateway reads the new file by itself."),
-    });
+        )
+    } else {
+        format!("Now try: {command}\nA running gateway reads the new file by itself.")
+    };
+    say_sentences(&next);
 }
 
 /// Checks that `--upstream` names a model server.
