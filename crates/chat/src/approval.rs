@@ -251,8 +251,8 @@ impl Approver for Person {
             let always = match kind {
                 QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return Consent::Given,
                 QuestionKind::Call => SessionGrant::from_target(tool, target, &self.root),
-                // No earlier answer covers that.
-                QuestionKind::OutsideSandbox if self.yes => return Consent::DECLINED,
+                // No earlier answer covers that, and `--yes` does not.
+                QuestionKind::OutsideSandbox if self.yes => return Consent::UNASKED,
                 QuestionKind::OutsideSandbox => SessionGrant::Never,
             };
             let (answer, answered) = oneshot::channel();
@@ -260,8 +260,8 @@ impl Approver for Person {
             let asking = Asking { kind, tool: tool.to_owned(), target, arguments, preview, always, answer };
             let sent = self.screen.send(Shown::Asking(asking));
             match sent {
-                Ok(()) => answered.await.unwrap_or(Consent::DECLINED),
-                Err(_) => Consent::DECLINED,
+                Ok(()) => answered.await.unwrap_or(Consent::UNASKED),
+                Err(_) => Consent::UNASKED,
             }
         })
     }
@@ -470,7 +470,7 @@ mod tests {
         person.yes = true;
         assert_eq!(person.approve(question(QuestionKind::Call, &arguments, &target)).await, Consent::Given);
         let outside = person.approve(question(QuestionKind::OutsideSandbox, &arguments, &target)).await;
-        assert_eq!(outside, Consent::DECLINED);
+        assert_eq!(outside, Consent::UNASKED);
         assert!(inbox.try_recv().is_err());
     }
 

@@ -286,7 +286,7 @@ impl Approver for Watch<'_> {
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
         match self.approver {
             Some(approver) => approver.approve(question),
-            None => Box::pin(std::future::ready(Consent::DECLINED)),
+            None => Box::pin(std::future::ready(Consent::UNASKED)),
         }
     }
 

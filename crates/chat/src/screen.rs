@@ -299,7 +299,7 @@ impl Screen {
                 self.write_warning("the conversation cannot be kept on disk at present; it goes on");
             }
             // No person can answer a question that reaches this.
-            Shown::Asking(asking) => drop(asking.answer.send(Consent::DECLINED)),
+            Shown::Asking(asking) => drop(asking.answer.send(Consent::UNASKED)),
         }
     }
 

@@ -290,7 +290,7 @@ async fn a_question_after_the_turn_is_answered_no() {
         always: SessionGrant::Never,
         answer,
     }));
-    assert_eq!(answered.await.unwrap(), Consent::DECLINED);
+    assert_eq!(answered.await.unwrap(), Consent::UNASKED);
 }
 
 #[test]
