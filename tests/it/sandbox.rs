@@ -807,7 +807,7 @@ async fn commits_may_be_written_in_many_ways() {
         "echo 2 > a\ngit add -A\nfalse && git reset -q\ngit commit -qm '$two `2`'",
         "echo 3 > a && git add -A && git commit -q -m \"$(cat <<'EOF'\n`3`: it's $3\n\nBody\nEOF\n)\" && git status -s",
         "mkdir d",
-        "cd d && echo 4 > b; git add b && git commit -qm four",
+        "test -e nothing; cd d && echo 4 > b; git add b && git commit -qm four",
     ] {
         let said = bed.run(line).await;
         assert!(!said.contains("fatal") && !said.contains("sandbox"), "{line}: {said}");

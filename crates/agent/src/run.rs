@@ -219,10 +219,12 @@ impl Run {
 
     fn take_in(&mut self, kind: EventKind) {
         // Versions before this one ended a turn without summarising the last exchange.
-        if matches!(
-            (&self.phase, &kind),
-            (Phase::Summary(_), EventKind::NoteAdded(_) | EventKind::CompactionStarted)
-        ) {
+        let ends_turn = match (&self.phase, &kind) {
+            (Phase::Summary(_), EventKind::NoteAdded(_) | EventKind::CompactionStarted) => true,
+            (Phase::Summary(range), EventKind::TurnStarted(_)) => self.is_last_resort(range),
+            _ => false,
+        };
+        if ends_turn {
             self.does_not_fit();
         }
         match (std::mem::replace(&mut self.phase, Phase::Model), kind) {

@@ -171,8 +171,8 @@ pub enum Consent {
 impl Consent {
     /// The answer of a person who gives no reason.
     pub const DECLINED: Self = Self::Refused(Cow::Borrowed("the person who was asked said no"));
-    /// The answer where nobody can be asked.
-    pub const UNASKED: Self = Self::Refused(Cow::Borrowed("nobody could be asked"));
+    /// The answer when there is no person to ask.
+    pub const UNASKED: Self = Self::Refused(Cow::Borrowed("no person could be asked"));
 
     /// Gives consent if `agrees`.
     pub fn from_answer(agrees: bool) -> Self {

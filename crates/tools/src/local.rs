@@ -410,13 +410,14 @@ impl Local {
     fn git_steps(&self, line: &str, order: &Order) -> Option<Vec<Step>> {
         let mut directory = order.directory.clone();
         let (mut steps, commands) = (Vec::new(), command_list(line)?);
-        // Whether the command is the first of those joined by `&&`, and whether a `cd` of theirs was not.
-        let (mut is_first, mut may_stay) = (true, false);
+        // Whether only `cd`s came before the command in those joined by `&&`, whether these run anyway, and
+        // whether a `cd` of theirs may not run.
+        let (mut is_first, mut runs_anyway, mut may_stay) = (true, false, false);
         for (at, command) in commands.iter().enumerate() {
             let words = plain_words(&command.text).unwrap_or_default();
             if command.runs_anyway {
                 (!may_stay).then_some(())?;
-                is_first = true;
+                (is_first, runs_anyway) = (true, true);
             }
             if let [cd, to] = words.as_slice()
                 && cd == "cd"
@@ -428,7 +429,7 @@ impl Local {
                 may_stay |= !is_first;
                 continue;
             }
-            is_first = false;
+            let runs_anyway = std::mem::replace(&mut is_first, false) && runs_anyway;
             let first = command.text.split_whitespace().next().unwrap_or_default();
             let is_plain = first.chars().all(|c| c.is_ascii_alphanumeric() || "._/+-[".contains(c));
             if !is_plain || SHELLS_OWN.contains(&first) {
@@ -438,8 +439,7 @@ impl Local {
             let is_git = git.is_some();
             let plan = git.map_or_else(|| Plan::Shell(command.text.clone()), Plan::Program);
             let rest = join_commands(&commands[at..]);
-            let (directory, runs_anyway) = (directory.clone(), command.runs_anyway);
-            steps.push(Step { plan, directory, is_git, runs_anyway, rest });
+            steps.push(Step { plan, directory: directory.clone(), is_git, runs_anyway, rest });
         }
         steps.iter().any(|step| step.is_git).then_some(steps)
     }

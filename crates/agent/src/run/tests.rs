@@ -686,6 +686,18 @@ fn a_long_last_reply_makes_room() {
     assert!(sim.last_words().ends_with(end), "{}", sim.last_words());
 }
 
+/// Versions before ended the turn of such a question, and dropped it for the next one.
+#[test]
+fn refused_questions_of_earlier_versions_are_dropped() {
+    let mut sim = sim(|setup| setup.limits.window = 8_000);
+    sim.says(text("Yes.")).after(0, more(&"many words ".repeat(9_000)));
+    assert_eq!(sim.model_call().purpose, CallPurpose::Summary);
+    sim.after(0, more("In short?"));
+    assert_eq!(sim.last_words(), "In short?");
+    sim.says(text("It is short."));
+    assert_eq!(sim.outcome().content, "It is short.");
+}
+
 #[test]
 fn a_tiny_window_is_not_all_reserve() {
     let mut sim = sim(|setup| setup.limits.window = 2_048);

@@ -78,6 +78,12 @@ impl Run {
         true
     }
 
+    /// Returns true for a summary that takes the last exchange, too.
+    pub(super) fn is_last_resort(&self, range: &Range<usize>) -> bool {
+        let all = context::earlier_turns(&self.entries);
+        all.as_ref() == Some(range) && context::oldest_exchanges(&self.entries).is_none()
+    }
+
     pub(super) fn does_not_fit(&mut self) {
         let (window, room, prompt) = (self.model.sizes.window, self.room(), self.weigh_prompt());
         let text = format!(

@@ -16,9 +16,14 @@ pub(super) struct Lease {
 impl Lease {
     /// Takes a lock in the state directory.
     pub(super) fn take(state_dir: &Path) -> io::Result<Self> {
+        Self::take_of(state_dir, "")
+    }
+
+    /// Takes a lock for one purpose, which leaves the others alone.
+    pub(super) fn take_of(state_dir: &Path, purpose: &str) -> io::Result<Self> {
         let dir = state_dir.join("owners");
         fs::create_dir_all(&dir)?;
-        let owner = format!("{:032x}", rand::random::<u128>());
+        let owner = format!("{purpose}{:032x}", rand::random::<u128>());
         let new = dir.join(format!(".{owner}"));
         let locked = File::create(&new)?;
         locked.lock()?;
@@ -32,10 +37,13 @@ impl Lease {
         &self.owner
     }
 
-    /// Returns true when no other process uses the state directory. Takes the files of those that ended away.
+    /// Returns true when no other process uses the state directory for the same purpose. Takes the files of
+    /// those that ended away.
     pub(super) fn is_alone(&self) -> io::Result<bool> {
         let names = fs::read_dir(&self.dir)?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        let others = names.filter(|name| *name != self.owner && !name.starts_with('.'));
+        let purpose = self.owner.trim_end_matches(|c: char| c.is_ascii_hexdigit());
+        let is_of_purpose = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_hexdigit()) == purpose;
+        let others = names.filter(|name| *name != self.owner && is_of_purpose(name));
         Ok(others.filter(|name| !self.is_gone(name)).count() == 0)
     }
 

@@ -90,10 +90,15 @@ pub(super) fn open(dir: &Path, alone: bool) -> Result<Opened, StoreError> {
     }
 }
 
-/// Opens another database of the state directory, whose schema has these steps. A damaged one is set aside.
-pub(super) fn open_other(path: &Path, steps: &[&str]) -> Result<(Connection, Connection), StoreError> {
+/// Opens another database of the state directory, whose schema has these steps. A damaged one is set aside if
+/// no other process uses it.
+pub(super) fn open_other(
+    path: &Path,
+    steps: &[&str],
+    alone: bool,
+) -> Result<(Connection, Connection), StoreError> {
     match connections(path, steps) {
-        Err(Fault::Damaged) => {
+        Err(Fault::Damaged) if alone => {
             set_aside(path).map_err(|error| unusable(path, &error.to_string()))?;
             connections(path, steps).map_err(|fault| fault.into_error(path))
         }

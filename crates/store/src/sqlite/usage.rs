@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, Row, Transaction, params, params_from_iter};
 
 use super::fresh_rows::FreshRows;
+use super::lease::Lease;
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
 use super::requests::{self, RequestQuery, dimension_column, read_row};
@@ -22,6 +23,8 @@ use wire::UsageRow;
 const FILE: &str = "usage.db";
 /// The schema, as the steps from each version to the next.
 const STEPS: [&str; 2] = [include_str!("usage_schema.sql"), include_str!("usage_details.sql")];
+/// The purpose of the lock of a process that uses the file.
+const PURPOSE: &str = "usage-";
 /// At most this many rows are deleted in one batch.
 const BATCH: u32 = 5_000;
 
@@ -39,21 +42,25 @@ pub struct UsageStore {
     file: DatabaseFile,
     /// Changed only while the writer is locked.
     fresh: Arc<Mutex<FreshRows>>,
+    /// Other processes see that the file is in use.
+    _lease: Option<Lease>,
 }
 
 impl UsageStore {
     /// Opens or makes the file in a directory.
     ///
     /// # Errors
-    /// When it cannot be used. A damaged one is set aside.
+    /// When it cannot be used. A damaged one is set aside, unless another process uses it.
     pub fn open(state_dir: &Path) -> Result<Self, StoreError> {
         open::make_directory(state_dir)?;
         let path = path(state_dir);
-        let (writer, reader) = open::open_other(&path, &STEPS)?;
+        let lease = Lease::take_of(state_dir, PURPOSE).ok();
+        let alone = lease.as_ref().is_some_and(|lease| lease.is_alone().unwrap_or(false));
+        let (writer, reader) = open::open_other(&path, &STEPS, alone)?;
         open::check_later(&path);
         let file = DatabaseFile::opened(&path);
         let (writer, reader) = (Arc::new(Mutex::new(writer)), Arc::new(Mutex::new(reader)));
-        Ok(Self { writer, reader, path, file, fresh: Arc::default() })
+        Ok(Self { writer, reader, path, file, fresh: Arc::default(), _lease: lease })
     }
 
     /// Opens the file in a directory to read it, also on a disk that cannot be written. Without a file there
@@ -66,7 +73,7 @@ impl UsageStore {
         let connection = Arc::new(Mutex::new(open::open_to_read(&path, &STEPS)?));
         let file = DatabaseFile::opened(&path);
         let writer = Arc::clone(&connection);
-        Ok(Self { writer, reader: connection, path, file, fresh: Arc::default() })
+        Ok(Self { writer, reader: connection, path, file, fresh: Arc::default(), _lease: None })
     }
 
     /// Checks that the file is still the one that was opened. Where it is not, no rows are written.
@@ -451,7 +458,7 @@ mod tests {
     #[tokio::test]
     async fn rows_of_an_earlier_version_are_read() {
         let dir = tempfile::tempdir().unwrap();
-        drop(open::open_other(&dir.path().join(FILE), &STEPS[..1]).unwrap());
+        drop(open::open_other(&dir.path().join(FILE), &STEPS[..1], true).unwrap());
         let old = Connection::open(dir.path().join(FILE)).unwrap();
         let mut listed = old.prepare("SELECT name FROM pragma_table_info('requests')").unwrap();
         let columns: Vec<String> =
@@ -580,6 +587,10 @@ mod tests {
         store.append((0..1_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();
         drop(store);
         damage_all_but_the_schema(&path);
+        let server = Lease::take_of(dir.path(), PURPOSE).unwrap();
+        let error = UsageStore::open(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("end all processes of respool that use it"), "{error}");
+        drop(server);
         let store = UsageStore::open(dir.path()).unwrap();
         assert_eq!(damaged::find_set_aside(dir.path()).len(), 2);
         store.append(vec![row(0, "alice", "m", 1)]).await.unwrap();
