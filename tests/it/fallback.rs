@@ -288,7 +288,7 @@ async fn missing_fallbacks_are_known() {
     fake.serve_models(&["big", "qwen3"]);
     let upstream = respool.relay.upstreams().next().unwrap();
     upstream.ask_models(http::HeaderMap::new(), Duration::from_secs(5)).await.unwrap();
-    assert_eq!(missing(), [("middle".into(), "may answer in the place of `big`".into())]);
+    assert_eq!(missing(), [("middle".into(), "is a fallback of `big`".into())]);
     fake.serve_models(&["middle"]);
     upstream.ask_models(http::HeaderMap::new(), Duration::from_secs(5)).await.unwrap();
     assert_eq!(missing(), [("big".into(), "`fast` stands for".into())]);

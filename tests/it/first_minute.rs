@@ -400,7 +400,7 @@ async fn check_says_what_the_template_makes_of_a_conversation() {
         let lost = "FAIL  no upstream lists the model \"nope\", which the agent `lost` uses";
         assert!(said.contains(lost) && !said.contains("the agent `fine` uses"), "{said}");
         let alias = "FAIL  no upstream lists the model \"gone\", which `fast` stands for";
-        let fallback = "FAIL  no upstream lists the model \"other\", which may answer in the place of";
+        let fallback = "FAIL  no upstream lists the model \"other\", which is a fallback of";
         assert!(said.contains(alias) && said.contains(fallback), "{said}");
         assert!(said.contains("warn  [prices] has \"gpt-20b\", which no upstream lists"), "{said}");
         assert_eq!(said.matches("no upstream lists").count(), 4, "{said}");

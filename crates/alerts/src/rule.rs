@@ -84,7 +84,7 @@ rules! {
         "No secure connection to the model server can be made: its certificate is not trusted or has expired.",
         CERTIFICATE_REFUSED_TODO;
     ModelMissing = "model_missing", Warning,
-        "No server has a model that `[models]` names: requests for its alias fail, and where it is a fallback nothing answers for the first model.",
+        "No server has a model that `[models]` names: requests for its alias fail, and a fallback to it does not work.",
         "Start its server with that name (vLLM: --served-model-name), or correct `[models]`. `respool upstreams` lists what is served.";
     ErrorRate = "error_rate", Critical,
         "A large share of the requests is failing.",
@@ -575,7 +575,7 @@ mod tests {
                 escalated_tasks: vec![("entry-3".into(), "sales".into())],
             },
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
-            missing_models: vec![("small".into(), "may answer in the place of `big`".into())],
+            missing_models: vec![("small".into(), "is a fallback of `big`".into())],
             lost_lines: 3,
             usage_fault: Some("the disk is full".into()),
             removed_database: Some("the database /x was removed".into()),

@@ -6,6 +6,9 @@ use super::command;
 /// Ctrl-D as typed text.
 pub(super) const END: &str = "\u{4}";
 
+/// More typed bytes than this are a long paste, in which no command is looked for.
+const MOST_SEARCHED: usize = 2_048;
+
 /// The text typed while no prompt was shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TypedText {
@@ -103,6 +106,10 @@ fn input_ends(text: &str, enters: &[usize]) -> Vec<usize> {
 
 /// Takes a finished line out of the keys, if it is `wanted`. `is_fresh`: nothing was begun before the keys.
 pub(super) fn take_line(keys: &mut Vec<u8>, is_fresh: bool, wanted: impl Fn(&str) -> bool) -> Option<String> {
+    // Each Enter has all before it read again.
+    if keys.len() > MOST_SEARCHED {
+        return None;
+    }
     let (mut start, mut before) = (0, TypedText::default());
     let enters: Vec<usize> = (0..keys.len()).filter(|at| [b'\r', b'\n'].contains(&keys[*at])).collect();
     for end in enters.into_iter().map(|at| at + 1) {
@@ -194,5 +201,6 @@ mod tests {
         check("fix it\r\u{7f} /cost\r", true, None);
         check("\u{1b}[200~/cost\r\u{1b}[201~", true, None);
         check("/undo\r/cost\rmore", true, Some("/undo\rmore"));
+        check(&format!("/cost\r{}", "/\r".repeat(MOST_SEARCHED / 2)), true, None);
     }
 }

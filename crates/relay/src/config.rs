@@ -143,7 +143,7 @@ impl RelayConfig {
         self.models.iter().flat_map(|(id, model)| {
             let target = model.target.iter().map(move |name| (name, format!("`{id}` stands for")));
             let others = model.fallback.iter().chain(&model.vision);
-            target.chain(others.map(move |name| (name, format!("may answer in the place of `{id}`"))))
+            target.chain(others.map(move |name| (name, format!("is a fallback of `{id}`"))))
         })
     }
 

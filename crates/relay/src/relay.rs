@@ -98,10 +98,9 @@ impl Relay {
     /// Returns the models that `[models]` names and no upstream serves, each with what it is named for; none
     /// while the models of an upstream are not known.
     pub fn missing_models(&self) -> Vec<(String, String)> {
-        if self.fleet.iter().any(|upstream| upstream.known_models().is_none()) {
-            return Vec::new();
-        }
-        let known = self.fleet.known_models();
+        // A client's key may open other models.
+        let lists: Option<Vec<_>> = self.fleet.iter().map(|upstream| upstream.own_models()).collect();
+        let Some(known) = lists.map(|lists| lists.concat()) else { return Vec::new() };
         let is_known = |name: &str| known.iter().any(|it| it == self.target(self.split_upstream(name).1));
         let missing = self.config.named_models().filter(|(name, _)| !is_known(name));
         missing.map(|(name, what_for)| (name.clone(), what_for)).collect()

@@ -243,7 +243,7 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     if let Some(event) = event {
         say(&flat_text(&event_line(event)));
         let again = &event["tried_again"];
-        for (name, words) in [("before", "ended before"), ("comment", "tried again, because a person says")] {
+        for (name, words) in [("before", "ended before"), ("comment", "tried again by a person, who says")] {
             if let Some(text) = again[name].as_str() {
                 say(&flat_text(&format!("    {words}: {}", shorten_event(text))));
             }
@@ -323,7 +323,7 @@ async fn say_failed_tasks(store: &Store, runs: &[String]) -> Result<(), Failure>
     for run in runs {
         if let Some(task) = store.entry_of_run(run).await? {
             say_on_stderr(&format!(
-                "Its task ends as failed: `respool expert retry {} --comment TEXT` goes on without what was done.",
+                "Its task ends as failed: `respool expert retry {} --comment TEXT` continues it, and repeats no call that was made.",
                 task.id
             ));
         }

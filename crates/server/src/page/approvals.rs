@@ -118,9 +118,9 @@ fn event_part(event: &Value) -> Markup {
             @if event["trigger"].is_string() { ", started by " code { (text("trigger")) } }
             @if let Some(attempt) = event["attempt"].as_u64().filter(|attempt| *attempt > 1) { ", attempt " (attempt) } }
         @if event["tried_again"].is_object() {
-            p class="notice" { "A person has this tried again"
+            p class="notice" { "A person asked for another attempt"
                 @if let Some(comment) = event["tried_again"]["comment"].as_str() { ", saying: " (make_visible(comment)) }
-                "." @if let Some(before) = event["tried_again"]["before"].as_str() { " Before, it ended so: " (format::with_code(&make_visible(before))) } }
+                "." @if let Some(before) = event["tried_again"]["before"].as_str() { " The attempt before ended with: " (format::with_code(&make_visible(before))) } }
         }
         @if let Some(unknown) = event["unknown_outcomes"].as_array() {
             p class="notice" { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) }

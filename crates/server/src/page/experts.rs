@@ -292,7 +292,13 @@ fn tool_section(expert: &Expert) -> Markup {
             }
         }
     };
-    let heads = [("Tool", ""), ("Bound to", ""), ("Runs alone", ""), ("Asks first", ""), ("Drafts only", "")];
+    let heads = [
+        ("Tool", ""),
+        ("Bound to", ""),
+        ("Runs without asking", ""),
+        ("Asks first", ""),
+        ("Drafts only", ""),
+    ];
     html! { @if !tools.is_empty() { section { h2 { "Tools" } (layout::scrolling_table("Tools", &heads, &rows)) } } }
 }
 

@@ -228,7 +228,7 @@ pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, hea
     let main = html! {
         h1 { "Run of " (stored.row.agent) @if let Some(title) = title { ": " (title) } }
         div class="state" { (status_badge(stored.row.status)) " started " (format::format_time(stored.row.created)) ", last step " (format::format_time(stored.row.updated)) " "
-            @if stored.row.status == Status::AwaitingApproval { a href="/ui/approvals" { "Decide about its calls" } }
+            @if stored.row.status == Status::AwaitingApproval { a href="/ui/approvals" { "Decide on its calls" } }
             @if can_end(stored.row.status) { (end_button(&viewer, &id)) } }
         div id="steps" data-refresh=[can_end(stored.row.status).then_some("5")] {
             (run_facts(&app, &viewer, &id, &body, cost))
