@@ -162,6 +162,12 @@ async fn the_service_can_be_installed_and_removed() {
         }
         let text = std::fs::read_to_string(&environment).unwrap();
         assert!(text.contains("\nRESPOOL__UPSTREAM__0__API_KEY='k $y'\n"), "{text}");
+        // The key of one server is not sent to another.
+        let (code, said) = service(home.path(), &path, &["install", "--upstream", "http://other:8000"]);
+        assert!(code == 1 && said.contains("has the key of http://gpu:8000"), "{said}");
+        let (_, said) =
+            service(home.path(), &path, &["install", "--upstream", "http://gpu:8000", "--dry-run"]);
+        assert!(said.contains("API_KEY=…") && !said.contains("k $y"), "{said}");
         let (code, said) = service(home.path(), &path, &["status"]);
         assert!(code == 0 && said.contains("The service is running.") && said.contains("ready at"), "{said}");
         let (code, said) = service(home.path(), &path, &["logs", "-n", "3"]);

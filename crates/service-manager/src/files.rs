@@ -12,7 +12,7 @@ const PROGRAM: &str = "%h/.local/bin/respool";
 /// The variable that sets the address of the first upstream.
 pub const UPSTREAM: &str = "RESPOOL__UPSTREAM__0__URL";
 /// The variable that sets its key.
-const KEY: &str = "RESPOOL__UPSTREAM__0__API_KEY";
+pub const KEY: &str = "RESPOOL__UPSTREAM__0__API_KEY";
 /// The variable that sets where respool listens.
 pub const LISTEN: &str = "RESPOOL__LISTEN";
 

@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
-pub use files::{LISTEN, UPSTREAM, environment_text, quote_value, value_of};
+pub use files::{KEY, LISTEN, UPSTREAM, environment_text, quote_value, value_of};
 pub use other_units::{OtherUnit, SystemUnit, find_unit};
 use tools::programs::{current_project, find_in_path};
 

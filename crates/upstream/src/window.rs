@@ -41,7 +41,7 @@ impl Upstream {
         self.state.models().or_else(listed)
     }
 
-    /// Returns the models by the configuration or by the server's answer to respool itself; `None`: not known.
+    /// Returns the models that are configured, or that it lists for respool itself; `None`: not known.
     pub fn own_models(&self) -> Option<Vec<String>> {
         self.state.models()
     }

@@ -130,12 +130,16 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     let environment = with_key(key.as_deref());
     check_settings(&environment, paths)?;
     arguments.upstream.as_deref().map_or(Ok(()), refuse_other_upstream)?;
+    let kept_key = present.as_ref().and_then(|text| service_manager::value_of(text, service_manager::KEY));
+    if let (Some(url), None, Some(_)) = (&arguments.upstream, &key, &kept_key) {
+        refuse_kept_key(url, present.as_deref().unwrap_or_default(), &paths.environment)?;
+    }
     if arguments.dry_run {
         say(&format!(
             "{}:\n\n{unit}\n{} (mode 0600):\n\n{}",
             paths.unit.display(),
             paths.environment.display(),
-            with_key(key.as_ref().map(|_| "…"))
+            with_key(key.as_ref().or(kept_key.as_ref()).map(|_| "…"))
         ));
         return Ok(());
     }
@@ -184,6 +188,20 @@ fn refuse_other_upstream(url: &str) -> Result<(), Failure> {
              the upstream's key to {url}: correct `url` and `api_key` there, and leave out --upstream",
             file.display(),
             first.url
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses another model server for an environment file that has the key of the present one.
+fn refuse_kept_key(url: &str, present: &str, file: &Path) -> Result<(), Failure> {
+    match service_manager::value_of(present, service_manager::UPSTREAM) {
+        Some(before) if before != url => Err(format!(
+            "nothing was written: {} has the key of {before}, which would be sent to {url}. Set {VLLM_KEY} to the key of the \
+             new server, or remove the line `{}=…`",
+            file.display(),
+            service_manager::KEY
         )
         .into()),
         _ => Ok(()),
