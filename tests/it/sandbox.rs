@@ -819,6 +819,9 @@ async fn commits_may_be_written_in_many_ways() {
     let log = bed.run("git log --format=%s --name-only; git tag").await;
     assert!(log.starts_with("six\nfour\n\nd/b\n`3`: it's $3\n\na\n$two `2`\n\na\none\n"), "{log}");
     assert_eq!(bed.run("basename $PWD").await, "work\n");
+    // Regression: bash 5.2 ends the document at the second row, and runs its rest.
+    let said = bed.run("echo \"$(cat <<'EOF'\nhi\nEOF touch made #)\nEOF\n)\"").await;
+    assert_eq!((said.as_str(), bed.work("made").exists()), ("hi\nEOF touch made #)\n", false));
 }
 
 /// Nobody is asked about a command that only looks, unless it wants more than that or a rule speaks of it.

@@ -330,7 +330,7 @@ impl Source for Local {
                 };
                 self.with_sandbox(search).await?;
                 let order = Order {
-                    plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(command.clone())),
+                    plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(literal_line(command))),
                     directory: self.command_directory(workdir)?,
                     limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
                     passing: self.passing.clone(),
@@ -539,6 +539,13 @@ impl Local {
         }
         Err(ToolError::Failed(format!("the workdir {} is not a directory", place.written.display())))
     }
+}
+
+/// Returns a line as it runs: a here document, which shells read in different ways, as the quoted text for
+/// which it was taken.
+fn literal_line(line: &str) -> String {
+    let commands = command_list(line).filter(|_| line.contains("<<"));
+    commands.map_or_else(|| line.to_owned(), |commands| join_commands(&commands))
 }
 
 /// Returns commands as one line for a shell.
