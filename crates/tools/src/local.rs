@@ -80,8 +80,10 @@ struct Step {
     rest: String,
 }
 
-/// The part of a line that has not run.
-struct Left {
+/// The step that the sandbox seems to have stopped.
+struct Stopped {
+    refusal: Refusal,
+    /// The line from that step on.
     line: String,
     directory: PathBuf,
 }
@@ -363,39 +365,43 @@ impl Local {
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
-        let (ran, left) = match self.git_steps(line, &order) {
+        let steps = self.git_steps(line, &order);
+        let is_split = steps.as_ref().is_some_and(|steps| steps.len() > 1);
+        let (ran, stopped) = match steps {
             Some(steps) => self.run_steps(steps, &order).await?,
-            None => (exec::run_order(order.clone(), Reach::Workspace).await?, None),
+            None => {
+                let ran = exec::run_order(order.clone(), Reach::Workspace).await?;
+                let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
+                let (line, directory) = (literal_line(line), order.directory.clone());
+                (ran, refusal.map(|refusal| Stopped { refusal, line, directory }))
+            }
         };
+        let Some(stopped) = stopped else { return Ok(ran.into()) };
         // What is done is not done again.
-        let left = left.map(|left| (self.describe_left(&left, &order), left));
-        let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
-        let Some(Refusal(mut refusal)) = refusal else { return Ok(ran.into()) };
+        let left = is_split.then(|| self.describe_left(&stopped, &order));
+        let Stopped { refusal: Refusal(mut refusal), line, directory } = stopped;
         if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
             let tool = format!("{} outside the sandbox", invocation.name);
-            let (kind, target, arguments) =
-                (QuestionKind::OutsideSandbox, &Target::Other, &invocation.arguments);
-            let output = plain_text(ran.text.trim_end());
-            let preview = Some(match &left {
-                Some((note, _)) => format!("{output}\n{note}"),
-                None => output,
-            });
+            let target = match &left {
+                Some(_) => Target::Command { line: line.clone(), directory: directory.clone() },
+                None => Target::Other,
+            };
+            let (kind, target, arguments) = (QuestionKind::OutsideSandbox, &target, &invocation.arguments);
+            let preview = Some(plain_text(ran.text.trim_end()));
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             match approver.approve(question).await {
                 Consent::Given => {
-                    let Some((note, left)) = left else {
-                        return exec::run_order(order, Reach::User).await.map(Into::into);
-                    };
-                    let Left { line, directory } = left;
-                    let order = Order { plan: Plan::Shell(line), directory, ..order };
+                    let order =
+                        if is_split { Order { plan: Plan::Shell(line), directory, ..order } } else { order };
                     let ran = exec::run_order(order, Reach::User).await?;
-                    return Ok(Ran { text: format!("{note}\n{}", ran.text), ..ran }.into());
+                    let note = left.map(|left| format!("[{left}]\n")).unwrap_or_default();
+                    return Ok(Ran { text: note + &ran.text, ..ran }.into());
                 }
                 Consent::Refused(reason) => refusal = format!("{refusal}; {reason}"),
             }
         }
-        if let Some((note, _)) = left {
-            refusal = format!("{refusal}]\n{note}");
+        if let Some(left) = left {
+            refusal = format!("{refusal}]\n[{left}");
         }
         // The note on how the command ended stays last, for the model and for the person.
         let text = match ran.text.trim_end().rsplit_once('\n') {
@@ -444,56 +450,48 @@ impl Local {
         steps.iter().any(|step| step.is_git).then_some(steps)
     }
 
-    /// Runs one step after the other as a shell would, until the sandbox seems to stop one. Returns the line
-    /// from that one on, if others have run.
-    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<(Ran, Option<Left>), ToolError> {
+    /// Runs one step after the other as a shell would, until the sandbox seems to stop one.
+    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<(Ran, Option<Stopped>), ToolError> {
         let deadline = Instant::now() + order.limit;
         let mut all = Ran { text: String::new(), failed: false, is_changed: false };
         // The settings of filters, which no step changes, and the directory in which they were listed.
         let mut filters: Option<(PathBuf, String)> = None;
-        let mut left = None;
-        for (at, step) in steps.into_iter().enumerate() {
+        for step in steps {
             if all.failed && !step.runs_anyway {
                 continue;
             }
-            let limit = || deadline.saturating_duration_since(Instant::now());
-            let directory = step.directory.clone();
-            let mut order = Order { plan: step.plan, directory, limit: limit(), ..order.clone() };
-            let ran = match &order.plan {
-                Plan::Program(words) if step.is_git => {
-                    if filters.as_ref().is_none_or(|(directory, _)| *directory != order.directory) {
-                        let plan = Plan::Program(listing_words(words));
-                        let listing = Order { plan, watcher: None, ..order.clone() };
-                        let listed = exec::run_order(listing, Reach::Repository).await?.text;
-                        filters = Some((order.directory.clone(), listed));
-                    }
-                    let listed = filters.as_ref().map_or("", |(_, listed)| listed);
-                    order.plan = Plan::Program(words_without_filters(words, listed));
-                    run_git(Order { limit: limit(), ..order }).await?
-                }
-                _ => exec::run_order(order, Reach::Workspace).await?,
+            let limit = deadline.saturating_duration_since(Instant::now());
+            let (plan, directory) = (step.plan, step.directory.clone());
+            let order = Order { plan, directory, limit, ..order.clone() };
+            let ran = if step.is_git {
+                run_git_step(order, deadline, &mut filters).await
+            } else {
+                exec::run_order(order, Reach::Workspace).await
             };
-            if ran.text != exec::NO_OUTPUT {
-                all.text.push_str(&ran.text);
+            let ran = ran.map_err(|error| error_behind(&all.text, error))?;
+            // After a failure, a step without output says that it did not fail.
+            if ran.text != exec::NO_OUTPUT || all.failed {
+                let gap = if all.text.is_empty() || all.text.ends_with('\n') { "" } else { "\n" };
+                all.text.extend([gap, &ran.text]);
             }
             all.failed = ran.failed;
-            if ran.failed && self.sandbox.refusal(&ran.text).is_some() {
-                left = (at > 0).then_some(Left { line: step.rest, directory: step.directory });
-                break;
+            if let Some(refusal) = self.sandbox.refusal(&ran.text).filter(|_| ran.failed) {
+                let Step { rest: line, directory, .. } = step;
+                return Ok((all, Some(Stopped { refusal, line, directory })));
             }
         }
         if all.text.is_empty() {
             exec::NO_OUTPUT.clone_into(&mut all.text);
         }
-        Ok((all, left))
+        Ok((all, None))
     }
 
-    fn describe_left(&self, left: &Left, order: &Order) -> String {
-        let place = match left.directory.strip_prefix(&self.workspace.root) {
-            Ok(place) if left.directory != order.directory => format!(" in {}", place.display()),
+    fn describe_left(&self, stopped: &Stopped, order: &Order) -> String {
+        let place = match stopped.directory.strip_prefix(&self.workspace.root) {
+            Ok(place) if stopped.directory != order.directory => format!(" in {}", place.display()),
             _ => String::new(),
         };
-        format!("[still to run{place}: {}]", left.line)
+        format!("still to run{place}: {}", stopped.line)
     }
 
     /// Prepares files of the sandbox on a thread that may block.
@@ -558,6 +556,33 @@ fn join_commands(commands: &[ListedCommand]) -> String {
     line
 }
 
+/// Runs a step of git's. `filters`: the settings of filters, and the directory in which they were listed.
+async fn run_git_step(
+    order: Order,
+    deadline: Instant,
+    filters: &mut Option<(PathBuf, String)>,
+) -> Result<Ran, ToolError> {
+    let Plan::Program(words) = &order.plan else { return run_git(order).await };
+    if filters.as_ref().is_none_or(|(directory, _)| *directory != order.directory) {
+        let plan = Plan::Program(listing_words(words));
+        let listing = Order { plan, watcher: None, ..order.clone() };
+        let listed = exec::run_order(listing, Reach::Repository).await?.text;
+        *filters = Some((order.directory.clone(), listed));
+    }
+    let listed = filters.as_ref().map_or("", |(_, listed)| listed);
+    let plan = Plan::Program(words_without_filters(words, listed));
+    run_git(Order { plan, limit: deadline.saturating_duration_since(Instant::now()), ..order }).await
+}
+
+/// Puts the output of the steps before it in front of the error of one.
+fn error_behind(output: &str, error: ToolError) -> ToolError {
+    match error {
+        ToolError::TimedOut(text) => ToolError::TimedOut(format!("{output}{text}")),
+        ToolError::Failed(text) => ToolError::Failed(format!("{output}{text}")),
+        other => other,
+    }
+}
+
 /// Runs a command of git's.
 async fn run_git(order: Order) -> Result<Ran, ToolError> {
     let mut ran = exec::run_order(order, Reach::Repository).await?;
@@ -573,8 +598,13 @@ async fn run_git(order: Order) -> Result<Ran, ToolError> {
 }
 
 /// git's words, with exit code 0, on files that it could not write or remove.
-const UNWRITTEN: [&str; 4] =
-    ["unable to unlink", "unable to create file", "could not write config file", "external filter"];
+const UNWRITTEN: [&str; 5] = [
+    "unable to unlink",
+    "unable to create file",
+    "failed to remove",
+    "could not write config file",
+    "external filter",
+];
 const HALF_DONE: &str = "git has done half of its work: files that commands only read could not be written or removed, or new ones were \
     renamed. Ask the user to put that right (`git status`), and commit nothing before";
 

@@ -127,7 +127,11 @@ impl Screen {
     /// Returns the preview. A command that the head of its call shows completely is not repeated.
     fn rows_of(&self, asking: &Asking) -> Vec<Row> {
         match (&asking.preview, &asking.target) {
-            (Some(output), _) if asking.kind == QuestionKind::OutsideSandbox => {
+            (Some(output), target) if asking.kind == QuestionKind::OutsideSandbox => {
+                let left = match target {
+                    Target::Command { line, .. } => preview::command_rows(line, self.width),
+                    _ => Vec::new(),
+                };
                 let output = make_visible(output);
                 let lines: Vec<&str> = output.lines().filter(|line| !line.trim().is_empty()).collect();
                 let skipped = lines.len().saturating_sub(FEW_ROWS);
@@ -135,7 +139,7 @@ impl Screen {
                     kind: Kind::Context,
                     text: cut_line(line, self.width.saturating_sub(4)),
                 };
-                lines[skipped..].iter().map(row).collect()
+                left.into_iter().chain(lines[skipped..].iter().map(row)).collect()
             }
             // Words of the tool's own, and all that it was called with: it is not known what it acts on.
             (text, Target::Other) => {
@@ -175,6 +179,11 @@ impl Screen {
     /// Returns the question with its subject: the head may be off the screen.
     fn question_text(&self, asking: &Asking, rows: usize, hidden: usize) -> String {
         let verb = match asking.tool.as_str() {
+            _ if asking.kind == QuestionKind::OutsideSandbox
+                && matches!(asking.target, Target::Command { .. }) =>
+            {
+                "The sandbox may have stopped this line. Run the rest of it with all your files and local services in reach"
+            }
             _ if asking.kind == QuestionKind::OutsideSandbox => {
                 "The sandbox may have stopped this command. Run it again with all your files and local services in reach"
             }
@@ -429,6 +438,24 @@ mod tests {
             "  The sandbox may have stopped this command. Run it again with all your files and local services in\n  \
              reach?\n  [y]es  [n]o  [t]ell it instead "
         );
+    }
+
+    /// Regression: output could push out the beginning of the rest of a line.
+    #[test]
+    fn the_rest_of_a_line_comes_first() {
+        let target =
+            Target::Command { line: "git push && \\\ngit tag x".into(), directory: Path::new(".").into() };
+        let asking = Asking {
+            kind: QuestionKind::OutsideSandbox,
+            always: SessionGrant::Never,
+            ..asking("shell_command outside the sandbox", target, Some("[still to run: ls]"))
+        };
+        let screen = Screen::new(Box::new(std::io::sink()), Paint(false), false, Answers::Screen);
+        let rows = screen.rows_of(&asking);
+        assert_eq!((rows.len(), rows[2].text.as_str()), (3, "[still to run: ls]"));
+        assert!(rows[0].text.contains("git push"), "{}", rows[0].text);
+        let text = screen.question_text(&asking, rows.len(), 0);
+        assert!(text.contains("Run the rest of it with all your files"), "{text}");
     }
 
     /// Regression: the `a` in "please" was consent for always.

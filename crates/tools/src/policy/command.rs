@@ -118,14 +118,18 @@ pub fn command_list(line: &str) -> Option<Vec<ListedCommand>> {
         let last = &mut commands.last_mut()?.text;
         last.extend([spaces[0], &words.join(" "), spaces[1]]);
         let is_target = |at: usize| word_position(&line, at) == Position::Target;
+        // A shell wants a word behind these.
+        let lacks_word =
+            part.words.is_empty() && index > 0 && matches!(line.operators[index - 1], '|' | '<' | '>');
         match line.operators.get(index) {
             Some('&') if line.operators.get(index + 1) == Some(&'&') && !is_target(index + 1) => {
                 (line.parts[index + 1] == Part::default()).then_some(())?;
                 commands.push(ListedCommand::default());
                 index += 1;
             }
-            // As after `&&`.
-            Some('\n') if last.trim().is_empty() => {}
+            // As after `&&`, and a pipe goes on.
+            Some('\n') if last.trim().is_empty() || last.trim_end().ends_with('|') => last.push(' '),
+            Some(';' | '\n') | None if lacks_word => return None,
             Some(';' | '\n') => commands.push(ListedCommand { runs_anyway: true, ..Default::default() }),
             Some('&' | '|') if is_target(index + 1) => last.push(line.operators[index]),
             Some('|') if line.operators.get(index + 1) != Some(&'|') => last.push('|'),
@@ -314,6 +318,12 @@ mod tests {
                 "git add -A; git commit -m \"$(cat <<'EOF'\na; `b`\nEOF\n)\"",
                 Some(vec!["git add -A", "; git commit -m 'a; `b`'"]),
             ),
+            ("a |\nb && c", Some(vec!["a | b", "c"])),
+            ("a |\n\n b", Some(vec!["a |   b"])),
+            ("a | ; b", None),
+            ("a > ; b", None),
+            ("a >\nb", None),
+            ("a |", None),
             ("a;; b", None),
             ("; a", None),
             ("a && ; b", None),

@@ -28,7 +28,7 @@ const SETTINGS: &str = "\
     submodule.recurse=false fetch.recurseSubmodules=false";
 /// Options that name a file which git writes, or a program of any name, or by which it writes the
 /// configuration.
-const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules";
+const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// The words of a command that lists the programs of filters.
@@ -87,12 +87,19 @@ fn loader_of(program: &Path) -> Option<PathBuf> {
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     let [git, verb, rest @ ..] = words else { return false };
     let only_looks = verb == "stash" && matches!(rest.first().map(String::as_str), Some("list" | "show"));
+    // `stash` removes them, and stops half way at one that is read-only.
+    let takes_untracked = |word: &String| {
+        let is_long =
+            word.len() > 2 && ["--include-untracked", "--all"].iter().any(|long| long.starts_with(word));
+        is_long || (word.starts_with('-') && !word.starts_with("--") && word.contains(['u', 'a']))
+    };
     // `pull` hands its strategy on to `rebase`, which starts any program.
     let names_strategy =
         |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('s');
     git == "git"
         && (is_in(WRITING, verb) || (verb == "rebase" && matches!(rest, [word] if is_in(REBASE, word))))
         && !only_looks
+        && !(verb == "stash" && rest.iter().any(takes_untracked))
         && !(verb == "pull" && rest.iter().any(names_strategy))
         && !rest.iter().any(|word| names_other(word) || replaces(word))
 }
@@ -119,8 +126,10 @@ pub(super) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
     // What was renamed is ignored by its old name alone.
-    let is_long =
-        |word: &String| word.len() > 3 && ["--all", "--update"].iter().any(|long| long.starts_with(word));
+    let is_long = |word: &String| {
+        word.len() > 2
+            && ["--all", "--update", "--no-ignore-removal"].iter().any(|long| long.starts_with(word))
+    };
     let is_short = |word: &String| !word.starts_with("--") && word.contains(['A', 'u']);
     let adds = |word: &String| !word.starts_with('-') || is_long(word) || is_short(word);
     let is_add = words.get(1).is_some_and(|verb| verb == "add") && words.iter().skip(2).any(adds);
