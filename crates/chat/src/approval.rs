@@ -510,7 +510,7 @@ mod tests {
         };
         assert_eq!(tokio::join!(person.approve(question()), answer).0, Consent::Given);
         drop(inbox);
-        assert_eq!(person.approve(question()).await, Consent::DECLINED);
+        assert_eq!(person.approve(question()).await, Consent::UNASKED);
         allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
         assert_eq!(person.approve(question()).await, Consent::Given);
     }

@@ -367,14 +367,13 @@ impl Local {
     ) -> Result<ToolOutput, ToolError> {
         let steps = self.git_steps(line, &order);
         let is_split = steps.as_ref().is_some_and(|steps| steps.len() > 1);
-        let (ran, stopped) = match steps {
-            Some(steps) => self.run_steps(steps, &order).await?,
-            None => {
-                let ran = exec::run_order(order.clone(), Reach::Workspace).await?;
-                let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
-                let (line, directory) = (literal_line(line), order.directory.clone());
-                (ran, refusal.map(|refusal| Stopped { refusal, line, directory }))
-            }
+        let (ran, stopped) = if let Some(steps) = steps {
+            self.run_steps(steps, &order).await?
+        } else {
+            let ran = exec::run_order(order.clone(), Reach::Workspace).await?;
+            let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
+            let (line, directory) = (literal_line(line), order.directory.clone());
+            (ran, refusal.map(|refusal| Stopped { refusal, line, directory }))
         };
         let Some(stopped) = stopped else { return Ok(ran.into()) };
         // What is done is not done again.
