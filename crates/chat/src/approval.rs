@@ -3,7 +3,7 @@
 //! command; the last two in the directory they were shown for.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
@@ -105,6 +105,9 @@ fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<
             && let [cd, to] = words.as_slice()
             && cd == "cd"
         {
+            // A shell takes `..` for where a link is, and `-` for an option.
+            (!to.starts_with('-') && !Path::new(to).components().any(|part| part == Component::ParentDir))
+                .then_some(())?;
             let real = root.join(&directory).join(to).canonicalize().ok()?;
             directory = real.strip_prefix(root).ok()?.components().collect();
             has_moved = true;
@@ -347,6 +350,7 @@ mod tests {
                 "cargo test || ls",
                 "cargo run | tail",
                 "cd .. && cargo test",
+                "cd sub/.. && cargo test",
                 "cd sub && cargo test",
             ],
         );

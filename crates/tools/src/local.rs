@@ -429,8 +429,8 @@ impl Local {
             {
                 let place = self.workspace.find_place(&directory.join(to).to_string_lossy()).ok()?;
                 directory = self.command_directory(&place).ok()?;
-                // A shell would take `..` for where the link is.
-                (place.written == place.real).then_some(())?;
+                // A shell would take `..` for where the link is, and `-` for an option.
+                (place.written == place.real && !to.starts_with('-')).then_some(())?;
                 may_stay |= !is_first;
                 continue;
             }
