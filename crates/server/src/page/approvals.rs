@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use maud::{Markup, html};
 
-use super::guard::{Form, authorize_post, require_viewer};
+use super::guard::{Form, authorize_post, may_decide, require_viewer};
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
 use super::waterfall::Bar;
@@ -63,12 +63,6 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
         (drafts::outbox_sections(&app, &viewer).await)
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main))
-}
-
-/// Returns true if the viewer may decide. Approvals need an operator's key here as on the API. Where clients
-/// have no keys, there are no operators.
-pub(super) fn may_decide(viewer: &Viewer) -> bool {
-    !viewer.name.is_empty()
 }
 
 fn how_to_decide(has_operators: bool) -> Markup {

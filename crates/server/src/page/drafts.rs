@@ -5,7 +5,7 @@ use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::guard::authorize_post;
+use super::guard::{authorize_post, may_decide};
 use super::response::redirect_response;
 use super::session::Viewer;
 use super::{approvals, format, layout};
@@ -93,7 +93,7 @@ pub(super) async fn end_draft(State(app): State<App>, Path(id): Path<String>, re
         Ok(pressed) => pressed,
         Err(response) => return *response,
     };
-    if !approvals::may_decide(&viewer) {
+    if !may_decide(&viewer) {
         return approvals::decide_error(app.access.has_operators());
     }
     if let Some(store) = app.agents.store()

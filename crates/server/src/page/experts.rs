@@ -25,12 +25,6 @@ const MOST: usize = 1_000;
 /// How many runs of an expert are listed, and how many of its invocations.
 const LISTED: usize = 20;
 
-/// Returns true if there are experts to show.
-pub(super) fn has_any(app: &App) -> bool {
-    let is_any = |experts: &Experts| experts.iter().next().is_some() || !experts.load_problems().is_empty();
-    app.experts.as_deref().is_some_and(is_any)
-}
-
 pub(super) async fn show_experts(State(app): State<App>, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,

@@ -7,11 +7,11 @@ use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use url::form_urlencoded;
 
-use super::experts;
 use super::layout;
 use super::response::{page_response, redirect_response};
 use super::session::{Denied, Viewer};
 use crate::app::App;
+use experts::Experts;
 
 /// The largest form.
 const LARGEST_FORM: usize = 16 << 10;
@@ -21,7 +21,13 @@ const FORM_WITHIN: Duration = Duration::from_secs(30);
 /// Returns the viewer, or the answer for a visitor who may not see the page.
 pub(super) fn require_viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Box<Response>> {
     let viewer = app.access.page_viewer(headers).map_err(|denied| Box::new(refuse_visitor(&denied)))?;
-    Ok(Viewer { has_experts: experts::has_any(app), ..viewer })
+    Ok(Viewer { has_experts: has_experts(app), ..viewer })
+}
+
+/// Returns true if there are experts to show.
+fn has_experts(app: &App) -> bool {
+    let is_any = |experts: &Experts| experts.iter().next().is_some() || !experts.load_problems().is_empty();
+    app.experts.as_deref().is_some_and(is_any)
 }
 
 /// Returns the viewer who pressed a button and the form, or the answer for a visitor who may not press it.
@@ -34,6 +40,12 @@ pub(super) async fn authorize_post(
     let form = read_form(body).await?;
     let is_own = app.access.is_own_origin(&parts.headers) && viewer.knows_csrf(form.get("csrf"));
     if is_own { Ok((viewer, form)) } else { Err(Box::new(refuse_visitor(&Denied::Forged))) }
+}
+
+/// Returns true if the viewer may decide. Approvals need an operator's key here as on the API. Where clients
+/// have no keys, there are no operators.
+pub(super) fn may_decide(viewer: &Viewer) -> bool {
+    !viewer.name.is_empty()
 }
 
 /// The fields of a form.
