@@ -98,9 +98,14 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 for (row, _) in &chosen {
                     refuse_lost_calls(&store, library, row).await?;
                 }
-                let runs = runs_of(&chosen);
+                let leaves_some = |request: &ApprovalRequest| {
+                    !only.is_empty() && request.calls.iter().any(|call| !only.contains(&call.id))
+                };
+                let partly: Vec<_> =
+                    chosen.iter().filter(|(_, request)| leaves_some(request)).cloned().collect();
+                let runs = runs_of(&partly);
                 decide_all(&store, chosen, decision, "approved").await?;
-                if only.is_empty() { Ok(()) } else { say_failed_tasks(&store, &runs).await }
+                say_failed_tasks(&store, &runs).await
             }
             ApprovalsCommand::Reject { approvals, expert, comment, drop } => {
                 let by = decider_name(&store).await?;
