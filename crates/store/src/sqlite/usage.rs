@@ -602,9 +602,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join(FILE);
         let store = UsageStore::open(dir.path()).unwrap();
-        for _ in 0..10 {
-            store.append((0..10_000).map(|at| row(at, "alice", "m", 1)).collect()).await.unwrap();
-        }
+        let long = "a".repeat(2_000);
+        store.append((0..10_000).map(|at| row(at, &long, "m", 1)).collect()).await.unwrap();
         drop(store);
         // The log moves into the file when the last task has let it go.
         testing::waiting::wait_until("the file is large", async || !open::is_small(&path)).await;
