@@ -42,7 +42,8 @@ impl ModelDirectory for RelayedModels {
     }
 
     fn aliases(&self) -> Vec<(String, String)> {
-        self.0.aliases().map(|(alias, target)| (alias.to_owned(), target.to_owned())).collect()
+        let config = self.0.config();
+        config.aliases().map(|alias| (alias.to_owned(), config.target(alias).to_owned())).collect()
     }
 
     fn target(&self, id: &str) -> String {
@@ -50,7 +51,7 @@ impl ModelDirectory for RelayedModels {
     }
 
     fn configured_window(&self, id: &str) -> Option<u64> {
-        self.0.configured_window(id)
+        self.0.config().modes_for(id).context_window
     }
 }
 

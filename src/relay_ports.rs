@@ -60,7 +60,7 @@ impl ChatModel for RelayedModels {
         ModelFacts {
             window: facts.iter().filter_map(|facts| facts.window).min(),
             is_harmony: facts.iter().any(|facts| facts.is_harmony),
-            configured_dialects: self.0.configured_dialects(id),
+            configured_dialects: self.0.config().modes_for(id).dialects,
             announced_dialects: announced.fold(PreferredDialects::default(), PreferredDialects::union),
         }
     }

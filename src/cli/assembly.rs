@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::agents::{OpenTools, ResolvedAgent, build_agents, model_accesses, read_prompt, resolve_agents};
 use super::upstreams::ServedUpstreams;
-use super::{advice, experts, sealing, shared_folder, usage};
+use super::{experts, sealing, shared_folder, usage};
 use ::experts::Experts;
 use ::usage::Ledger;
 use agent::AgentConfig;
@@ -109,7 +109,7 @@ pub(super) async fn assemble(
     abort: &CancellationToken,
     parts: Result<Parts, Vec<UnusableSetting>>,
 ) -> Result<Assembled, Vec<UnusableSetting>> {
-    let access = Access::new(&settings.server, advice::uses_own_key(settings));
+    let access = Access::new(&settings.server, settings::uses_own_key(settings));
     let ((upstreams, equipped, sources), access) = zip_results(parts, access)?;
     let fleet = Arc::clone(&upstreams.fleet);
     let access = Arc::new(access);

@@ -1,9 +1,9 @@
 //! Finds names in the settings of experts that no installed package has: `serve` logs them, `check` prints
 //! them.
 
-use super::advice::Advice;
 use experts::{ExpertConfig, Installed, Library};
 use openexperts::{MODEL_PREFIX, Package, TriggerKind, suggest_nearest, visible};
+use settings::Advice;
 use settings::Settings;
 
 /// Lists sections of experts that are not installed, secrets of hooks that their packages do not have, and

@@ -52,6 +52,11 @@ failures_from!(
     InvalidValue
 );
 
+/// Fails with these problems, one in each line, if there are any.
+pub(super) fn fail_with(problems: &[String]) -> Result<(), Failure> {
+    if problems.is_empty() { Ok(()) } else { Err(problems.join("\n").into()) }
+}
+
 /// Reports a log that cannot be written as an unusable setting.
 pub(super) fn log_problem(loaded: &Loaded, why: impl fmt::Display) -> Failure {
     match loaded.settings.log.file {

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::advice::uses_own_key;
 use super::failure::Failure;
 use super::listing::{Noun, align_rows};
 use super::running::warn_of_unkept_records;
@@ -15,6 +14,7 @@ use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use super::usage::ledger_settings;
 use server::{Access, KeyQuota};
+use settings::uses_own_key;
 use settings::{Loaded, Settings};
 use store::{Store, StoreError, UsageStore};
 use usage::{DayBudget, Ledger, Scope};

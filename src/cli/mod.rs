@@ -4,7 +4,6 @@
 //! Exit codes: 0 done, 1 failed, 2 wrong usage, 78 bad configuration (`EX_CONFIG` of sysexits.h, which a
 //! systemd unit can be configured not to restart on).
 
-mod advice;
 mod agents;
 mod alerts;
 mod assembly;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::agents::{ResolvedAgent, agents_with_models, model_accesses, resolve_agents};
 use super::assembly::{body_budget, relay_limits, tools_of};
 use super::upstreams::ServedUpstreams;
-use super::{advice, usage};
+use super::usage;
 use ::usage::LedgerSettings;
 use agent::AgentConfig;
 use alerts::Reloaded;
@@ -99,7 +99,7 @@ impl Reloading {
         let new = Loaded::from_process(&self.flags)?;
         let mut change = new.change(&self.start, read_last, &self.holds);
         let settings = &change.settings;
-        let found = advice::start_problems(settings);
+        let found = settings::start_problems(settings);
         let prepared = if found.is_empty() { self.prepare_app(settings).await } else { Err(found) };
         let prepared = prepared.map_err(|found| new.problems(found))?;
         let settings = change.settings.clone();
@@ -141,7 +141,7 @@ impl Reloading {
             self.sources.hold_policy(policy);
         }
         let asked_for_keys = self.holds.server.asks_for_keys();
-        app.access.change_keys(&settings.server, advice::uses_own_key(settings));
+        app.access.change_keys(&settings.server, settings::uses_own_key(settings));
         if settings.server.asks_for_keys() && !asked_for_keys {
             let (access, alerts) = (Arc::clone(&app.access), Arc::clone(&app.alerts));
             tokio::spawn(access.watch_key_file(alerts, self.stop.clone()));

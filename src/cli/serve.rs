@@ -12,7 +12,6 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-use super::advice::{self, Advice, find_advice, find_unknown_keys};
 use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
 use super::expert::warn_of_lost_models;
@@ -27,6 +26,7 @@ use crate::relay_ports::RelayProbes;
 use alerts::Watched;
 use relay::Relay;
 use server::{App, CurrentApp, Stop, build_routes};
+use settings::{Advice, find_advice, find_unknown_keys, start_problems};
 use settings::{Flags, Loaded, Settings};
 use store::Store;
 use upstream::Fleet;
@@ -54,7 +54,7 @@ pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
 async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let settings = &loaded.settings;
     let seen = Stamp::stamp_of(loaded);
-    let found = advice::start_problems(settings);
+    let found = start_problems(settings);
     if !found.is_empty() {
         return Err(loaded.problems(found).into());
     }

@@ -178,6 +178,19 @@ pub struct UpstreamSignal {
     pub admits: bool,
 }
 
+/// The faults of the databases.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DatabaseSignals {
+    /// The reason why usage records cannot be written.
+    pub(super) usage_fault: Option<String>,
+    /// The reason why nothing can be kept, if a database was removed.
+    pub(super) removed: Option<String>,
+    /// The reason why the database of `store.url` cannot be used.
+    pub(super) away: Option<String>,
+    /// The damaged ones that were set aside.
+    pub(super) set_aside: Vec<String>,
+}
+
 /// All observations of one look.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Signals {
@@ -187,14 +200,7 @@ pub(super) struct Signals {
     /// The requests of the last hours.
     pub(super) minutes: Minutes,
     pub(super) budgets: Vec<DayBudget>,
-    /// The reason why usage records cannot be written.
-    pub(super) usage_fault: Option<String>,
-    /// The reason why nothing can be kept, if a database was removed.
-    pub(super) removed_database: Option<String>,
-    /// The reason why the database of `store.url` cannot be used.
-    pub(super) database_away: Option<String>,
-    /// The damaged databases that were set aside.
-    pub(super) set_aside: Vec<String>,
+    pub(super) databases: DatabaseSignals,
     /// The work that failed of late, or waits for a person.
     pub(super) attention: Attention,
     /// Experts that cannot work, each with the reason.
@@ -305,17 +311,18 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
         all.push(new_finding(Rule::LogLinesLost, "", what));
     }
     // A database that was removed cannot be written either.
-    if let Some(why) = signals.usage_fault.as_ref().filter(|_| signals.removed_database.is_none()) {
+    if let Some(why) = signals.databases.usage_fault.as_ref().filter(|_| signals.databases.removed.is_none())
+    {
         let what = end_sentence(format!("Usage records cannot be written: {why}"));
         all.push(new_finding(Rule::StateNotWritable, "", what));
     }
-    if let Some(why) = &signals.removed_database {
+    if let Some(why) = &signals.databases.removed {
         all.push(new_finding(Rule::StateRemoved, "", format!("{}.", capitalize(why))));
     }
-    if let Some(why) = &signals.database_away {
+    if let Some(why) = &signals.databases.away {
         all.push(new_finding(Rule::DatabaseAway, "", format!("{}.", capitalize(why))));
     }
-    for file in &signals.set_aside {
+    for file in &signals.databases.set_aside {
         let what = format!("A damaged database was set aside as {file}.");
         all.push(new_finding(Rule::DatabaseSetAside, file, what));
     }
@@ -577,10 +584,12 @@ mod tests {
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
             missing_models: vec![("small".into(), "is a fallback of `big`".into())],
             lost_lines: 3,
-            usage_fault: Some("the disk is full".into()),
-            removed_database: Some("the database /x was removed".into()),
-            database_away: Some("it refuses connections".into()),
-            set_aside: vec!["/x/usage.damaged-1".into()],
+            databases: DatabaseSignals {
+                usage_fault: Some("the disk is full".into()),
+                removed: Some("the database /x was removed".into()),
+                away: Some("it refuses connections".into()),
+                set_aside: vec!["/x/usage.damaged-1".into()],
+            },
             reload_problem: Some("line 3".into()),
             key_file_problem: Some("keys.toml cannot be read".into()),
             ..Signals::default()
@@ -610,7 +619,8 @@ mod tests {
     #[test]
     fn the_reason_why_nothing_is_written_is_named() {
         let usage_fault = Some("the disk is full".to_owned());
-        let found = find_problems(&Signals { usage_fault, ..Signals::default() }, NOW);
+        let databases = DatabaseSignals { usage_fault, ..DatabaseSignals::default() };
+        let found = find_problems(&Signals { databases, ..Signals::default() }, NOW);
         assert_eq!(found[0].rule, Rule::StateNotWritable);
         assert_eq!(found[0].what, "Usage records cannot be written: the disk is full.");
     }

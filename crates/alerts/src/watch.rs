@@ -13,7 +13,7 @@ use super::board::{Board, Kept, Pace};
 use super::config::AlertsConfig;
 use super::message::{Entry, Message, State, entry_headline};
 use super::open_alert::OpenAlert;
-use super::rule::{Finding, Rule, Severity, Signals, UpstreamSignal, find_problems};
+use super::rule::{DatabaseSignals, Finding, Rule, Severity, Signals, UpstreamSignal, find_problems};
 use super::silence::{Silence, Silences, write_open};
 use super::sink::{Sink, send_once};
 use super::sink_error::SinkError;
@@ -390,12 +390,14 @@ impl Alerts {
             missing_models: watched.upstreams.missing_models(),
             minutes: watched.usage.minutes(),
             budgets: watched.usage.reached_budgets(),
-            usage_fault: watched.usage.fault(),
-            removed_database: removed_database(watched),
-            database_away: database_away(watched),
-            set_aside: {
-                let files = store::find_set_aside(&self.state_dir);
-                files.iter().map(|file| file.display().to_string()).collect()
+            databases: DatabaseSignals {
+                usage_fault: watched.usage.fault(),
+                removed: removed_database(watched),
+                away: database_away(watched),
+                set_aside: {
+                    let files = store::find_set_aside(&self.state_dir);
+                    files.iter().map(|file| file.display().to_string()).collect()
+                },
             },
             // `removed_database` says that the store cannot be read.
             attention: attention.unwrap_or_default(),

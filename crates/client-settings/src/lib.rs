@@ -12,7 +12,7 @@ pub enum EditError {
     /// The present text has another form; the message completes "FILE cannot be edited: ".
     #[error("{0}")]
     Unusable(String),
-    /// The model server has several models, or not the one that was named.
+    /// The model server has several models and the person named none, or it lacks the one they named.
     #[error("there is no model to write")]
     NoModel,
 }

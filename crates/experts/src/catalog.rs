@@ -169,7 +169,7 @@ impl Catalog {
     }
 
     /// Loads the package of a folder. If that is impossible, returns the reason, with the package in service
-    /// or else the one that was installed last.
+    /// or, failing that, the one that was installed last.
     fn take_snapshot(
         &self,
         path: &Path,

@@ -142,7 +142,9 @@ impl Experts {
             if problems.is_empty() {
                 checked.ready.insert(expert.name().to_owned());
             } else if !self.is_starting(expert.name()) {
-                if problems.len() == 1 && self.find_shortage(expert.name()).is_some() {
+                if problems.len() == 1
+                    && self.model_access(expert.name()).shortage_of(expert.name()).is_some()
+                {
                     checked.short_of_budget.insert(expert.name().to_owned());
                 }
                 checked.not_ready.insert(expert.name().to_owned(), describe_problems(&problems));
@@ -262,11 +264,6 @@ impl Experts {
         self.catalog.current().load_problems.clone()
     }
 
-    /// Returns the model that an expert uses.
-    pub fn model_of(&self, name: &str) -> String {
-        self.model_access(name).model_id
-    }
-
     /// Returns the error about a name that no expert has.
     pub fn unknown_expert(&self, name: &str) -> ExpertError {
         let names = self.names();
@@ -286,7 +283,8 @@ impl Experts {
         *self.models.write().unwrap_or_else(PoisonError::into_inner) = models;
     }
 
-    pub(super) fn model_access(&self, name: &str) -> ModelAccess {
+    /// Returns how an expert reaches its model.
+    pub fn model_access(&self, name: &str) -> ModelAccess {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         models.by_name.get(name).unwrap_or(&models.default).clone()
     }
@@ -296,20 +294,14 @@ impl Experts {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())
     }
 
-    /// Says that a budget of an expert is spent; `None`: none is.
-    pub fn find_shortage(&self, name: &str) -> Option<String> {
-        (self.model_access(name).find_shortage)(&format!("{MODEL_PREFIX}{name}"))
-    }
-
     /// Lists the problems that keep an expert from being ready; while there is one, its triggers are held.
     pub fn problems(&self, expert: &Expert) -> Vec<BindingProblem> {
         let unavailable = expert.bound.iter().filter_map(|tool| tool.describe_problem(&self.sources));
         let clashes = bound::find_clashes(&expert.bound);
-        let shortage = self.find_shortage(expert.name()).map(|text| BindingProblem {
-            tool: String::new(),
-            text,
-            is_final: false,
-        });
+        let shortage = self
+            .model_access(expert.name())
+            .shortage_of(expert.name())
+            .map(|text| BindingProblem { tool: String::new(), text, is_final: false });
         expert.problems.iter().cloned().chain(unavailable).chain(clashes).chain(shortage).collect()
     }
 

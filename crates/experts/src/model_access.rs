@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use ::tools::Tools;
 use agent::{Agent, AgentConfig, ChatModel, Supervision};
+use openexperts::label::MODEL_PREFIX;
 
 /// How experts reach their models.
 #[derive(Clone)]
@@ -30,6 +31,13 @@ pub struct ModelAccess {
     pub reasoning: Option<&'static str>,
     /// Says why the agent of this name may begin nothing now, for people: a budget is spent.
     pub find_shortage: Arc<FindShortage>,
+}
+
+impl ModelAccess {
+    /// Says that a budget of the expert of this name is spent; `None`: none is.
+    pub fn shortage_of(&self, expert: &str) -> Option<String> {
+        (self.find_shortage)(&format!("{MODEL_PREFIX}{expert}"))
+    }
 }
 
 /// Returns why an agent may begin nothing now.

@@ -10,7 +10,7 @@ use super::bound::FIRST_START;
 use super::error::ExpertError;
 use super::experts::Experts;
 use super::notices::ConversationNotices;
-use agent::{AgentRequest, RunFacts, RunOptions, Watch};
+use agent::{AgentRequest, Agents, RunFacts, RunOptions, Watch};
 use openexperts::label::MODEL_PREFIX;
 use store::{RunRow, Status, Store, StoreError};
 
@@ -129,22 +129,13 @@ impl Experts {
         let facts = self.agents.run_facts(&run).await.filter(|facts| facts.outcome.is_none())?;
         // A decision is an event of the run only once the run has read it.
         let decided = self.agents.store()?.woken_by_approvals(clock::now()).await.unwrap_or_default();
-        let may_act = decided.iter().any(|woken| woken.id == run) || self.has_consent(facts).await;
+        let may_act = decided.iter().any(|woken| woken.id == run) || has_consent(&self.agents, facts).await;
         may_act.then(|| {
             format!(
                 "{name} is not ready: {why}. The run {run}, which this request began, has calls that a person approved; it continues by \
                  itself when {name} is ready"
             )
         })
-    }
-
-    /// Returns true if a person approved a call of a run or of one of its child runs.
-    async fn has_consent(&self, facts: RunFacts) -> bool {
-        let mut has_consent = facts.has_consent;
-        for child in facts.children {
-            has_consent |= self.agents.run_facts(&child.id).await.is_some_and(|facts| facts.has_consent);
-        }
-        has_consent
     }
 
     /// Returns true if a conversation was interrupted too long ago to act by itself now. Calls that a person
@@ -157,6 +148,15 @@ impl Experts {
         let Some(facts) = self.agents.run_facts(&row.id).await.filter(is_conversation) else {
             return false;
         };
-        !self.has_consent(facts).await
+        !has_consent(&self.agents, facts).await
     }
+}
+
+/// Returns true if a person approved a call of a run or of one of its child runs.
+async fn has_consent(agents: &Agents, facts: RunFacts) -> bool {
+    let mut has_consent = facts.has_consent;
+    for child in facts.children {
+        has_consent |= agents.run_facts(&child.id).await.is_some_and(|facts| facts.has_consent);
+    }
+    has_consent
 }

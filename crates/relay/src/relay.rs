@@ -14,7 +14,6 @@ use bytes::Bytes;
 
 use adapt::Declared;
 use telemetry::RequestRecord;
-use tool_call_parser::PreferredDialects;
 use translate::GuardLimits;
 use upstream::{Fleet, OutcomeReport, Tier, Upstream, UpstreamError};
 use wire::Object;
@@ -99,26 +98,16 @@ impl Relay {
     /// while the models of an upstream are not known.
     pub fn missing_models(&self) -> Vec<(String, String)> {
         // A client's key may open other models.
-        let lists: Option<Vec<_>> = self.fleet.iter().map(|upstream| upstream.own_models()).collect();
+        let lists: Option<Vec<_>> = self.fleet.iter().map(|upstream| upstream.state.models()).collect();
         let Some(known) = lists.map(|lists| lists.concat()) else { return Vec::new() };
         let is_known = |name: &str| known.iter().any(|it| it == self.target(self.split_upstream(name).1));
         let missing = self.config.named_models().filter(|(name, _)| !is_known(name));
         missing.map(|(name, what_for)| (name.clone(), what_for)).collect()
     }
 
-    /// Returns the names that stand for other models.
-    pub fn aliases(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.config.aliases().map(|alias| (alias, self.config.target(alias)))
-    }
-
-    /// Returns the names under which requests reach a model.
-    pub fn names_of(&self, model: &str) -> Vec<String> {
-        self.config.names_of(model).map(str::to_owned).collect()
-    }
-
-    /// Returns true where pictures for the model of this id go to one that sees.
-    pub fn has_model_with_sight(&self, id: &str) -> bool {
-        self.config.vision(id).is_some()
+    /// Returns its configuration.
+    pub fn config(&self) -> &RelayConfig {
+        &self.config
     }
 
     /// Returns the model that an id stands for.
@@ -141,16 +130,6 @@ impl Relay {
         let model = Object::parse(text).ok()?.string("model")?;
         let declared = self.declared_parameters(&model);
         (!declared.changes_nothing()).then(|| declared.apply_to_body(text).map(Bytes::from)).flatten()
-    }
-
-    /// Returns the window that the configuration gives to the model of this id.
-    pub fn configured_window(&self, id: &str) -> Option<u64> {
-        self.config.modes_for(id).context_window
-    }
-
-    /// Returns the dialects that the configuration gives to the model of this id.
-    pub fn configured_dialects(&self, id: &str) -> PreferredDialects {
-        self.config.modes_for(id).dialects
     }
 
     /// Reports to the upstream's circuit how a request went.

@@ -168,14 +168,15 @@ async fn collect_models(app: &App, headers: &HeaderMap) -> Models {
             Err(error) => failed = Some(error),
         }
     }
-    let aliases: Vec<Value> =
-        app.relay.aliases().filter_map(|(alias, target)| alias_entry(&found, alias, target)).collect();
+    let config = app.relay.config();
+    let entry = |alias| alias_entry(&found, alias, config.target(alias));
+    let aliases: Vec<Value> = config.aliases().filter_map(entry).collect();
     // A request for a model of that name gets the alias.
     found.retain(|model| aliases.iter().all(|alias| alias["id"] != model["id"]));
     found.extend(aliases);
     for model in &mut found {
         // Pictures for it go to a model that sees.
-        if model["id"].as_str().is_some_and(|id| app.relay.has_model_with_sight(id)) {
+        if model["id"].as_str().is_some_and(|id| config.vision(id).is_some()) {
             model["capabilities"]["vision"] = true.into();
         }
     }

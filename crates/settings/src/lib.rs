@@ -5,6 +5,7 @@
 //! read. Here they are composed, layered and checked. The declared [`KEYS`] drive the checks, `config show`,
 //! the generated page and the example file. No module imports this one but `main` and `cli`.
 
+mod advice;
 mod changes;
 mod cover;
 mod cross_checks;
@@ -25,6 +26,7 @@ mod show;
 mod tree;
 mod variables;
 
+pub use advice::{Advice, approval_warning, find_advice, find_unknown_keys, start_problems, uses_own_key};
 pub use effect::Change;
 pub use example::example;
 pub use file::FileText;

@@ -16,10 +16,10 @@ macro_rules! attention {
              UNION ALL SELECT 'task', id, queue, note FROM (
                  SELECT id, queue, note FROM ",
             $schema,
-            "queue AS task WHERE state = 'failed' AND (ended > $1 OR EXISTS (
-                     SELECT 1 FROM ",
+            "queue AS task WHERE state = 'failed' AND (ended > $1 OR id IN (
+                     SELECT substr(outbox.id, 1, length(outbox.id) - 7) FROM ",
             $schema,
-            "outbox WHERE outbox.id = task.id || ':failed' AND outbox.delivered IS NULL))
+            "outbox WHERE outbox.delivered IS NULL AND outbox.id LIKE '%:failed'))
                  ORDER BY seq DESC LIMIT $2) AS tasks
              UNION ALL SELECT 'dead_letter', id, queue, NULL FROM (
                  SELECT id, queue FROM ",

@@ -107,6 +107,13 @@ pub trait Outbox: Send + Sync {
     /// When the store cannot be written.
     async fn deliver_after(&self, id: &str, pause: Duration, note: String) -> Result<bool, StoreError>;
 
+    /// Makes a message due now, also an old one that was never tried; false as for
+    /// [`Self::message_delivered`].
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn deliver_now(&self, id: &str) -> Result<bool, StoreError>;
+
     /// Forgets messages that were posted before a time.
     ///
     /// # Errors
@@ -119,9 +126,17 @@ pub trait Outbox: Send + Sync {
     /// When the store cannot be read.
     async fn messages(&self, filter: MessageFilter, most: usize) -> Result<Vec<MessageRow>, StoreError>;
 
+    /// Returns the messages of these ids that there are, in no order.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn messages_by_id(&self, ids: Vec<String>) -> Result<Vec<MessageRow>, StoreError>;
+
     /// Returns one message.
     ///
     /// # Errors
     /// When the store cannot be read.
-    async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError>;
+    async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError> {
+        Ok(self.messages_by_id(vec![id.to_owned()]).await?.pop())
+    }
 }

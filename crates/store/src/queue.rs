@@ -13,4 +13,4 @@ pub use port::{
     ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
     QueueEntries,
 };
-pub use rows::{EntryRow, EntryState};
+pub use rows::{EntryRow, EntryState, OpenCount};

@@ -130,6 +130,18 @@ mod tests {
     use super::*;
     use crate::UpstreamConfig;
     use crate::listed_model::NoModelList;
+    use bytes::Bytes;
+    use http::StatusCode;
+
+    /// A key without the right to list models may still use them.
+    #[tokio::test]
+    async fn a_refused_key_gets_no_new_requests() {
+        let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
+        for (status, expected) in [(StatusCode::UNAUTHORIZED, false), (StatusCode::FORBIDDEN, true)] {
+            upstream.state.note_list(Err(&NoModelList::KeyRefused(status, Bytes::new())));
+            assert_eq!(upstream.state.admits(), expected, "{status}");
+        }
+    }
 
     /// Requests that had hung failed after their server was back, and opened its circuit then.
     #[tokio::test]

@@ -34,7 +34,6 @@ use super::server::Server;
 use super::server_rules::ServerRules;
 use super::setup_error::{SetupError, SetupProblem};
 use super::state::UpstreamState;
-use super::unanswered::Unanswered;
 use wire::ServerTraits;
 use wire::units::{Secret, format_duration};
 use wire::{ErrorCode, Object};
@@ -61,7 +60,7 @@ pub struct Upstream {
     address: Address,
     /// The path of its chat completions; `None` for a replay that was not started.
     chat_path: Option<PathAndQuery>,
-    authorization: Option<HeaderValue>,
+    pub(super) authorization: Option<HeaderValue>,
     /// Whether the client's own key stays here, even if the upstream has none.
     pub(super) client_keys_end_here: bool,
     timeout: Option<Duration>,
@@ -137,11 +136,6 @@ impl Upstream {
         Ok(Self { state, ..new })
     }
 
-    /// Returns true if it has a key of its own.
-    pub(super) fn has_key(&self) -> bool {
-        self.authorization.is_some()
-    }
-
     /// Returns its address.
     pub fn address(&self) -> &Address {
         &self.address
@@ -182,11 +176,13 @@ impl Upstream {
         let mut sent = pin!(self.pool.send_request(request));
         let sent = match deadline {
             None => sent.await,
-            Some(at) => {
-                tokio::time::timeout_at(at, sent.as_mut()).await.map_err(|_| self.timeout_error("answer"))?
-            }
+            Some(at) => tokio::time::timeout_at(at, sent.as_mut()).await.map_err(|_| self.timeout_error())?,
         };
-        let (head, body) = sent.map_err(|error| self.no_answer(&error))?.into_parts();
+        let (head, body) = sent
+            .map_err(|error| {
+                error.as_upstream_error(&self.name, &self.address.endpoint_url("").unwrap_or_default())
+            })?
+            .into_parts();
         let mut headers = head.headers;
         let body = if call.verbatim { Incoming::plain(body) } else { Incoming::decode(body, &mut headers) };
         let (upstream, status) = (Arc::clone(&self.shared_name), head.status);
@@ -312,13 +308,9 @@ impl Upstream {
         headers
     }
 
-    fn no_answer(&self, error: &Unanswered) -> UpstreamError {
-        error.as_upstream_error(&self.name, &self.address.endpoint_url("").unwrap_or_default())
-    }
-
-    fn timeout_error(&self, what: &str) -> UpstreamError {
+    fn timeout_error(&self) -> UpstreamError {
         let limit = self.timeout.map(|limit| format!(" ({})", format_duration(limit))).unwrap_or_default();
-        let what = format!("did not {what} within its `timeout`{limit}");
+        let what = format!("did not answer within its `timeout`{limit}");
         UpstreamError::new_broken(&self.name, 504, ErrorCode::UpstreamTimeout, &what, "")
     }
 }

@@ -116,6 +116,11 @@ impl NoModelList {
         }
     }
 
+    /// Returns true if it will refuse a request, too. A key that gets a 403 may only lack the right to list.
+    pub(super) fn bars_requests(&self) -> bool {
+        self.is_refusal() && !matches!(self, Self::KeyRefused(StatusCode::FORBIDDEN, _))
+    }
+
     /// Returns the error for a client that asked the upstream of this name.
     pub fn into_upstream_error(self, name: &str) -> UpstreamError {
         match self {

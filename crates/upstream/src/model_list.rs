@@ -30,7 +30,7 @@ impl Upstream {
         within: Duration,
     ) -> Result<Vec<ListedModel>, NoModelList> {
         // What a client's own key opens or not is no fact for others.
-        let is_own = self.has_key() || !headers.contains_key(AUTHORIZATION);
+        let is_own = self.authorization.is_some() || !headers.contains_key(AUTHORIZATION);
         let answer = query_models(self, headers, within).await;
         if is_own && self.state.note_list(answer.as_deref()) {
             let names = self.state.models().unwrap_or_default().join(",");
@@ -45,7 +45,7 @@ async fn query_models(
     headers: HeaderMap,
     within: Duration,
 ) -> Result<Vec<ListedModel>, NoModelList> {
-    let has_key = upstream.has_key() || headers.contains_key(AUTHORIZATION);
+    let has_key = upstream.authorization.is_some() || headers.contains_key(AUTHORIZATION);
     // Boxed: the future is large, and part of those of requests.
     let asked = timeout(within, Box::pin(upstream.get_json("/v1/models", headers))).await;
     let answered = asked.map_err(|_| NoModelList::Silent(within))?;

@@ -86,7 +86,7 @@ impl UpstreamState {
         self.configured
     }
 
-    /// Returns the models it serves; `None`: not known.
+    /// Returns the models that are configured, or that it lists for respool itself; `None`: not known.
     pub fn models(&self) -> Option<Vec<String>> {
         self.models.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -162,7 +162,9 @@ impl UpstreamState {
     /// Returns true when its circuit lets a request through, and it did not refuse the key or the certificate
     /// when it was last asked.
     pub fn admits(&self) -> bool {
-        self.refusal().is_none() && self.lock_circuit().admits(runtime_time())
+        let problem = self.problem.read().unwrap_or_else(PoisonError::into_inner);
+        !problem.as_ref().is_some_and(NoModelList::bars_requests)
+            && self.lock_circuit().admits(runtime_time())
     }
 
     /// Counts a request that is not a repeat of one that the upstream failed.

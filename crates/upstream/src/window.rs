@@ -41,11 +41,6 @@ impl Upstream {
         self.state.models().or_else(listed)
     }
 
-    /// Returns the models that are configured, or that it lists for respool itself; `None`: not known.
-    pub fn own_models(&self) -> Option<Vec<String>> {
-        self.state.models()
-    }
-
     /// Asks `/v1/models` unless that was done lately or is being done. `headers`: the client's, for its key.
     pub async fn learn_models(&self, headers: &HeaderMap) {
         let Ok(mut asked) = self.models.asked.try_lock() else { return };

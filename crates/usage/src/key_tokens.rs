@@ -17,15 +17,16 @@ pub(super) struct KeyTokens {
 }
 
 impl KeyTokens {
-    /// Counts a request. `model`: empty unless an upstream is known to serve it, so that clients cannot fill
-    /// the store with names.
-    pub(super) fn add_request(&mut self, key: &str, model: &str, usage: Usage, day: u64) {
+    /// Counts what a model took for a key. `requests`: none for an attempt before the one that answered.
+    /// `model`: empty unless an upstream is known to serve it, so that clients cannot fill the store with
+    /// names.
+    pub(super) fn add_usage(&mut self, key: &str, model: &str, requests: u64, usage: Usage, day: u64) {
         self.begin_day(day);
         let row = KeyUsage {
             day,
             key: key.to_owned(),
             model: model.to_owned(),
-            requests: 1,
+            requests,
             prompt: usage.prompt,
             cached: usage.cached.unwrap_or_default(),
             completion: usage.completion,
@@ -103,8 +104,8 @@ mod tests {
     #[test]
     fn each_day_begins_at_zero() {
         let mut keys = KeyTokens::default();
-        keys.add_request("alice", "m", usage(9), 7);
-        keys.add_request("bob", "m", usage(1), 7);
+        keys.add_usage("alice", "m", 1, usage(9), 7);
+        keys.add_usage("bob", "m", 1, usage(1), 7);
         assert_eq!((keys.used_today("alice", 7), keys.used_today("bob", 7)), (10, 2));
         assert_eq!(keys.used_today("alice", 8), 0);
         assert_eq!(keys.used_today("alice", 7), 0, "a clock that was put back does not begin a new day");
@@ -115,18 +116,18 @@ mod tests {
     #[test]
     fn counts_that_cannot_be_stored_are_kept() {
         let mut keys = KeyTokens::default();
-        keys.add_request("alice", "m", usage(10), 7);
+        keys.add_usage("alice", "m", 1, usage(10), 7);
         let rows = keys.take_unsaved();
-        keys.add_request("alice", "m", usage(5), 7);
+        keys.add_usage("alice", "m", 0, usage(5), 7);
         keys.take_back(rows);
         let rows = keys.take_unsaved();
-        assert_eq!((rows.len(), rows[0].requests, rows[0].prompt), (1, 2, 15));
+        assert_eq!((rows.len(), rows[0].requests, rows[0].prompt), (1, 1, 15));
     }
 
     #[test]
     fn stored_and_unsaved_counts_add_up() {
         let mut keys = KeyTokens::default();
-        keys.add_request("alice", "m", usage(10), 7);
+        keys.add_usage("alice", "m", 1, usage(10), 7);
         keys.load_day(&[KeyUsage { day: 7, key: "alice".into(), prompt: 5, ..KeyUsage::default() }], 7);
         assert_eq!(keys.used_today("alice", 7), 16);
     }

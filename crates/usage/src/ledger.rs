@@ -537,11 +537,12 @@ impl UsageSink for Ledger {
         }
         let settings = self.current_settings();
         let mut state = self.lock_state();
+        let is_request = row.route != UsageRow::ATTEMPT;
         // The model calls of a run are counted by rows of their own.
         let counted = counted.filter(|_| row.route != "agent");
         if let Some(usage) = counted.filter(|_| !row.key.is_empty()) {
             let model = if row.route == "agent_model" { &row.model } else { &known_model };
-            state.keys.add_request(&row.key, model, usage, clock::now() / DAY);
+            state.keys.add_usage(&row.key, model, u64::from(is_request), usage, clock::now() / DAY);
         }
         // Where processes share a database, another one may have a budget.
         if (!settings.budgets.is_empty() || self.shared_usage().is_some())
@@ -554,7 +555,7 @@ impl UsageSink for Ledger {
                 warn_about_budget(&warning);
             }
         }
-        let (at, is_request) = (clock::now(), row.route != UsageRow::ATTEMPT);
+        let at = clock::now();
         if is_request && !row.model.is_empty() {
             let queued = clock::to_millis(queued);
             let prefix_lost = prefix_lost.map(|lost| format!("{}: {lost}", request_name(&row)));

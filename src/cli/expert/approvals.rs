@@ -8,7 +8,7 @@
 use clap::Subcommand;
 use serde_json::Value;
 
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, fail_with};
 use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr};
@@ -101,11 +101,12 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 let leaves_some = |request: &ApprovalRequest| {
                     !only.is_empty() && request.calls.iter().any(|call| !only.contains(&call.id))
                 };
-                let partly: Vec<_> =
-                    chosen.iter().filter(|(_, request)| leaves_some(request)).cloned().collect();
-                let runs = runs_of(&partly);
-                decide_all(&store, chosen, decision, "approved").await?;
-                say_failed_tasks(&store, &runs).await
+                let partly = chosen.iter().filter(|(_, request)| leaves_some(request));
+                let partly: Vec<String> = partly.map(|(row, _)| row.run.clone()).collect();
+                let (mut runs, problems) = decide_all(&store, chosen, decision, "approved").await;
+                runs.retain(|run| partly.contains(run));
+                say_failed_tasks(&store, &runs).await?;
+                fail_with(&problems)
             }
             ApprovalsCommand::Reject { approvals, expert, comment, drop } => {
                 let by = decider_name(&store).await?;
@@ -116,13 +117,13 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                     comment: comment.clone(),
                 };
                 let chosen = choose_approvals(&store, approvals, expert).await?;
-                let runs = runs_of(&chosen);
-                decide_all(&store, chosen, decision, "rejected").await?;
+                let (runs, mut problems) = decide_all(&store, chosen, decision, "rejected").await;
                 if drop {
-                    drop_invocations(&store, &runs).await
+                    problems.extend(drop_invocations(&store, &runs).await);
                 } else {
-                    say_failed_tasks(&store, &runs).await
+                    say_failed_tasks(&store, &runs).await?;
                 }
+                fail_with(&problems)
             }
         }
     })
@@ -310,17 +311,15 @@ async fn decide_all(
     chosen: Vec<(ApprovalRow, ApprovalRequest)>,
     decision: impl Fn(&ApprovalRequest) -> Decision,
     how: &str,
-) -> Result<(), Failure> {
-    let mut problems = Vec::new();
+) -> (Vec<String>, Vec<String>) {
+    let (mut decided, mut problems) = (Vec::new(), Vec::new());
     for (row, request) in chosen {
-        let done = decide_one(store, &row, &request, decision(&request), how).await;
-        problems.extend(done.err().map(|failure| failure.to_string()));
+        match decide_one(store, &row, &request, decision(&request), how).await {
+            Ok(()) => decided.push(row.run),
+            Err(failure) => problems.push(failure.to_string()),
+        }
     }
-    if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
-}
-
-fn runs_of(chosen: &[(ApprovalRow, ApprovalRequest)]) -> Vec<String> {
-    chosen.iter().map(|(row, _)| row.run.clone()).collect()
+    (decided, problems)
 }
 
 /// Says that tasks have failed whose calls were not all approved.
@@ -336,14 +335,20 @@ async fn say_failed_tasks(store: &Store, runs: &[String]) -> Result<(), Failure>
     Ok(())
 }
 
-/// Ends the invocations that these runs work on.
-async fn drop_invocations(store: &Store, runs: &[String]) -> Result<(), Failure> {
+/// Ends the invocations that these runs work on. Returns why some did not end.
+async fn drop_invocations(store: &Store, runs: &[String]) -> Vec<String> {
+    let mut problems = Vec::new();
     for run in runs {
-        if !drop_rejected(store, run).await? {
-            say_on_stderr(&format!("the run {run} is no invocation of an expert, so it was not ended"));
+        match drop_rejected(store, run).await {
+            Ok(true) => {}
+            Ok(false) => {
+                problems
+                    .push(format!("the run {run} does not work on a task of an expert: nothing was dropped"));
+            }
+            Err(error) => problems.push(format!("the task of {run} was not dropped: {error}")),
         }
     }
-    Ok(())
+    problems
 }
 
 async fn decide_one(

@@ -11,7 +11,6 @@ use super::in_service::{checked_in_service, problem_in_service};
 use super::model_check::ListedModels;
 use super::output::OutputFormat;
 use super::package::fetch_package;
-use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use experts::{
@@ -22,6 +21,7 @@ use openexperts::{
     BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Scope, Tier, Trigger, TriggerKind, learns_alone,
     path::state_file, resolved, visible,
 };
+use settings::approval_warning;
 use settings::{Loaded, Settings};
 
 /// Characters of a trigger's name that must be escaped in a path.

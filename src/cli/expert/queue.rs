@@ -2,14 +2,13 @@
 //! works on the store directly, also while a server uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
 
 use super::in_service::is_in_service;
 use super::installed::{find_problem, note_unknown_expert};
-use crate::cli::failure::Failure;
+use crate::cli::failure::{Failure, fail_with};
 use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr, say_piece};
@@ -225,7 +224,7 @@ pub(super) fn cancel_invocations(config: &Loaded, ids: &[String]) -> Result<(), 
                 Err(problem) => problems.push(problem.to_string()),
             }
         }
-        if problems.is_empty() { Ok(()) } else { Err(Failure::Failed(problems.join("\n"))) }
+        fail_with(&problems)
     })
 }
 
@@ -338,8 +337,7 @@ pub(super) fn run_outbox(config: &Loaded, command: OutboxCommand) -> Result<(), 
                     "nothing is delivered without `url` in [tools.gateway]: messages stay in the outbox";
                 return Err(why.to_owned().into());
             }
-            let note = row.note.clone().unwrap_or_default();
-            if row.delivered.is_some() || !store.deliver_after(&id, Duration::ZERO, note).await? {
+            if !store.deliver_now(&id).await? {
                 return Err(format!("{id} needs no delivery: {}", delivery_state(&row)).into());
             }
             say(&format!("{id} is due now: a running `respool serve` delivers it"));
@@ -449,30 +447,10 @@ fn message_line(row: &MessageRow) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
-    use store::{
-        Append, ClaimRequest, EntryEnd, EntryLease, NewEntry, NewMessage, NewRun, Queue as _, Status,
-        StoreConfig,
-    };
-
-    /// An entry that is claimed and whose run waits for a person.
-    async fn asking(store: &Store, id: &str) -> EntryLease {
-        let entry =
-            NewEntry { id: id.into(), queue: "desk".into(), payload: "{}".into(), ..NewEntry::default() };
-        store.enqueue(entry).await.unwrap();
-        let queues = vec!["desk".to_owned()];
-        let request =
-            ClaimRequest { queues, most: 1, lease: Duration::from_mins(1), ..ClaimRequest::default() };
-        let lease = store.claim_entries(request).await.unwrap().remove(0).lease;
-        let run = NewRun { id: format!("run of {id}"), agent: "desk".into(), ..NewRun::default() };
-        assert!(store.begin_leased(run, &lease).await.unwrap());
-        lease
-    }
-
-    async fn end_run(store: &Store, id: &str, status: Status) {
-        let append = Append::status(&format!("run of {id}"), Store::FIRST_EPOCH, 11, status);
-        assert!(!store.append(append).await.unwrap().lost);
-    }
+    use store::{ClaimRequest, EntryEnd, NewEntry, NewMessage, Queue as _, StoreConfig};
 
     #[test]
     fn a_listed_message_says_what_it_is_about() {
@@ -529,9 +507,13 @@ mod tests {
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
         for (id, end) in [("fails", EntryEnd::Failed), ("dies", EntryEnd::DeadLetter)] {
-            let lease = asking(&store, id).await;
-            end_run(&store, id, Status::Failed).await;
-            assert!(store.complete(&lease, end, "no such deal".into()).await.unwrap());
+            let (id_of_entry, queue, payload) = (id.into(), "desk".to_owned(), "{}".into());
+            let entry = NewEntry { id: id_of_entry, queue: queue.clone(), payload, ..NewEntry::default() };
+            store.enqueue(entry).await.unwrap();
+            let lease = Duration::from_mins(1);
+            let request = ClaimRequest { queues: vec![queue], most: 1, lease, ..ClaimRequest::default() };
+            let claimed = store.claim_entries(request).await.unwrap().remove(0);
+            assert!(store.complete(&claimed.lease, end, "no such deal".into()).await.unwrap());
             assert_eq!(open_tasks(&store, None, 10).await.unwrap().len(), 1, "{id}");
             let dropped = format!("{id} is dropped: it needs you no longer");
             assert_eq!(end_invocation(&store, id).await.unwrap(), dropped);

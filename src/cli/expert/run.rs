@@ -188,7 +188,7 @@ fn interrupt_error(id: &str) -> Failure {
 
 /// Refuses to ask a model once the budget is spent, as a server does.
 fn refuse_without_budget(experts: &Experts, name: &str) -> Result<(), Failure> {
-    experts.find_shortage(name).map_or(Ok(()), |why| Err(Failure::Failed(why)))
+    experts.model_access(name).shortage_of(name).map_or(Ok(()), |why| Err(Failure::Failed(why)))
 }
 
 /// Says what keeps an expert from being ready, and what follows from it.

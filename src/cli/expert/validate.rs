@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::in_service::{is_in_service, problem_in_service};
 use super::model_check::{ModelCheck, check_model};
 use super::output::OutputFormat;
-use crate::cli::advice::approval_warning;
 use crate::cli::failure::Failure;
 use crate::cli::listing::Noun;
 use crate::cli::options::Configured;
@@ -19,6 +18,7 @@ use crate::cli::say::{say, say_in_colours, say_on_stderr};
 use experts::{Installed, Library, Source};
 use openexperts::{Diagnostic, LONG_PROMPT, Loaded, Severity};
 use settings::Loaded as Configuration;
+use settings::approval_warning;
 use tools::Sources;
 
 /// How long a running `respool serve` may take to see a change.

@@ -40,12 +40,16 @@ pub async fn cancel_invocation(store: &Store, id: &str) -> Result<bool, ExpertEr
 /// When the store cannot be used.
 pub async fn drop_rejected(store: &Store, run: &str) -> Result<bool, ExpertError> {
     let Some(row) = store.entry_of_run(run).await? else { return Ok(false) };
-    if EntryState::REPLAYABLE.contains(&row.state) {
-        // A server was faster.
-        return Ok(drop_task(store, &row.id).await?);
+    let mut is_over = EntryState::REPLAYABLE.contains(&row.state);
+    if !is_over && let Err(error) = cancel_invocation(store, &row.id).await {
+        // A server may have been faster.
+        let row = store.entry(&row.id).await?;
+        is_over = row.is_some_and(|row| EntryState::REPLAYABLE.contains(&row.state));
+        if !is_over {
+            return Err(error);
+        }
     }
-    cancel_invocation(store, &row.id).await?;
-    Ok(true)
+    if is_over { Ok(drop_task(store, &row.id).await?) } else { Ok(true) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The tasks that failed or were escalated and wait for a person, who may have one tried again. What earlier
 //! attempts did is kept: the new entry is the same invocation.
 
+use std::collections::HashMap;
+
 use super::settled::settled_operations;
 use crate::invocation::Invocation;
 use crate::message::{Message, MessageKind};
@@ -51,11 +53,10 @@ pub async fn open_tasks(
 ) -> Result<Vec<OpenTask>, StoreError> {
     let mut found = Vec::new();
     for state in EntryState::REPLAYABLE {
-        for row in store.newest_entries(state, most).await? {
-            if queue.is_some_and(|queue| row.queue != queue) {
-                continue;
-            }
-            let message = find_message(store, &row.id).await?;
+        let rows = store.newest_entries(queue, state, most).await?;
+        let mut messages = find_messages(store, rows.iter().map(|row| row.id.as_str())).await?;
+        for row in rows {
+            let message = messages.remove(&row.id);
             let is_open = match &message {
                 _ if state == EntryState::DeadLetter => true,
                 Some(message) => message.delivered.is_none(),
@@ -72,12 +73,18 @@ pub async fn open_tasks(
 
 /// Returns the message that says why a task waits for a person.
 pub(crate) async fn find_message(store: &Store, task: &str) -> Result<Option<MessageRow>, StoreError> {
-    for end in ANSWERED {
-        if let Some(message) = store.message(&format!("{task}:{end}")).await? {
-            return Ok(Some(message));
-        }
-    }
-    Ok(None)
+    Ok(find_messages(store, [task]).await?.remove(task))
+}
+
+/// Returns these messages of several tasks, by the task.
+async fn find_messages(
+    store: &Store,
+    tasks: impl IntoIterator<Item = &str>,
+) -> Result<HashMap<String, MessageRow>, StoreError> {
+    let ids = tasks.into_iter().flat_map(|task| ANSWERED.map(|end| format!("{task}:{end}")));
+    let rows = store.messages_by_id(ids.collect()).await?;
+    let of_task = |row: MessageRow| Some((row.message.id.rsplit_once(':')?.0.to_owned(), row));
+    Ok(rows.into_iter().filter_map(of_task).collect())
 }
 
 /// A task that is queued again.
@@ -144,7 +151,7 @@ pub async fn retry_task(store: &Store, id: &str, comment: Option<&str>) -> Resul
 /// Returns why a task cannot be found: it was tried again, it was dropped, or the id is wrong.
 async fn why_gone(store: &Store, id: &str) -> Result<RetryError, StoreError> {
     for state in STATES {
-        let rows = store.newest_entries(state, MOST).await?;
+        let rows = store.newest_entries(None, state, MOST).await?;
         let is_same =
             |row: &EntryRow| Invocation::read(&row.payload).is_ok_and(|invocation| invocation.id == id);
         if let Some(row) = rows.into_iter().find(is_same) {

@@ -16,7 +16,8 @@ use super::{drafts, format, layout, runs};
 use crate::app::App;
 use agent::{ApprovalRequest, DecideError, Decision, RequestedCall, report};
 use experts::{
-    Invocation, OpenTask, drop_rejected, drop_task, event_of_run, message_json, open_tasks, retry_task,
+    ExpertError, Invocation, OpenTask, drop_rejected, drop_task, event_of_run, message_json, open_tasks,
+    retry_task,
 };
 use serde_json::Value;
 use store::ApprovalRow;
@@ -227,29 +228,39 @@ pub(super) async fn decide_approval(
         return decide_error(app.access.has_operators());
     }
     if form.get("approve") == "yes" && form.all("call").next().is_none() {
-        let main = html! {
-            h1 { "Not decided" }
-            p { "No call was marked. Mark those that you approve, or press Reject. " a href="/ui/approvals" { "Back to the approvals" } }
-        };
-        let page = layout::page_layout(&viewer, "/ui/approvals", "Not decided", &main);
-        return page_response(StatusCode::BAD_REQUEST, page);
+        let why = "No call was marked. Mark those that you approve, or press Reject.";
+        return refusal_page(&viewer, StatusCode::BAD_REQUEST, "Not decided", why);
     }
     match decide_by_form(&app, &id, &viewer, &form).await {
-        Ok(()) => redirect_response("/ui/approvals"),
+        Ok(None) => redirect_response("/ui/approvals"),
+        Ok(Some(error)) => {
+            let why = format!("The calls are rejected, but the task was not dropped: {error}.");
+            refusal_page(&viewer, StatusCode::CONFLICT, "Not dropped", &why)
+        }
         Err(error) => {
-            let main = html! {
-                h1 { "Not decided" }
-                p { "Nothing has changed: " (make_visible(&error.describe_for(&id))) "." }
-                p { a href="/ui/approvals" { "Back to the approvals" } }
-            };
-            let page = layout::page_layout(&viewer, "/ui/approvals", "Not decided", &main);
-            page_response(StatusCode::CONFLICT, page)
+            let why = format!("Nothing has changed: {}.", error.describe_for(&id));
+            refusal_page(&viewer, StatusCode::CONFLICT, "Not decided", &why)
         }
     }
 }
 
-/// Decides about a request as the form says, which names the approved calls.
-async fn decide_by_form(app: &App, id: &str, viewer: &Viewer, form: &Form) -> Result<(), DecideError> {
+fn refusal_page(viewer: &Viewer, status: StatusCode, title: &str, why: &str) -> Response {
+    let main = html! {
+        h1 { (title) }
+        p { (make_visible(why)) }
+        p { a href="/ui/approvals" { "Back to the approvals" } }
+    };
+    page_response(status, layout::page_layout(viewer, "/ui/approvals", title, &main))
+}
+
+/// Decides about a request as the form says, which names the approved calls. Returns why its task was not
+/// dropped, if it should have been.
+async fn decide_by_form(
+    app: &App,
+    id: &str,
+    viewer: &Viewer,
+    form: &Form,
+) -> Result<Option<ExpertError>, DecideError> {
     let store = app.agents.store().ok_or(DecideError::Unknown)?;
     let row = store.approval(id).await.map_err(DecideError::Store)?;
     let run = row.as_ref().map(|row| row.run.clone()).unwrap_or_default();
@@ -262,12 +273,8 @@ async fn decide_by_form(app: &App, id: &str, viewer: &Viewer, form: &Form) -> Re
     let comment = Some(form.get("comment").trim().to_owned()).filter(|comment| !comment.is_empty());
     let decision = Decision { request: asked.id.clone(), approved, by: viewer.name.clone(), comment };
     app.agents.decide_approval(&decision).await?;
-    if form.get("approve") == "drop"
-        && let Err(error) = drop_rejected(store, &run).await
-    {
-        tracing::warn!(target: "respool::server", run_id = run, %error, "the task of a rejected call was not dropped");
-    }
-    Ok(())
+    let is_dropped = form.get("approve") == "drop";
+    Ok(if is_dropped { drop_rejected(store, &run).await.err() } else { None })
 }
 
 pub(super) async fn settle_task(

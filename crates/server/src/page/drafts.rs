@@ -21,9 +21,10 @@ const MOST: usize = 200;
 /// How many results are listed.
 const RESULTS: usize = 10;
 
-/// Returns the drafts that are not done, the newest first.
-pub(super) async fn open_drafts(store: &Store) -> Vec<MessageRow> {
-    let filter = MessageFilter { is_open: true, ..kind_filter(MessageKind::Draft) };
+/// Returns the drafts that are not done, the newest first; `expert`: of this one alone.
+pub(super) async fn open_drafts(store: &Store, expert: Option<&str>) -> Vec<MessageRow> {
+    let expert = expert.map(str::to_owned);
+    let filter = MessageFilter { is_open: true, expert, ..kind_filter(MessageKind::Draft) };
     store.messages(filter, MOST).await.unwrap_or_default()
 }
 
@@ -34,7 +35,7 @@ fn kind_filter(kind: MessageKind) -> MessageFilter {
 /// Writes the sections of drafts and results.
 pub(super) async fn outbox_sections(app: &App, viewer: &Viewer) -> Markup {
     let Some(store) = app.agents.store() else { return html! {} };
-    let drafts = open_drafts(store).await;
+    let drafts = open_drafts(store, None).await;
     let results = store.messages(kind_filter(MessageKind::Result), RESULTS).await.unwrap_or_default();
     html! {
         section { h2 id="drafts" { "Drafts" }

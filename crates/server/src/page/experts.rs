@@ -17,11 +17,13 @@ use super::{drafts, format, layout, runs};
 use crate::app::App;
 use ::experts::{Expert, Experts, Invocation, open_tasks};
 use openexperts::{MODEL_PREFIX, Tier, Trigger, TriggerKind, is_agent_of};
-use store::{EntryRow, EntryState, RunRow, Store};
+use store::{EntryRow, EntryState, OpenCount, RunRow};
 use wire::visible::make_visible;
 
-/// The most invocations and runs that are looked at.
-const MOST: usize = 1_000;
+/// The most tasks that are looked at, as under *Approvals*.
+const MOST_TASKS: usize = 200;
+/// The most runs among which an expert's are looked for.
+const MOST_RUNS: usize = 1_000;
 /// How many runs of an expert are listed, and how many of its invocations.
 const LISTED: usize = 20;
 
@@ -30,7 +32,7 @@ pub(super) async fn show_experts(State(app): State<App>, headers: HeaderMap) -> 
         Ok(viewer) => viewer,
         Err(response) => return *response,
     };
-    let work = work_of_experts(&app).await;
+    let work = work_of_experts(&app, None).await;
     let last = newest_runs(&app, &viewer).await;
     let main = html! {
         h1 { "Experts" }
@@ -47,44 +49,58 @@ pub(super) async fn show_experts(State(app): State<App>, headers: HeaderMap) -> 
     page_response(StatusCode::OK, layout::page_layout(&viewer, PATH, "Experts", &main))
 }
 
-/// The open work of an expert.
-#[derive(Clone, Debug, Default)]
+/// How much open work an expert has.
+#[derive(Clone, Copy, Debug, Default)]
 struct Work {
-    /// The invocations that have not ended.
-    open: Vec<EntryRow>,
-    /// How many calls, tasks and drafts wait for a person.
-    needs_person: usize,
+    /// The invocations that are worked on.
+    claimed: u64,
+    /// Those that wait for their turn.
+    waiting: u64,
+    /// Those that wait for an answer to a request for approval.
+    held: u64,
+    /// The tasks and drafts that wait for a person.
+    left_to_person: u64,
 }
 
 impl Work {
-    fn count(&self, state: EntryState) -> u64 {
-        self.open.iter().filter(|row| row.state == state).count() as u64
+    fn needs_person(self) -> u64 {
+        self.held + self.left_to_person
+    }
+
+    fn open(self) -> u64 {
+        self.claimed + self.waiting + self.held
     }
 }
 
-/// Returns the open work of each expert, by its name.
-async fn work_of_experts(app: &App) -> BTreeMap<String, Work> {
+/// Returns the open work of each expert, or of this `expert` alone, by its name.
+async fn work_of_experts(app: &App, expert: Option<&str>) -> BTreeMap<String, Work> {
     let mut work: BTreeMap<String, Work> = BTreeMap::new();
     let Some(store) = app.agents.store().filter(|_| app.experts.is_some()) else { return work };
-    for row in open_entries(store).await {
-        let of_expert = work.entry(row.queue.clone()).or_default();
-        of_expert.needs_person += usize::from(row.state == EntryState::Held);
-        of_expert.open.push(row);
+    for OpenCount { queue, state, count } in store.open_counts().await.unwrap_or_default() {
+        let of_expert = work.entry(queue).or_default();
+        match state {
+            EntryState::Claimed => of_expert.claimed = count,
+            EntryState::Held => of_expert.held = count,
+            _ => of_expert.waiting = count,
+        }
     }
-    let tasks = open_tasks(store, None, MOST).await.unwrap_or_default();
-    let drafts = drafts::open_drafts(store).await;
+    let tasks = open_tasks(store, expert, MOST_TASKS).await.unwrap_or_default();
+    let drafts = drafts::open_drafts(store, expert).await;
     let needing =
         tasks.into_iter().map(|task| task.row.queue).chain(drafts.into_iter().map(|row| row.message.expert));
     for name in needing {
-        work.entry(name).or_default().needs_person += 1;
+        work.entry(name).or_default().left_to_person += 1;
     }
     work
 }
 
-async fn open_entries(store: &Store) -> Vec<EntryRow> {
+/// Returns the first invocations of an expert that have not ended.
+async fn open_entries(app: &App, expert: &str) -> Vec<EntryRow> {
     let mut rows = Vec::new();
+    let Some(store) = app.agents.store() else { return rows };
     for state in [EntryState::Claimed, EntryState::Held, EntryState::Waiting] {
-        rows.extend(store.entries(None, state, MOST).await.unwrap_or_default());
+        let left = LISTED.saturating_sub(rows.len());
+        rows.extend(store.entries(Some(expert), state, left).await.unwrap_or_default());
     }
     rows
 }
@@ -92,7 +108,7 @@ async fn open_entries(store: &Store) -> Vec<EntryRow> {
 /// Returns the newest runs that the viewer may see.
 async fn newest_runs(app: &App, viewer: &Viewer) -> Vec<RunRow> {
     let Some(store) = app.agents.store() else { return Vec::new() };
-    store.newest(runs::visible_runs(viewer), MOST).await.unwrap_or_default()
+    store.newest(runs::visible_runs(viewer), MOST_RUNS).await.unwrap_or_default()
 }
 
 fn expert_table(experts: &Experts, work: &BTreeMap<String, Work>, last: &[RunRow]) -> Markup {
@@ -106,12 +122,11 @@ fn expert_table(experts: &Experts, work: &BTreeMap<String, Work>, last: &[RunRow
         ("Last run", ""),
     ];
     let (now, problems) = (clock::now(), experts.load_problems());
-    let none = Work::default();
     let rows = html! {
         @for expert in experts.iter() {
             @let name = expert.name();
             @let run = last.iter().find(|run| is_agent_of(&run.agent, name));
-            (expert_row(experts, &expert, work.get(name).unwrap_or(&none), run, now))
+            (expert_row(experts, &expert, work.get(name).copied().unwrap_or_default(), run, now))
         }
         @for (folder, why) in &problems {
             @if experts.iter().all(|expert| expert.folder() != folder) { (unloaded_row(folder, why)) }
@@ -120,13 +135,13 @@ fn expert_table(experts: &Experts, work: &BTreeMap<String, Work>, last: &[RunRow
     layout::scrolling_table("Experts", &heads, &rows)
 }
 
-fn expert_row(experts: &Experts, expert: &Expert, work: &Work, last: Option<&RunRow>, now: u64) -> Markup {
+fn expert_row(experts: &Experts, expert: &Expert, work: Work, last: Option<&RunRow>, now: u64) -> Markup {
     let manifest = &expert.package.manifest;
     let mut next = next_start(expert, now);
     if experts.readiness.why_not_ready(expert.name()).is_some() {
         next.push_str(" once it is ready");
     }
-    let needs_person = format::format_count(work.needs_person as u64);
+    let needs_person = format::format_count(work.needs_person());
     html! {
         tr {
             th scope="row" { a href={ (PATH) "/" (expert.name()) } { (expert.name()) }
@@ -134,9 +149,9 @@ fn expert_row(experts: &Experts, expert: &Expert, work: &Work, last: Option<&Run
                 (layout::phone_line(&[&next])) }
             td class="words" { (state_of(experts, expert)) }
             td class="wide" { (next) }
-            td class="number wide" { (format::format_count(work.count(EntryState::Claimed))) }
-            td class="number wide" { (format::format_count(work.count(EntryState::Waiting))) }
-            td class="number" { @if work.needs_person > 0 { a href="/ui/approvals" { (needs_person) } } @else { (needs_person) } }
+            td class="number wide" { (format::format_count(work.claimed)) }
+            td class="number wide" { (format::format_count(work.waiting)) }
+            td class="number" { @if work.needs_person() > 0 { a href="/ui/approvals" { (needs_person) } } @else { (needs_person) } }
             td { @if let Some(run) = last { a href={ (runs::PATH) "/" (run.id) } { (format::format_age(run.created, now)) } " " (runs::status_badge(run.status)) } @else { "–" } }
         }
     }
@@ -192,8 +207,14 @@ pub(super) async fn show_expert(
             html! { h1 { "Expert" } p { "No expert " code { (make_visible(&name)) } " is installed." } };
         return page_response(StatusCode::NOT_FOUND, layout::page_layout(&viewer, PATH, "Expert", &main));
     };
-    let work = work_of_experts(&app).await.remove(&name).unwrap_or_default();
+    let work = work_of_experts(&app, Some(&name)).await.remove(&name).unwrap_or_default();
+    let open = open_entries(&app, &name).await;
     let mut last = newest_runs(&app, &viewer).await;
+    let no_run = if last.len() < MOST_RUNS {
+        "No run of this expert is kept."
+    } else {
+        "None of the last 1,000 runs is of this expert."
+    };
     last.retain(|run| is_agent_of(&run.agent, &name));
     last.truncate(LISTED);
     let listed = runs::listed_runs(&app, last).await;
@@ -203,29 +224,29 @@ pub(super) async fn show_expert(
         p { (make_visible(&expert.package.manifest.description.value)) }
         div id="expert" data-refresh="5" {
             p { (state_of(experts, &expert)) }
-            (expert_facts(experts, &expert, &work))
+            (expert_facts(experts, &expert, work))
             (trigger_section(&expert))
             (tool_section(&expert))
-            @if !viewer.name.is_empty() { (work_section(&work)) }
+            @if !viewer.name.is_empty() { (work_section(work, &open)) }
             section { h2 { "Last runs" }
                 @if viewer.name.is_empty() { (runs::operators_note(app.access.has_operators())) }
-                @if listed.is_empty() { (layout::empty_note("No run of this expert is kept.")) }
+                @if listed.is_empty() { (layout::empty_note(no_run)) }
                 @else { (runs::run_table(&listed)) p { a href=(all) { "All of its runs" } } } }
         }
     };
     page_response(StatusCode::OK, layout::page_layout(&viewer, PATH, &name, &main))
 }
 
-fn expert_facts(experts: &Experts, expert: &Expert, work: &Work) -> Markup {
+fn expert_facts(experts: &Experts, expert: &Expert, work: Work) -> Markup {
     let package = &expert.package;
     let functions = package.functions.items.iter().map(|function| function.name.value.as_str());
     let functions = functions.collect::<Vec<_>>().join(", ");
     html! {
         dl class="facts" {
             dt { "Version" } dd { (make_visible(&package.manifest.version.value)) }
-            dt { "Model" } dd { (make_visible(&experts.model_of(expert.name()))) }
+            dt { "Model" } dd { (make_visible(&experts.model_access(expert.name()).model_id)) }
             @if !functions.is_empty() { dt { "Functions" } dd { (make_visible(&functions)) } }
-            dt { "Needs you" } dd { @if work.needs_person > 0 { a href="/ui/approvals" { (work.needs_person) " under Approvals" } } @else { "nothing" } }
+            dt { "Needs you" } dd { @if work.needs_person() > 0 { a href="/ui/approvals" { (format::format_count(work.needs_person())) " under Approvals" } } @else { "nothing" } }
         }
     }
 }
@@ -297,13 +318,13 @@ fn tool_section(expert: &Expert) -> Markup {
 }
 
 /// Lists the invocations that have not ended.
-fn work_section(work: &Work) -> Markup {
+fn work_section(work: Work, open: &[EntryRow]) -> Markup {
     let now = clock::now();
     let process = |row: &EntryRow| {
         Invocation::read(&row.payload).map(|invocation| make_visible(&invocation.process)).unwrap_or_default()
     };
     let rows = html! {
-        @for row in work.open.iter().take(LISTED) {
+        @for row in open {
             tr {
                 td class="time" { (format::format_short_time(row.accepted, now)) }
                 td { (process(row)) @if let Some(run) = &row.run { " " a href={ (runs::PATH) "/" (run) } { "its run" } } }
@@ -321,10 +342,10 @@ fn work_section(work: &Work) -> Markup {
         [("Accepted (UTC)", ""), ("Process", ""), ("State", ""), ("Attempts", "number"), ("Note", "wide")];
     html! {
         section { h2 { "Open work" }
-            @if work.open.is_empty() { (layout::empty_note("Nothing waits, and nothing is worked on.")) }
+            @if open.is_empty() { (layout::empty_note("Nothing waits, and nothing is worked on.")) }
             @else {
                 (layout::scrolling_table("Open work", &heads, &rows))
-                @if work.open.len() > LISTED { p { "and " (work.open.len() - LISTED) " more: " code { "respool expert queue" } } }
+                @if work.open() > open.len() as u64 { p { "and " (format::format_count(work.open() - open.len() as u64)) " more: " code { "respool expert queue" } } }
             } }
     }
 }

@@ -29,7 +29,9 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     let now = clock::now();
     let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
     let (nodes, drafts) = match app.agents.store() {
-        Some(store) => (store.nodes().await.unwrap_or_default(), drafts::open_drafts(store).await.len()),
+        Some(store) => {
+            (store.nodes().await.unwrap_or_default(), drafts::open_drafts(store, None).await.len())
+        }
         None => (Vec::new(), 0),
     };
     let [tiles, running, upstreams, open_alerts, problems] =

@@ -27,11 +27,14 @@ if (parts.length > 0 && window.EventSource) {
 
 // A part of another page is taken from the same page, which is asked for again after some seconds.
 for (const part of document.querySelectorAll("[data-refresh]")) {
+    let isAsked = false;
     window.setInterval(async () => {
-        if (document.hidden || isInUse(part)) {
+        if (isAsked || document.hidden || isInUse(part)) {
             return;
         }
+        isAsked = true;
         const response = await fetch(window.location.href).catch(() => null);
+        isAsked = false;
         if (response === null || !response.ok) {
             return;
         }

@@ -41,11 +41,8 @@ pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: Hea
 }
 
 async fn requests_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreError> {
-    let mut rows = app
-        .usage
-        .records()
-        .find_requests(request_query(query, |model| app.relay.names_of(model), clock::now()))
-        .await?;
+    let names_of = |model: &str| app.relay.config().names_of(model).map(str::to_owned).collect();
+    let mut rows = app.usage.records().find_requests(request_query(query, names_of, clock::now())).await?;
     let has_more = rows.len() > PAGE;
     rows.truncate(PAGE);
     let values = app.usage.records().recent_values(FILTERS.map(|(dimension, _)| dimension)).await?;

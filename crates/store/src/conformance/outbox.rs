@@ -39,6 +39,10 @@ pub(super) async fn a_message_is_delivered_once(bed: &Bed) {
     assert_eq!(due.iter().map(|row| row.message.id.as_str()).collect::<Vec<_>>(), ["b"]);
     assert_eq!(due[0].note.as_deref(), Some("the gateway is gone"));
     assert_eq!(one.message("a").await.unwrap().unwrap().delivered, Some(now + 9));
+    assert!(!one.deliver_now("a").await.unwrap() && two.deliver_now("b").await.unwrap());
+    assert_eq!(one.claim_messages(long, 10).await.unwrap()[0].message.id, "b", "it is due");
+    let found = one.messages_by_id(vec!["c".into(), "none".into(), "a".into()]).await.unwrap();
+    assert_eq!(found.len(), 2);
     let filter = MessageFilter { kind: Some("result".into()), ..MessageFilter::default() };
     let all: Vec<String> =
         one.messages(filter, 10).await.unwrap().into_iter().map(|row| row.message.id).collect();
@@ -48,6 +52,11 @@ pub(super) async fn a_message_is_delivered_once(bed: &Bed) {
         one.messages(open, 1).await.unwrap().into_iter().map(|row| row.message.id).collect();
     assert_eq!(open, ["b"], "`kept` and `a` need nothing more, and do not count towards the limit");
     assert_eq!(one.forget_messages(now + 1).await.unwrap(), 1);
+    let old = NewMessage { entry: None, ..message("old") };
+    assert!(one.post(old, now - 8 * 24 * 3_600_000).await.unwrap());
+    assert_eq!(two.claim_messages(long, 10).await.unwrap(), [], "it is too old for a first attempt");
+    assert!(one.deliver_now("old").await.unwrap());
+    assert_eq!(two.claim_messages(long, 10).await.unwrap().len(), 1);
 }
 
 pub(super) async fn operators_are_replaced_together(bed: &Bed) {

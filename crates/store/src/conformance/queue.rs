@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Bed;
 use crate::{
     Append, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryState, GoneClocks,
-    LaneKey, NewEntry, NewRun, RunsConfig, Status, Store,
+    LaneKey, NewEntry, NewRun, OpenCount, RunsConfig, Status, Store,
 };
 
 fn entry(id: &str, lane: Option<&str>) -> NewEntry {
@@ -183,6 +183,12 @@ pub(super) async fn dead_letters_outlive_ended_entries(bed: &Bed) {
         store.complete(&claimed.lease, end, String::new()).await.unwrap();
     }
     store.enqueue(entry("d", None)).await.unwrap();
+    let waiting = OpenCount { queue: "desk".into(), state: EntryState::Waiting, count: 1 };
+    assert_eq!(store.open_counts().await.unwrap(), [waiting]);
+    for (queue, expected) in [(None, 1), (Some("desk"), 1), (Some("other"), 0)] {
+        let newest = store.newest_entries(queue, EntryState::DeadLetter, 9).await.unwrap();
+        assert_eq!(newest.len(), expected, "{queue:?}");
+    }
     let later = clock::now() + 31 * 24 * 3_600_000;
     store.clear(later, later).await.unwrap();
     let mut left = Vec::new();

@@ -41,6 +41,13 @@ impl Outbox for PostgresStore {
         self.change_at_once(move |change| change.has_changed(sql, &[&id, &span(pause), &note])).await
     }
 
+    async fn deliver_now(&self, id: &str) -> Result<bool, StoreError> {
+        let id = id.to_owned();
+        let sql = "UPDATE respool.outbox SET due = respool.now_ms(), attempts = greatest(attempts, 1)
+             WHERE id = $1 AND delivered IS NULL";
+        self.change_at_once(move |change| change.has_changed(sql, &[&id])).await
+    }
+
     async fn forget_messages(&self, before: u64) -> Result<usize, StoreError> {
         let sql = "DELETE FROM respool.outbox WHERE created < $1";
         self.pool.run(move |change| change.execute(sql, &[&as_bigint(before)])).await
@@ -59,9 +66,9 @@ impl Outbox for PostgresStore {
             .await
     }
 
-    async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError> {
-        let (id, sql) = (id.to_owned(), format!("SELECT {COLUMNS} FROM respool.outbox WHERE id = $1"));
-        self.pool.read(move |change| change.find(&sql, &[&id], row)).await
+    async fn messages_by_id(&self, ids: Vec<String>) -> Result<Vec<MessageRow>, StoreError> {
+        let sql = format!("SELECT {COLUMNS} FROM respool.outbox WHERE id = ANY ($1)");
+        self.pool.read(move |change| change.list(&sql, &[&ids], row)).await
     }
 }
 

@@ -12,7 +12,7 @@ use super::{News, PostgresStore, notify_at_commit};
 use crate::error::StoreError;
 use crate::queue::{
     ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, GoneClocks, LaneKey,
-    NewEntry, Queue, QueueEntries,
+    NewEntry, OpenCount, Queue, QueueEntries,
 };
 
 /// At most this many rows are forgotten in one batch.
@@ -121,9 +121,25 @@ impl QueueEntries for PostgresStore {
         self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &queue, &limit(most)], row)).await
     }
 
-    async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError> {
-        let sql = select("state = $1 ORDER BY seq DESC LIMIT $2");
-        self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &limit(most)], row)).await
+    async fn newest_entries(
+        &self,
+        queue: Option<&str>,
+        state: EntryState,
+        most: usize,
+    ) -> Result<Vec<EntryRow>, StoreError> {
+        let queue = queue.map(str::to_owned);
+        let sql = select("state = $1 AND ($2::text IS NULL OR queue = $2) ORDER BY seq DESC LIMIT $3");
+        self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &queue, &limit(most)], row)).await
+    }
+
+    async fn open_counts(&self) -> Result<Vec<OpenCount>, StoreError> {
+        let sql = "SELECT queue, state, count(*) FROM respool.queue
+             WHERE state IN ('waiting', 'claimed', 'held') GROUP BY queue, state";
+        let row = |row: &Row| {
+            let state = EntryState::from_name(row.try_get(1)?).unwrap_or(EntryState::Waiting);
+            Ok(OpenCount { queue: row.try_get(0)?, state, count: number(row, 2)? })
+        };
+        self.pool.read(move |change| change.list(sql, &[], row)).await
     }
 
     async fn open_places(&self, queue: &str, behind: u64) -> Result<Vec<u64>, StoreError> {

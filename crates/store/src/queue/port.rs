@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use super::plan::{DedupeKey, LaneKey};
-use super::rows::{EntryRow, EntryState};
+use super::rows::{EntryRow, EntryState, OpenCount};
 use crate::error::StoreError;
 
 /// Work to queue.
@@ -194,11 +194,22 @@ pub trait QueueEntries: Send + Sync {
         most: usize,
     ) -> Result<Vec<EntryRow>, StoreError>;
 
-    /// Returns the entries of a state that were accepted last, the newest first.
+    /// Returns the entries of a state that were accepted last, the newest first; `queue`: of this one alone.
     ///
     /// # Errors
     /// When the store cannot be read.
-    async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError>;
+    async fn newest_entries(
+        &self,
+        queue: Option<&str>,
+        state: EntryState,
+        most: usize,
+    ) -> Result<Vec<EntryRow>, StoreError>;
+
+    /// Returns how many entries that have not ended each queue has in each state.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn open_counts(&self) -> Result<Vec<OpenCount>, StoreError>;
 
     /// Returns the places of a queue's entries that have not ended, in order, behind one of them.
     ///

@@ -64,6 +64,17 @@ impl EntryEnd {
     }
 }
 
+/// How many entries of a queue are in one state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenCount {
+    /// The queue.
+    pub queue: String,
+    /// The state.
+    pub state: EntryState,
+    /// How many.
+    pub count: u64,
+}
+
 /// An entry as people see it. Times are milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryRow {

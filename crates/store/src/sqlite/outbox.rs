@@ -37,6 +37,13 @@ impl Outbox for SqliteStore {
         self.write(move |change| deliver_at(change, &id, due, &note)).await
     }
 
+    async fn deliver_now(&self, id: &str) -> Result<bool, StoreError> {
+        let (id, now) = (id.to_owned(), signed(clock::now()));
+        let sql =
+            "UPDATE outbox SET due = ?2, attempts = max(attempts, 1) WHERE id = ?1 AND delivered IS NULL";
+        self.write(move |change| has_changed(change, sql, params![id, now])).await
+    }
+
     async fn forget_messages(&self, before: u64) -> Result<usize, StoreError> {
         let sql = "DELETE FROM outbox WHERE created < ?1";
         self.write(move |change| execute(change, sql, params![signed(before)])).await
@@ -46,10 +53,13 @@ impl Outbox for SqliteStore {
         self.read(move |connection| messages(connection, &filter, most)).await
     }
 
-    async fn message(&self, id: &str) -> Result<Option<MessageRow>, StoreError> {
-        let id = id.to_owned();
+    async fn messages_by_id(&self, ids: Vec<String>) -> Result<Vec<MessageRow>, StoreError> {
         let sql = format!("SELECT {ROW} FROM outbox WHERE id = ?1");
-        self.read(move |connection| find(connection, &sql, params![id], row)).await
+        let work = move |connection: &Connection| {
+            let found = ids.iter().map(|id| find(connection, &sql, params![id], row));
+            found.filter_map(rusqlite::Result::transpose).collect()
+        };
+        self.read(work).await
     }
 }
 

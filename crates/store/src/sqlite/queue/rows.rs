@@ -2,7 +2,7 @@
 
 use rusqlite::{Connection, Row, params};
 
-use crate::queue::{EntryRow, EntryState, LaneKey};
+use crate::queue::{EntryRow, EntryState, LaneKey, OpenCount};
 use crate::sqlite::statements::{find, limit, list, signed};
 
 const ROW: &str =
@@ -49,11 +49,24 @@ pub(crate) fn entries(
 /// Returns the entries of a state that were accepted last, the newest first.
 pub(crate) fn newest_entries(
     connection: &Connection,
+    queue: Option<&str>,
     state: EntryState,
     most: usize,
 ) -> rusqlite::Result<Vec<EntryRow>> {
-    let sql = format!("SELECT {ROW} WHERE state = ?1 ORDER BY seq DESC LIMIT ?2");
-    list(connection, &sql, params![state.as_str(), limit(most)], row)
+    let sql =
+        format!("SELECT {ROW} WHERE state = ?1 AND (?2 IS NULL OR queue = ?2) ORDER BY seq DESC LIMIT ?3");
+    list(connection, &sql, params![state.as_str(), queue, limit(most)], row)
+}
+
+/// Returns how many open entries each queue has in each state.
+pub(crate) fn open_counts(connection: &Connection) -> rusqlite::Result<Vec<OpenCount>> {
+    let sql = "SELECT queue, state, count(*) FROM queue
+        WHERE state IN ('waiting', 'claimed', 'held') GROUP BY queue, state";
+    let row = |row: &Row<'_>| {
+        let state = EntryState::from_name(&row.get::<_, String>(1)?).unwrap_or(EntryState::Waiting);
+        Ok(OpenCount { queue: row.get(0)?, state, count: row.get::<_, i64>(2)?.unsigned_abs() })
+    };
+    list(connection, sql, params![], row)
 }
 
 /// Returns the places of open entries of a queue behind one of them.

@@ -8,7 +8,7 @@ use super::{changes, clock_rollback, clocks, rows};
 use crate::error::StoreError;
 use crate::queue::{
     ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, GoneClocks, NewEntry,
-    Queue, QueueEntries,
+    OpenCount, Queue, QueueEntries,
 };
 use crate::sqlite::store::SqliteStore;
 
@@ -96,8 +96,18 @@ impl QueueEntries for SqliteStore {
         self.read(move |connection| rows::entries(connection, queue.as_deref(), state, most)).await
     }
 
-    async fn newest_entries(&self, state: EntryState, most: usize) -> Result<Vec<EntryRow>, StoreError> {
-        self.read(move |connection| rows::newest_entries(connection, state, most)).await
+    async fn newest_entries(
+        &self,
+        queue: Option<&str>,
+        state: EntryState,
+        most: usize,
+    ) -> Result<Vec<EntryRow>, StoreError> {
+        let queue = queue.map(str::to_owned);
+        self.read(move |connection| rows::newest_entries(connection, queue.as_deref(), state, most)).await
+    }
+
+    async fn open_counts(&self) -> Result<Vec<OpenCount>, StoreError> {
+        self.read(rows::open_counts).await
     }
 
     async fn open_places(&self, queue: &str, behind: u64) -> Result<Vec<u64>, StoreError> {

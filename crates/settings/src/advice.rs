@@ -3,26 +3,26 @@
 
 use url::Url;
 
+use crate::Settings;
 use agent::OPERATOR_KEY;
 use experts::ExpertConfig;
 use openexperts::{Package, suggest_nearest};
 use server::{Listen, ServerConfig};
-use settings::Settings;
 use tools::{idle_rules, never_allowed, rule_for};
 use upstream::Address;
 use wire::units::{Secret, UnusableSetting};
 
 /// One such finding.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Advice {
+pub struct Advice {
     /// The consequence.
-    pub(super) text: String,
+    pub text: String,
     /// The remedy.
-    pub(super) todo: String,
+    pub todo: String,
 }
 
 /// Lists names in `[budgets]` and `[capture]` that no client key has. `names`: those of all keys.
-pub(super) fn find_unknown_keys(settings: &Settings, names: &[String]) -> Vec<Advice> {
+pub fn find_unknown_keys(settings: &Settings, names: &[String]) -> Vec<Advice> {
     let budgets = settings.budgets.keys.keys().map(|name| ("budgets.keys", name));
     let captures =
         settings.capture.keys.iter().filter(|name| *name != "*").map(|name| ("capture.keys", name));
@@ -37,7 +37,8 @@ pub(super) fn find_unknown_keys(settings: &Settings, names: &[String]) -> Vec<Ad
     unknown.map(advice).collect()
 }
 
-pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
+/// Lists the settings that are valid and will not do what their owner expects.
+pub fn find_advice(settings: &Settings) -> Vec<Advice> {
     let denied =
         settings.agents.iter().filter_map(|(name, agent)| find_denied_tools(settings, name, &agent.tools));
     let about_keys =
@@ -46,7 +47,7 @@ pub(super) fn find_advice(settings: &Settings) -> Vec<Advice> {
 }
 
 /// Returns true if respool adds its own key to what it sends upstream.
-pub(super) fn uses_own_key(settings: &Settings) -> bool {
+pub fn uses_own_key(settings: &Settings) -> bool {
     settings.upstreams.iter().any(|upstream| upstream.api_key.is_some())
 }
 
@@ -71,7 +72,7 @@ fn serves_experts(settings: &Settings) -> bool {
 }
 
 /// Returns why `serve` does not start.
-pub(super) fn start_problems(settings: &Settings) -> Vec<UnusableSetting> {
+pub fn start_problems(settings: &Settings) -> Vec<UnusableSetting> {
     let server = &settings.server;
     let lists = [
         ("client_keys_env", &server.client_keys_env, &server.client_keys),
@@ -224,14 +225,14 @@ fn only_operators(settings: &Settings) -> Option<Advice> {
 }
 
 /// Why calls of experts wait for ever.
-pub(super) const NO_OPERATOR: &str =
+const NO_OPERATOR: &str =
     "no operator key is configured, so calls of experts that wait for approval cannot be approved";
 /// How a person becomes an operator.
-pub(super) const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
+const HOW_TO_APPROVE: &str = "start `respool serve` with a key of at least 16 characters in RESPOOL_OPERATOR_KEY, and run \
      `respool expert approvals` with the same key there";
 
 /// Returns a warning if calls of an expert wait for a person, and no configured key is an operator's.
-pub(super) fn approval_warning(settings: &Settings, package: &Package) -> Option<String> {
+pub fn approval_warning(settings: &Settings, package: &Package) -> Option<String> {
     let is_stuck = package.asks_people() && !settings.server.may_have_operators();
     is_stuck.then(|| format!("{NO_OPERATOR}: {HOW_TO_APPROVE}"))
 }
@@ -270,7 +271,7 @@ fn find_denied_tools(settings: &Settings, agent: &str, tools: &[String]) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use settings::{Environment, FileText, Flags, resolve};
+    use crate::{Environment, FileText, Flags, resolve};
 
     fn check(file: &str) -> Vec<Advice> {
         let file = FileText { path: "f".as_ref(), text: file };
