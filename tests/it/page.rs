@@ -410,6 +410,17 @@ async fn approvals_are_for_operators() {
     }
 }
 
+/// A respool with operators, whose expert has triaged one mail.
+async fn with_a_triaged_mail(desk: &Desk, fake: &FakeVllm) -> Respool {
+    let toml = format!("operator_keys_env = \"OPERATORS\"\n{}", desk.toml(&fake.url()));
+    let respool = Respool::started_in(&toml, &[("OPERATORS", ROOT)], None).await;
+    let store = respool.agents.store().unwrap();
+    let mail = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
+    enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
+    until(store, "i1", is_over).await;
+    respool
+}
+
 /// Drafts waited in the outbox, and no page spoke of them.
 #[tokio::test]
 async fn drafts_and_results_are_shown() {
@@ -419,12 +430,7 @@ async fn drafts_and_results_are_shown() {
         if !is_private {
             desk.edit("knowledge/margins.md", "type: private", "type: static");
         }
-        let toml = format!("operator_keys_env = \"OPERATORS\"\n{}", desk.toml(&fake.url()));
-        let respool = Respool::started_in(&toml, &[("OPERATORS", ROOT)], None).await;
-        let store = respool.agents.store().unwrap();
-        let mail = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
-        enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
-        until(store, "i1", is_over).await;
+        let respool = with_a_triaged_mail(&desk, &fake).await;
         let notice = "1 draft of an expert waits for you";
         let cookie = logged_in(&respool).await;
         assert!(get(&respool, "/", &cookie).await.text().contains(notice));
@@ -478,12 +484,7 @@ async fn old_drafts_are_not_hidden_by_finished_ones() {
 async fn experts_have_a_page() {
     let fake = FakeVllm::thinking(triage).await;
     let desk = Desk::new(&fake.url());
-    let toml = format!("operator_keys_env = \"OPERATORS\"\n{}", desk.toml(&fake.url()));
-    let respool = Respool::started_in(&toml, &[("OPERATORS", ROOT)], None).await;
-    let store = respool.agents.store().unwrap();
-    let mail = json!({"message_id": "m1", "contact_id": "sarah@acme.example"});
-    enqueue(store, invocation("i1", "inbound-email-triage", mail)).await;
-    until(store, "i1", is_over).await;
+    let respool = with_a_triaged_mail(&desk, &fake).await;
     let open = get(&respool, "/", "").await.text();
     assert!(open.contains(r#"href="/ui/experts""#), "{open}");
     let cookie = logged_in(&respool).await;

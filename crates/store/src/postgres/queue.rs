@@ -110,25 +110,18 @@ impl QueueEntries for PostgresStore {
         self.signals.queued.notified().await;
     }
 
-    async fn entries(
+    async fn sorted_entries(
         &self,
         queue: Option<&str>,
         state: EntryState,
+        newest_first: bool,
         most: usize,
     ) -> Result<Vec<EntryRow>, StoreError> {
         let queue = queue.map(str::to_owned);
-        let sql = select("state = $1 AND ($2::text IS NULL OR queue = $2) ORDER BY seq LIMIT $3");
-        self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &queue, &limit(most)], row)).await
-    }
-
-    async fn newest_entries(
-        &self,
-        queue: Option<&str>,
-        state: EntryState,
-        most: usize,
-    ) -> Result<Vec<EntryRow>, StoreError> {
-        let queue = queue.map(str::to_owned);
-        let sql = select("state = $1 AND ($2::text IS NULL OR queue = $2) ORDER BY seq DESC LIMIT $3");
+        let order = if newest_first { "DESC" } else { "ASC" };
+        let condition =
+            format!("state = $1 AND ($2::text IS NULL OR queue = $2) ORDER BY seq {order} LIMIT $3");
+        let sql = select(&condition);
         self.pool.read(move |change| change.list(&sql, &[&state.as_str(), &queue, &limit(most)], row)).await
     }
 

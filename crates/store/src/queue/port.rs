@@ -192,7 +192,9 @@ pub trait QueueEntries: Send + Sync {
         queue: Option<&str>,
         state: EntryState,
         most: usize,
-    ) -> Result<Vec<EntryRow>, StoreError>;
+    ) -> Result<Vec<EntryRow>, StoreError> {
+        self.sorted_entries(queue, state, false, most).await
+    }
 
     /// Returns the entries of a state that were accepted last, the newest first; `queue`: of this one alone.
     ///
@@ -202,6 +204,21 @@ pub trait QueueEntries: Send + Sync {
         &self,
         queue: Option<&str>,
         state: EntryState,
+        most: usize,
+    ) -> Result<Vec<EntryRow>, StoreError> {
+        self.sorted_entries(queue, state, true, most).await
+    }
+
+    /// Returns the entries of a state by when they were accepted; for [`Self::entries`] and
+    /// [`Self::newest_entries`].
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn sorted_entries(
+        &self,
+        queue: Option<&str>,
+        state: EntryState,
+        newest_first: bool,
         most: usize,
     ) -> Result<Vec<EntryRow>, StoreError>;
 

@@ -35,26 +35,17 @@ pub(crate) fn entry_of_run(connection: &Connection, run: &str) -> rusqlite::Resu
     find(connection, &format!("SELECT {ROW} WHERE run = ?1 ORDER BY seq DESC LIMIT 1"), params![run], row)
 }
 
-/// Returns the entries of a state, in the order in which they were accepted.
+/// Returns the entries of a state by when they were accepted.
 pub(crate) fn entries(
     connection: &Connection,
     queue: Option<&str>,
     state: EntryState,
+    newest_first: bool,
     most: usize,
 ) -> rusqlite::Result<Vec<EntryRow>> {
-    let sql = format!("SELECT {ROW} WHERE state = ?1 AND (?2 IS NULL OR queue = ?2) ORDER BY seq LIMIT ?3");
-    list(connection, &sql, params![state.as_str(), queue, limit(most)], row)
-}
-
-/// Returns the entries of a state that were accepted last, the newest first.
-pub(crate) fn newest_entries(
-    connection: &Connection,
-    queue: Option<&str>,
-    state: EntryState,
-    most: usize,
-) -> rusqlite::Result<Vec<EntryRow>> {
+    let order = if newest_first { "DESC" } else { "ASC" };
     let sql =
-        format!("SELECT {ROW} WHERE state = ?1 AND (?2 IS NULL OR queue = ?2) ORDER BY seq DESC LIMIT ?3");
+        format!("SELECT {ROW} WHERE state = ?1 AND (?2 IS NULL OR queue = ?2) ORDER BY seq {order} LIMIT ?3");
     list(connection, &sql, params![state.as_str(), queue, limit(most)], row)
 }
 

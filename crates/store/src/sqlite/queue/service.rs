@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rusqlite::Connection;
 
 use super::{changes, clock_rollback, clocks, rows};
 use crate::error::StoreError;
@@ -86,24 +87,18 @@ impl QueueEntries for SqliteStore {
         self.queued.notified().await;
     }
 
-    async fn entries(
+    async fn sorted_entries(
         &self,
         queue: Option<&str>,
         state: EntryState,
+        newest_first: bool,
         most: usize,
     ) -> Result<Vec<EntryRow>, StoreError> {
         let queue = queue.map(str::to_owned);
-        self.read(move |connection| rows::entries(connection, queue.as_deref(), state, most)).await
-    }
-
-    async fn newest_entries(
-        &self,
-        queue: Option<&str>,
-        state: EntryState,
-        most: usize,
-    ) -> Result<Vec<EntryRow>, StoreError> {
-        let queue = queue.map(str::to_owned);
-        self.read(move |connection| rows::newest_entries(connection, queue.as_deref(), state, most)).await
+        let work = move |connection: &Connection| {
+            rows::entries(connection, queue.as_deref(), state, newest_first, most)
+        };
+        self.read(work).await
     }
 
     async fn open_counts(&self) -> Result<Vec<OpenCount>, StoreError> {
