@@ -358,6 +358,49 @@ fn repository(folder: &Path) {
     }
 }
 
+/// Regression: a test in one terminal made each `git add` in another one fail at once.
+#[tokio::test]
+async fn git_waits_for_other_commands() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    let adds = async {
+        wait_until("the other command runs", async || bed.work("begun").exists()).await;
+        bed.run("git add begun && git status --short").await
+    };
+    let (_, said) = tokio::join!(bed.run("touch begun; sleep 2"), adds);
+    assert_eq!(said, "A  begun\n");
+}
+
+/// Regression: git's own steps passed over a hook that forbids the commit, and nothing said so.
+#[tokio::test]
+async fn commits_do_not_pass_over_hooks() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    let commit = async |options: &str| {
+        let line =
+            format!("echo x >> a && git add a && git commit {options}-qm one && git log --format=%s -1");
+        bed.run(&line).await
+    };
+    let hook = |place: &str| {
+        fs::create_dir_all(bed.work(place).parent().unwrap()).unwrap();
+        fs::write(bed.work(place), "#!/bin/sh\nexit 1\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(bed.work(place), mode).unwrap();
+    };
+    hook(".git/hooks/post-commit");
+    assert_eq!(commit("").await, "one\n", "it forbids nothing");
+    hook(".git/hooks/pre-commit");
+    let said = commit("").await;
+    assert!(said.contains("has the hook pre-commit, and the sandbox runs no hooks"), "{said}");
+    assert_eq!(commit("--no-verify ").await, "one\n");
+    fs::remove_file(bed.work(".git/hooks/pre-commit")).unwrap();
+    assert_eq!(commit("").await, "one\n");
+    git(&bed.work(""), &["config", "core.hooksPath", "team"]);
+    hook("team/commit-msg");
+    let said = commit("").await;
+    assert!(said.contains("has the hook commit-msg"), "{said}");
+}
+
 #[tokio::test]
 async fn a_repository_is_read_only_as_a_whole() {
     let Some(bed) = full_bed("").await else { return };

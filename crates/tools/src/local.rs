@@ -32,7 +32,9 @@ use super::environment::Passing;
 use super::plain::plain_text;
 use super::policy::{ListedCommand, Plan, Subject, command_list, plain_words};
 use super::programs::holds_home;
-use super::sandbox::{Level, Reach, Refusal, Sandbox, listing_words, words_without_filters};
+use super::sandbox::{
+    Level, NO_HOOKS, Reach, Refusal, Sandbox, hooks_left_out, listing_words, words_without_filters,
+};
 
 use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
@@ -569,6 +571,16 @@ async fn run_git_step(
         *filters = Some((order.directory.clone(), listed));
     }
     let listed = filters.as_ref().map_or("", |(_, listed)| listed);
+    let ask_git = async |words: Vec<String>| {
+        let asking = Order { plan: Plan::Program(words), watcher: None, ..order.clone() };
+        exec::run_order(asking, Reach::Repository).await.ok().filter(|ran| !ran.failed).map(|ran| ran.text)
+    };
+    let hooks = hooks_left_out(words, &order.directory, listed, ask_git).await;
+    if !hooks.is_empty() {
+        let text =
+            format!("git was not run: this repository has the hook {}, and {NO_HOOKS}\n", hooks.join(", "));
+        return Ok(Ran { text, failed: true, is_changed: false });
+    }
     let plan = Plan::Program(words_without_filters(words, listed));
     run_git(Order { plan, limit: deadline.saturating_duration_since(Instant::now()), ..order }).await
 }

@@ -49,7 +49,7 @@ use super::environment::Passing;
 use super::process;
 use super::programs::{find_program, resolve_symlinks};
 use git::{Git, writes_repository};
-pub(super) use git::{listing_words, words_without_filters};
+pub(super) use git::{hooks_left_out, listing_words, words_without_filters};
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;
@@ -477,7 +477,7 @@ fn hold_variables(command: &mut Command) {
 }
 
 /// What a program says when the sandbox may have stopped it.
-const SIGNS: [&str; 14] = [
+const SIGNS: [&str; 18] = [
     "ermission denied",
     "peration not permitted",
     "ead-only file system",
@@ -495,7 +495,15 @@ const SIGNS: [&str; 14] = [
     "dubious ownership",
     // Where git's own commands find no program.
     "xternal filter",
+    // git's, of a remote that is a path outside.
+    "does not appear to be a git repository",
+    "cannot run gpg",
+    "cannot run ssh-keygen",
+    NO_HOOKS,
 ];
+
+/// Why a commit is not made where a hook might forbid it.
+pub(super) const NO_HOOKS: &str = "the sandbox runs no hooks";
 
 /// The words of a program that finds nothing on the loopback of a network of its own.
 const REFUSED: [&str; 4] =

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::process::Child;
+use tokio::sync::oneshot::error::TryRecvError;
 use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -150,9 +151,22 @@ pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolErr
 
 async fn run_to_end(order: Order, reach: Reach, gone: oneshot::Receiver<()>) -> Result<Ran, ToolError> {
     let captured = Captured::with_watcher(order.watcher.clone());
-    let (limit, plan) = (order.limit, order.plan.clone());
-    // Both search the workspace.
-    let started = run_blocking(move |_| Ok(start_order(&order, reach))).await?;
+    let (plan, deadline) = (order.plan.clone(), Instant::now() + order.limit);
+    let (mut notice, order, mut gone) = (order.watcher.clone(), Arc::new(order), gone);
+    let started = loop {
+        let next = Arc::clone(&order);
+        // Both search the workspace.
+        let started = run_blocking(move |_| Ok(start_order(&next, reach))).await?;
+        let is_busy = started.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
+        if !is_busy || Instant::now() >= deadline || gone.try_recv() == Err(TryRecvError::Closed) {
+            break started;
+        }
+        if let Some(watcher) = notice.take() {
+            watcher(AWAITED);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    };
+    let limit = deadline.saturating_duration_since(Instant::now());
     let (running, watched) = match (started, plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(&words), failed: true, is_changed: false });
@@ -165,6 +179,10 @@ async fn run_to_end(order: Order, reach: Reach, gone: oneshot::Receiver<()>) -> 
     let (is_changed, notes) = run_blocking(move |_| Ok(restore())).await?;
     with_notes(ended, &notes).map(|ran| Ran { is_changed, ..ran })
 }
+
+/// How often a command that has to be alone looks whether the others have ended, and what is shown meanwhile.
+const LOOK_AGAIN: Duration = Duration::from_millis(300);
+const AWAITED: &[u8] = b"waiting for the end of another command in this directory\n";
 
 fn caller_gone() -> ToolError {
     ToolError::Failed("the caller of the command has gone".to_owned())

@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -31,8 +32,13 @@ const SETTINGS: &str = "\
 const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
-/// The words of a command that lists the programs of filters.
-const FILTERS: [&str; 4] = ["config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$"];
+/// The words of a command that lists the programs of filters, and says whether hooks are elsewhere.
+const FILTERS: [&str; 4] =
+    ["config", "--name-only", "--get-regexp", r"^(filter\..*\.(clean|smudge|process)|core\.hookspath)$"];
+/// The hooks that forbid or change a commit.
+const OF_COMMIT: [&str; 3] = ["pre-commit", "prepare-commit-msg", "commit-msg"];
+/// Those that forbid or change a merge.
+const OF_MERGE: [&str; 2] = ["pre-merge-commit", "commit-msg"];
 
 /// A variable of git's own commands, whose value is `true`.
 pub(super) const YES: &str = "RESPOOL_YES";
@@ -142,6 +148,50 @@ pub(crate) fn listing_words(words: &[String]) -> Vec<String> {
     words.iter().take(1).cloned().chain(FILTERS.map(str::to_owned)).collect()
 }
 
+/// Returns the hooks that may forbid or change what these words do, with which git itself is started.
+fn hooks_for(words: &[String]) -> &'static [&'static str] {
+    let mut own = words.iter().skip(1).skip_while(|word| *word == "-c" || word.contains('='));
+    let verb = own.next().map(String::as_str);
+    // What the words themselves leave out needs no second question.
+    let is_left_out = own.any(|word| word == "--no-verify" || (word == "-n" && verb == Some("commit")));
+    match verb {
+        Some("commit") if !is_left_out => &OF_COMMIT,
+        Some("merge") if !is_left_out => &OF_MERGE,
+        _ => &[],
+    }
+}
+
+/// Returns the hooks of a repository that these words would run, if git ran hooks here. `listed`: as for
+/// [`words_without_filters`]; `find_directory`: asks git where the hooks are.
+pub(crate) async fn hooks_left_out(
+    words: &[String],
+    directory: &Path,
+    listed: &str,
+    find_directory: impl AsyncFnOnce(Vec<String>) -> Option<String>,
+) -> Vec<&'static str> {
+    let wanted = hooks_for(words);
+    if wanted.is_empty() {
+        return Vec::new();
+    }
+    let usual = directory.ancestors().map(|above| above.join(".git")).find(|git| git.exists());
+    let usual = usual.filter(|git| git.is_dir() && !listed.contains("core.hookspath"));
+    let hooks = match usual {
+        Some(git) => git.join("hooks"),
+        None => {
+            let asking = words.iter().take(1).map(String::as_str).chain(["rev-parse", "--git-path", "hooks"]);
+            let Some(found) = find_directory(asking.map(str::to_owned).collect()).await else {
+                return Vec::new();
+            };
+            directory.join(found.trim_end_matches('\n'))
+        }
+    };
+    let is_program = |name: &&&str| {
+        fs::metadata(hooks.join(name))
+            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    wanted.iter().filter(is_program).copied().collect()
+}
+
 /// Returns the words of a command that fails where one of the listed filters would have to run. Without that,
 /// git would take a file as it is.
 pub(crate) fn words_without_filters(words: &[String], listed: &str) -> Vec<String> {
@@ -154,6 +204,21 @@ pub(crate) fn words_without_filters(words: &[String], listed: &str) -> Vec<Strin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commits_have_hooks_unless_they_are_left_out() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let hooks = |line: &str| hooks_for(&own_words(Path::new("/usr/bin/git"), &words(line)));
+        for line in ["git commit -m x", "git commit -am a=b", "git commit"] {
+            assert_eq!(hooks(line), OF_COMMIT, "{line}");
+        }
+        assert_eq!(hooks("git merge topic"), OF_MERGE);
+        for line in
+            ["git commit --no-verify -m x", "git commit -n -m x", "git add -A", "git stash", "git fetch"]
+        {
+            assert!(hooks(line).is_empty(), "{line}");
+        }
+    }
 
     #[test]
     fn options_that_name_programs_are_no_work_of_gits() {

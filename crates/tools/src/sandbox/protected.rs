@@ -87,7 +87,8 @@ impl Protected {
     pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<Watched> {
         let locks = Locks::take(self.locks.as_deref(), &self.roots);
         if is_alone && !locks.are_alone {
-            return Err(io::Error::other(
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
                 "another command may be at work in this workspace; wait for its end",
             ));
         }
