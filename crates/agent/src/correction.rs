@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::outcome::Limit;
 use super::setup::{CallForm, OfferedTool, Setup};
 use super::transcript::Entry;
+use wire::turn::Dropped;
 
 /// The transcript's text for a reply without any usable part.
 pub(super) const NOTHING: &str = "(nothing that could be read)";
@@ -67,6 +68,9 @@ pub(super) fn correct_reply(refused: &[(String, String)], cut: bool, blank: bool
         let tool = setup.tools.iter().find(|tool| tool.name == *name);
         let _ = match tool {
             None => writeln!(text, "Your call was not made: {}.", describe_unknown_tool(name, setup)),
+            Some(_) if why == Dropped::Truncated.as_str() => {
+                writeln!(text, "Your call of `{name}` was not made: it was cut off.")
+            }
             Some(tool) => {
                 writeln!(text, "Your call of `{name}` was not made ({why}): {}.", describe_mistake(tool, &[]))
             }
@@ -81,7 +85,12 @@ pub(super) fn correct_reply(refused: &[(String, String)], cut: bool, blank: bool
         text.push_str("Your last reply was empty. Use a tool, or give the final answer.");
     }
     if cut {
-        let _ = write!(text, " The reply was cut at {} tokens: be brief.", setup.limits.max_tokens);
+        let gap = if text.ends_with('\n') { "" } else { " " };
+        let _ = write!(
+            text,
+            "{gap}The reply was cut at {} tokens: be brief, and write a long text in parts.",
+            setup.limits.max_tokens
+        );
     }
     text.trim().to_owned()
 }

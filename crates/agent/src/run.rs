@@ -321,7 +321,7 @@ impl Run {
             messages,
             tools: if is_last { Vec::new() } else { prompt::tools(&self.setup, self.mark_escaper()) },
             format: prompt::response_format(&self.setup).filter(|_| !is_last),
-            max_tokens: self.model.sizes.max_tokens,
+            max_tokens: self.reply_tokens(),
             within: self.setup.limits.model_time.min(deadline.saturating_sub(self.turn.worked)).max(1),
         }
     }

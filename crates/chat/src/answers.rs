@@ -18,6 +18,17 @@ pub(super) enum Answers {
     Events(EventLines),
 }
 
+impl Answers {
+    /// Returns true if they cannot be written any more.
+    pub(super) fn has_failed(&self) -> bool {
+        match self {
+            Self::Screen => false,
+            Self::Plain(text) => text.out.error.is_some(),
+            Self::Events(lines) => lines.0.error.is_some(),
+        }
+    }
+}
+
 /// Text that is written as it comes, safe for a terminal. Each reply ends with one line break, and an empty
 /// line stands between two.
 pub(super) struct PlainText {
@@ -119,7 +130,9 @@ fn event_of(shown: &Shown) -> Option<Value> {
         Shown::ServerAwaited(Some(why)) => json!({"type": "server_awaited", "reason": why}),
         Shown::Reasoning(text) => json!({"type": "reasoning", "text": text}),
         Shown::Content(text) => json!({"type": "text", "text": text}),
-        Shown::Replied { content, calls, .. } => json!({"type": "reply", "text": content, "calls": calls}),
+        Shown::Replied { content, calls, refused, .. } => {
+            json!({"type": "reply", "text": content, "calls": calls, "refused": refused})
+        }
         Shown::ModelFailed { text, again } => {
             json!({"type": "model_failed", "reason": text, "is_retried": again})
         }
@@ -170,6 +183,27 @@ mod tests {
 
     use super::*;
     use proptest::prelude::*;
+
+    /// Regression: behind `| head`, the turn went on to its end, with its commands.
+    #[test]
+    fn a_reader_that_has_gone_is_known() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut plain = PlainText::new(Box::new(Closed));
+        plain.push("words");
+        let mut answers = Answers::Plain(plain);
+        assert!(answers.has_failed() && !Answers::Screen.has_failed());
+        let Answers::Plain(plain) = &mut answers else { unreachable!() };
+        assert!(plain.take_error().is_none(), "it has enough");
+    }
 
     /// The written text, for assertions.
     #[derive(Clone, Default)]
@@ -235,10 +269,15 @@ mod tests {
         let mut events = EventLines::new(Box::new(paper.clone()));
         events.push(&Shown::Content("a\nb".into()));
         events.push(&Shown::ServerAwaited(None));
-        events.push(&Shown::Replied { content: "a\nb".into(), reasoning: String::new(), calls: 0 });
+        events.push(&Shown::Replied {
+            content: "a\nb".into(),
+            reasoning: String::new(),
+            calls: 0,
+            refused: Vec::new(),
+        });
         assert_eq!(
             paper.text(),
-            "{\"type\":\"text\",\"text\":\"a\\nb\"}\n{\"type\":\"reply\",\"text\":\"a\\nb\",\"calls\":0}\n"
+            "{\"type\":\"text\",\"text\":\"a\\nb\"}\n{\"type\":\"reply\",\"text\":\"a\\nb\",\"calls\":0,\"refused\":[]}\n"
         );
     }
 }

@@ -1,16 +1,17 @@
 //! Asks the person before a call that the policy leaves to them, and remembers for what they said "always": a
 //! tool on files, a tool of an MCP server, a program with options that are known to be harmless, or one very
-//! command; the last two in the directory they were shown for.
+//! command; the last two in the directory they were shown for. `kept` makes that last.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
 
-use super::harmless::{Entry, filter_operands, stays_inside};
+use super::harmless::{Entry, looking_operands, stays_inside};
 use super::outputs::keep_end;
 use super::screen::Shown;
 use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, command_list, parse_pipeline};
@@ -18,25 +19,33 @@ use tools::{Approver, Consent, OutputWatcher, Question, QuestionKind, Target, co
 /// The most output that waits to be shown.
 const MOST_WAITING: usize = 64 << 10;
 
-/// The calls that need no further question in this session.
-#[derive(Debug, Default)]
-pub(super) struct Allowed(BTreeSet<SessionGrant>);
+/// The calls that need no further question.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Allowed {
+    /// Those of this session.
+    granted: BTreeSet<SessionGrant>,
+    /// Those that the person keeps for this directory.
+    kept: BTreeSet<SessionGrant>,
+}
 
 /// The calls that "always" would cover.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(super) enum SessionGrant {
     /// Every call of this tool, but on files whose path is hidden.
     Tool(String),
     /// Every call of this tool of an MCP server.
     ServerTool(String),
     /// This program in this directory, with options that are known to be harmless.
-    Like(&'static str, PathBuf),
+    Like(String, PathBuf),
     /// This very command in this directory.
     Command(String, PathBuf),
     /// All of these: the commands of one line.
+    #[serde(skip)]
     Each(Vec<SessionGrant>),
     /// Nothing: the file may decide what other programs do (`.envrc`, `lefthook.yml`), or the target of
     /// the call is unknown.
+    #[serde(skip)]
     Never,
 }
 
@@ -46,8 +55,10 @@ impl SessionGrant {
         match target {
             Target::Command { line, directory } => match known_commands(line, directory, root) {
                 Some(names) => {
-                    let mut all: Vec<Self> =
-                        names.into_iter().map(|(name, directory)| Self::Like(name, directory)).collect();
+                    let mut all: Vec<Self> = names
+                        .into_iter()
+                        .map(|(name, directory)| Self::Like(name.to_owned(), directory))
+                        .collect();
                     if all.len() == 1 { all.remove(0) } else { Self::Each(all) }
                 }
                 None if changes_history(line) => Self::Never,
@@ -64,7 +75,7 @@ impl SessionGrant {
     pub(super) fn question_text(&self) -> Option<String> {
         match self {
             Self::Tool(tool) | Self::ServerTool(tool) => Some(tool.clone()),
-            Self::Like(name, _) => Some((*name).to_owned()),
+            Self::Like(name, _) => Some(name.clone()),
             Self::Each(all) => {
                 let names: Vec<String> = all.iter().filter_map(Self::question_text).collect();
                 Some(names.join("; "))
@@ -92,7 +103,7 @@ impl SessionGrant {
 }
 
 /// Returns the names of the commands of a line, each with its directory, if all are known to be harmless and
-/// stay in the workspace, even through symlinks. What only prints the output of another has no name.
+/// stay in the workspace, even through symlinks. What only looks or prints has no name.
 fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<(&'static str, PathBuf)>> {
     let mut directory = directory.to_owned();
     let mut names = BTreeSet::new();
@@ -114,17 +125,30 @@ fn known_commands(line: &str, directory: &Path, root: &Path) -> Option<BTreeSet<
             continue;
         }
         for words in commands {
-            let entry = Entry::find_program(&words);
+            let words = without_limit(&words);
+            let entry = Entry::find_program(words);
             let is_inside = |operand: &&str| {
                 stays_inside(operand) && leads_inside(&root.join(&directory).join(operand), root)
             };
-            let operands = entry.map_or_else(|| filter_operands(&words), |entry| entry.operands(&words));
+            let operands = entry.map_or_else(|| looking_operands(words), |entry| entry.operands(words));
             operands?.iter().all(is_inside).then_some(())?;
             let place = if directory.as_os_str().is_empty() { Path::new(".") } else { &directory };
             names.extend(entry.map(|entry| (entry.consent_group(), place.to_owned())));
         }
     }
     (!names.is_empty()).then_some(names)
+}
+
+/// Returns the words of a command without a limit of its time: `timeout 60`.
+fn without_limit(words: &[String]) -> &[String] {
+    let is_time = |word: &str| {
+        let digits = word.trim_end_matches(['s', 'm']);
+        !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit())
+    };
+    match words {
+        [timeout, time, command @ ..] if timeout == "timeout" && is_time(time) => command,
+        all => all,
+    }
 }
 
 /// Returns true if some word is `git` and a later one discards or pushes commits or work: the person is
@@ -158,30 +182,57 @@ fn is_hidden(path: &Path) -> bool {
 }
 
 impl Allowed {
+    /// Returns what was kept.
+    pub(super) fn from_kept(kept: BTreeSet<SessionGrant>) -> Self {
+        Self { granted: BTreeSet::new(), kept }
+    }
+
+    /// Keeps everything that is allowed, and returns it.
+    pub(super) fn keep(&mut self) -> &BTreeSet<SessionGrant> {
+        self.kept.append(&mut self.granted);
+        &self.kept
+    }
+
     pub(super) fn allows_call(&self, tool: &str, target: &Target, root: &Path) -> bool {
+        let holds = |always: &SessionGrant| self.granted.contains(always) || self.kept.contains(always);
         let very = match target {
             Target::Command { line, directory } => {
-                self.0.contains(&SessionGrant::Command(line.trim().to_owned(), directory.clone()))
+                holds(&SessionGrant::Command(line.trim().to_owned(), directory.clone()))
             }
             _ => false,
         };
         very || match SessionGrant::from_target(tool, target, root) {
-            SessionGrant::Each(all) => all.iter().all(|always| self.0.contains(always)),
-            always => self.0.contains(&always),
+            SessionGrant::Each(all) => all.iter().all(holds),
+            always => holds(&always),
         }
     }
 
-    pub(super) fn add(&mut self, always: SessionGrant) {
+    /// Allows these calls in this session. Returns true if they are the first.
+    pub(super) fn add(&mut self, always: SessionGrant) -> bool {
+        let is_first = self.granted.is_empty();
         match always {
-            SessionGrant::Never => {}
-            SessionGrant::Each(all) => self.0.extend(all),
-            always => drop(self.0.insert(always)),
+            SessionGrant::Never => return false,
+            SessionGrant::Each(all) => self.granted.extend(all),
+            always => drop(self.granted.insert(always)),
         }
+        is_first
     }
 
-    /// Lists everything that is allowed, for people.
+    /// Returns true if some of it is kept.
+    pub(super) fn has_kept(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Returns true if nothing would be lost at the end of the session.
+    pub(super) fn is_kept(&self) -> bool {
+        self.granted.is_subset(&self.kept)
+    }
+
+    /// Lists everything that is allowed, for people. What is kept is marked, unless all is.
     pub(super) fn list(&self) -> Vec<String> {
-        self.0.iter().map(SessionGrant::description).collect()
+        let mark = if self.is_kept() { "" } else { " · kept" };
+        let kept = self.kept.iter().map(|always| format!("{}{mark}", always.description()));
+        self.granted.difference(&self.kept).map(SessionGrant::description).chain(kept).collect()
     }
 }
 
@@ -313,7 +364,7 @@ mod tests {
                 assert!(!holds(&allowed, line, "."), "{line}");
             }
         };
-        let like = |name: &'static str| SessionGrant::Like(name, ".".into());
+        let like = |name: &str| SessionGrant::Like(name.into(), ".".into());
         let very = |line: &str| SessionGrant::Command(line.into(), ".".into());
         let building = || like("builds and tests");
         check(
@@ -347,7 +398,7 @@ mod tests {
             &[
                 "cargo test | sh",
                 "cargo test > a",
-                "cargo test || ls",
+                "cargo test || rm a",
                 "cargo run | tail",
                 "cd .. && cargo test",
                 "cd sub/.. && cargo test",
@@ -359,6 +410,44 @@ mod tests {
         {
             check(line, very(line), &[&format!(" {line} ")], &["rm x", &format!("{line} x")]);
         }
+    }
+
+    /// Models join the commands of a group to others that only look.
+    #[test]
+    fn always_covers_looking_beside_it() {
+        let (_dir, root) = workspace();
+        let mut allowed = Allowed::default();
+        allowed.add(SessionGrant::from_target("shell_command", &shell("git add a", "."), &root));
+        let holds = |line: &str| allowed.allows_call("shell_command", &shell(line, "."), &root);
+        for line in [
+            "git add a && git status --short",
+            "git add a; git log --oneline -1",
+            "git add a && echo done",
+            "timeout 60 git add a && ls",
+        ] {
+            assert!(holds(line), "{line}");
+        }
+        for line in
+            ["git add a && git log --output=link", "git add a && find . -delete", "git add a && cat link"]
+        {
+            assert!(!holds(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn kept_calls_stay_allowed() {
+        let mut allowed = Allowed::default();
+        assert!(allowed.add(SessionGrant::Tool("edit_file".into())));
+        assert!(!allowed.add(SessionGrant::ServerTool("a__b".into())), "the hint is shown once");
+        let kept = Allowed::from_kept(allowed.keep().clone());
+        assert!(kept.has_kept() && kept.allows_call("edit_file", &file("a"), Path::new("/w")));
+        assert_eq!(kept.list(), ["edit_file, except on hidden files", "a__b, with all arguments"]);
+        assert_eq!(allowed.list(), kept.list());
+        allowed.add(SessionGrant::ServerTool("c__d".into()));
+        assert_eq!(
+            allowed.list()[..2],
+            ["c__d, with all arguments", "edit_file, except on hidden files · kept"]
+        );
     }
 
     /// The goal: "always" for files, twice for commands, and each push. Looking needs no question.

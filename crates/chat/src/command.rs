@@ -14,6 +14,8 @@ pub(super) enum Command {
     ReadOnly(Option<bool>),
     /// Forget the calls that need no further question.
     Ask,
+    /// Keep the calls that need no further question for this directory.
+    Keep,
     Cost,
     /// Show what changed in the files of the directory.
     Diff,
@@ -35,13 +37,14 @@ pub(super) enum Command {
 }
 
 /// Name, argument and effect of each command.
-pub(super) const COMMANDS: [(&str, &str, &str); 18] = [
+pub(super) const COMMANDS: [(&str, &str, &str); 19] = [
     ("/help", "", "this list"),
     ("/model", "[ID]", "show the models, or switch to another one"),
     ("/output", "[N]", "the whole output of a call (Ctrl-O: the last)"),
     ("/thinking", "", "the model's reasoning in the last turn"),
     ("/tools", "", "what the assistant may do, and what it asks for"),
     ("/readonly", "[on|off]", "let it look and change nothing"),
+    ("/keep", "", "make what was answered with always last here"),
     ("/ask", "", "ask again about what was answered with always"),
     ("/cost", "", "tokens of this conversation, and their price"),
     ("/clear", "", "begin a new conversation"),
@@ -118,6 +121,7 @@ pub(super) fn read_command(line: &str) -> Option<Result<Command, CommandError>> 
         "/thinking" | "/reasoning" => Command::Thinking,
         "/tools" => Command::Tools,
         "/ask" => Command::Ask,
+        "/keep" => Command::Keep,
         "/cost" => Command::Cost,
         "/diff" => Command::Diff,
         "/clear" | "/new" => Command::Clear,

@@ -4,8 +4,8 @@
 //! The table leaves out programs that run any code they are given (shells, interpreters, `npm run`, other
 //! targets of `make`), and options that name a program, an output file or another directory (`--output`,
 //! `-C`, `--config`).
-//! Commands that only look are not here: where the sandbox is whole, they need no question. Used by
-//! `approval`.
+//! Commands that only look need no question where the sandbox is whole. A few are here because models join
+//! them to others, and only with what cannot write: no `find`, `sort` or `awk`. Used by `approval`.
 
 /// A program, with its subcommand if it has one.
 #[derive(Debug)]
@@ -43,6 +43,7 @@ const KNOWN: &[Entry] = &[
     git_work("git add", "--all --update --verbose --dry-run", "Auvn"),
     git_work("git commit", "--all --message --message= --quiet --verbose --signoff --allow-empty", "amqvs"),
     git_work("git switch", "--create --quiet --detach", "cqd"),
+    git_work("git checkout -b", "--quiet", "q"),
     git_work("git stash push", "--include-untracked --keep-index --message --message= --quiet", "ukmq"),
     git_work("git stash pop", "--index --quiet", "q"),
     git_work("git stash apply", "--index --quiet", "q"),
@@ -60,12 +61,18 @@ const KNOWN: &[Entry] = &[
         "-v -race -short -count -count= -run -run= -timeout -timeout= -cover -bench -bench=",
         "",
     ),
+    build("go build", "-v -race", ""),
+    build("go vet", "-v", ""),
     Entry { takes_operands: false, ..build("npm test", "", "") },
     Entry { takes_operands: false, ..build("npm ci", "--no-audit --no-fund", "") },
     Entry { takes_operands: false, ..build("npm install", "--no-audit --no-fund", "") },
+    Entry { takes_operands: false, ..build("npm run test", "", "") },
+    Entry { takes_operands: false, ..build("npm run build", "", "") },
+    Entry { takes_operands: false, ..build("npm run lint", "", "") },
     Entry { takes_operands: false, ..build("yarn test", "", "") },
     Entry { takes_operands: false, ..build("pnpm test", "", "") },
     Entry { takes_operands: false, ..build("make test", "--silent --keep-going", "jks") },
+    Entry { takes_operands: false, ..build("make -s test", "", "") },
     Entry { takes_operands: false, ..build("make check", "--silent --keep-going", "jks") },
     Entry { takes_operands: false, ..build("make build", "--silent --keep-going", "jks") },
     Entry { takes_operands: false, ..build("make lint", "--silent --keep-going", "jks") },
@@ -81,12 +88,32 @@ const KNOWN: &[Entry] = &[
     build("pytest", "--lf --ff --tb= --maxfail= --collect-only --durations= --no-header", "xvqsrlkA"),
 ];
 
+const fn looking(words: &'static str, options: &'static str, letters: &'static str) -> Entry {
+    Entry { words, options, letters, takes_operands: true, group: "" }
+}
+
+/// Commands that only look, which a line may have with a known one.
+const LOOKING: &[Entry] = &[
+    looking("git status", "--short --branch --porcelain", "sb"),
+    looking("git log", "--oneline --stat --graph --decorate --all --no-pager", "np"),
+    looking("git diff", "--stat --cached --staged --name-only --name-status --check", ""),
+    looking("git show", "--stat --oneline --name-only --name-status", ""),
+    Entry { takes_operands: false, ..looking("git branch", "--show-current", "") },
+    looking("echo", "", "en"),
+    looking("ls", "", "lahtrRAF"),
+    Entry { takes_operands: false, ..looking("pwd", "", "") },
+    Entry { takes_operands: false, ..looking("true", "", "") },
+];
+
 /// Programs that only print what they read, whatever their options: they may stand behind a known one.
 const FILTERS: [&str; 5] = ["cat", "grep", "head", "tail", "wc"];
 
-/// Returns the operands of such a program, `None` for any other. An option with a path in it counts as
-/// unknown.
-pub(super) fn filter_operands(words: &[String]) -> Option<Vec<&str>> {
+/// Returns the operands of a command that only looks or prints, `None` for any other. An option with a path
+/// in it counts as unknown.
+pub(super) fn looking_operands(words: &[String]) -> Option<Vec<&str>> {
+    if let Some(entry) = Entry::find_in(LOOKING, words) {
+        return entry.operands(words);
+    }
     let (program, behind) = words.split_first()?;
     let (options, operands): (Vec<&str>, Vec<&str>) =
         behind.iter().map(String::as_str).partition(|word| word.starts_with('-'));
@@ -102,7 +129,11 @@ impl Entry {
 
     /// Finds the known program that these words call.
     pub(super) fn find_program(words: &[String]) -> Option<&'static Self> {
-        KNOWN.iter().find(|known| {
+        Self::find_in(KNOWN, words)
+    }
+
+    fn find_in(entries: &'static [Self], words: &[String]) -> Option<&'static Self> {
+        entries.iter().find(|known| {
             let mut called = words.iter();
             known.words.split(' ').all(|word| called.next().is_some_and(|called| called == word))
         })
@@ -152,7 +183,7 @@ mod tests {
     fn is_known(command: &str) -> bool {
         let Some(words) = plain_words(command) else { return false };
         let operands = Entry::find_program(&words)
-            .map_or_else(|| filter_operands(&words), |entry| entry.operands(&words));
+            .map_or_else(|| looking_operands(&words), |entry| entry.operands(&words));
         operands.is_some_and(|operands| operands.iter().all(|operand| stays_inside(operand)))
     }
 
@@ -175,7 +206,16 @@ mod tests {
             "python3 -m unittest -q",
             "python3 -m unittest discover -s tests",
             "make test -j4",
+            "make -s test",
+            "go build ./...",
+            "npm run build",
+            "git checkout -b topic",
             "yarn test",
+            "ls -la src",
+            "echo '=== tests ==='",
+            "git status --short",
+            "git log --oneline -1",
+            "git diff --cached --stat",
         ] {
             assert!(is_known(command), "{command}");
         }
@@ -187,8 +227,6 @@ mod tests {
         for command in [
             "git -C elsewhere add",
             "git -c core.pager=x add",
-            "ls",
-            "git log",
             "grep -f/etc/passwd a",
             "grep --file=../x a",
             "tail ../a",
@@ -229,7 +267,6 @@ mod tests {
             "make -f x test",
             "make test -C x",
             "python3 -m http.server",
-            "npm run build",
             "npm install left-pad",
             "npm test -- --x",
             "find . -delete",
@@ -257,8 +294,28 @@ mod tests {
     }
 
     #[test]
+    fn others_of_the_same_name_are_unknown() {
+        for command in [
+            "ls /etc",
+            "git log --output=x",
+            "git diff --ext-diff",
+            "git diff --no-index a b",
+            "git branch x",
+            "echo x > a",
+            "npm run deploy",
+            "npm run build -- --x",
+            "go build -o x",
+            "go build -toolexec=x",
+            "git checkout -- a",
+            "git checkout -B main",
+        ] {
+            assert!(!is_known(command), "{command}");
+        }
+    }
+
+    #[test]
     fn options_of_the_table_are_well_formed() {
-        for entry in KNOWN {
+        for entry in KNOWN.iter().chain(LOOKING) {
             for option in entry.options.split_whitespace() {
                 assert!(option.starts_with('-'), "{}: {option}", entry.words);
             }

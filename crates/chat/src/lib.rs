@@ -18,6 +18,7 @@ mod figures;
 mod greeting;
 mod harmless;
 mod journal;
+mod kept;
 mod lookups;
 mod markdown;
 mod models;
@@ -30,6 +31,7 @@ mod pastes;
 mod preview;
 mod project_rules;
 mod reasoning;
+mod repetition;
 mod screen;
 mod session;
 mod tables;
@@ -293,6 +295,10 @@ async fn begin_session(
     session.greeting =
         greeting::greeting_lines(&setting.sources, rules.as_deref(), &setting.tools, &setting.options);
     session.greeting.extend(greeting::partial_line(&session_root));
+    session.state_dir = setting.state_dir;
+    if setting.options.prompt.is_none() {
+        session.use_kept();
+    }
     session.sandbox = greeting::sandbox_line(&setting.tools.local);
     let doubts: Vec<String> = unlisted.into_iter().chain(greeting::home_warning(&session_root)).collect();
     session.doubt = (!doubts.is_empty()).then(|| doubts.join("\n"));
@@ -399,9 +405,12 @@ async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<
     let exit_code = if outcome.cancelled { INTERRUPTED } else { 1 };
     let failed = why.as_deref().map(|why| (why, exit_code));
     let result = result_event(&outcome.content, failed, &spent, began.elapsed());
+    let has_reader = !session.has_lost_reader();
     let written = session.end_answer(&outcome, &result);
     written.map_err(|error| NoAnswer::Failed(format!("standard output cannot be written: {error}")))?;
     match why {
+        // It has enough, and the turn was stopped for it.
+        _ if outcome.cancelled && !has_reader => Ok(()),
         _ if outcome.cancelled => Err(NoAnswer::Stopped),
         Some(why) => Err(NoAnswer::Failed(why)),
         None => Ok(()),

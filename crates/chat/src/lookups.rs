@@ -159,7 +159,13 @@ impl Lookups {
 
     /// Says what needs consent.
     fn consent_line(&self) -> String {
-        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).list();
+        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner);
+        let lasts = if allowed.is_kept() {
+            "in this directory (/ask takes it back)"
+        } else {
+            "until you leave (/keep makes it last here, /ask takes it back)"
+        };
+        let allowed = allowed.list();
         match (self.yes, allowed.is_empty()) {
             _ if self.is_read_only => {
                 "read-only: only reading, and commands that only look, run; /readonly off ends it".to_owned()
@@ -173,10 +179,7 @@ impl Lookups {
                  [tools.policy] decides"
                     .to_owned()
             }
-            (false, false) => format!(
-                "allowed without a question until you leave (a [[tools.policy.rule]] in respool.toml lasts):\n  {}",
-                allowed.join("\n  ")
-            ),
+            (false, false) => format!("allowed without a question {lasts}:\n  {}", allowed.join("\n  ")),
         }
     }
 
@@ -191,11 +194,15 @@ impl Lookups {
         if by_model.is_empty() {
             by_model.push((self.model.clone(), tokens));
         }
-        let cost = |(model, tokens): &(String, Tokens)| match (self.price_of)(model, *tokens) {
-            Some(cost) => format!("{cost} at the prices of {model}"),
-            None => format!("no price of {model} is known: add it to [prices] in respool.toml"),
-        };
-        let cost = by_model.iter().map(cost).collect::<Vec<_>>().join("; ");
+        let costs = by_model.iter().map(|(model, tokens)| (model.as_str(), (self.price_of)(model, *tokens)));
+        let (known, unknown): (Vec<_>, Vec<_>) = costs.partition(|(_, cost)| cost.is_some());
+        let known =
+            known.into_iter().filter_map(|(model, cost)| Some(format!("{} at the prices of {model}", cost?)));
+        let unknown: Vec<&str> = unknown.into_iter().map(|(model, _)| model).collect();
+        let unknown = (!unknown.is_empty()).then(|| {
+            format!("no price of {} is known: add it to [prices] in respool.toml", unknown.join(", "))
+        });
+        let cost = known.chain(unknown).collect::<Vec<_>>().join("; ");
         // Not every server counts these.
         let part = |count: u64, what: &str| match count {
             0 => String::new(),

@@ -286,9 +286,10 @@ impl Screen {
                 self.draw();
             }
             Shown::Content(text) => self.show_content(&text),
-            Shown::Replied { content, reasoning, .. } => {
+            Shown::Replied { content, reasoning, refused, .. } => {
                 self.reasoning.end_reply(&reasoning);
                 self.end_reply(&content);
+                refused.iter().for_each(|why| self.write_warning(why));
             }
             Shown::ModelFailed { text, again } => self.model_failed(&text, again),
             Shown::Begins { tool, arguments, again } => self.begin_call(&tool, &arguments, again),

@@ -4,6 +4,7 @@ mod permissions;
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ use super::lookups::{Costs, Lookups};
 use super::models::{self, ModelDirectory, PriceOf};
 use super::own_command::{describe_own_command, futile_command, own_command, run_own_command};
 use super::past::{chosen_index, format_age};
+use super::repetition::{self, stopping_repetition};
 use super::screen::{Screen, Shown};
 use super::terminal::{self, PassedKeys, SavedTerminal};
 use super::transcript;
@@ -56,6 +58,8 @@ pub(super) struct Session {
     screen: Screen,
     root: PathBuf,
     allowed: Arc<Mutex<Allowed>>,
+    /// Where the calls that need no question are kept, and conversations are saved.
+    pub(super) state_dir: PathBuf,
     /// Whether calls run without a question.
     pub(super) yes: bool,
     /// The lines shown at the start.
@@ -110,6 +114,7 @@ impl Session {
             screen,
             root,
             allowed: Arc::default(),
+            state_dir: PathBuf::new(),
             yes: false,
             greeting: Vec::new(),
             sandbox: String::new(),
@@ -367,11 +372,11 @@ impl Session {
         let began = Instant::now();
         let before = self.conversation.total_cost();
         let outcome = self.run_turn(text).await;
+        let spent = self.conversation.total_cost().less(&before);
         if let Some(why) = why_not(&outcome) {
-            let advice = outcome.failure.as_ref().map(|failure| next_step(failure.code.as_str()));
+            let advice = outcome.failure.as_ref().map(|failure| next_step(&failure.code, spent.calls > 0));
             self.show_problem(&format!("{}{}", why.trim_end_matches('.'), advice.unwrap_or_default()));
         }
-        let spent = self.conversation.total_cost().less(&before);
         let took = began.elapsed().saturating_sub(self.screen.asked_in_turn());
         let hint =
             if self.screen.reasoning_mut().take_news() { " · /thinking shows its reasoning" } else { "" };
@@ -382,11 +387,12 @@ impl Session {
     pub(super) async fn run_turn(&mut self, text: &str) -> Outcome {
         let (screen, inbox) = mpsc::unbounded_channel();
         let lookups = self.lookups();
+        let stop = self.ending.child_token();
         let observer = observer_of(&screen, &lookups.costs);
+        let (observer, repeats_itself) = stopping_repetition(observer, stop.clone());
         let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
         let (only_looks, shown) = (self.screen.is_read_only(), screen.clone());
         let approver: Arc<dyn Approver> = Arc::new(Person { yes, only_looks, allowed, root, screen });
-        let stop = self.ending.child_token();
         self.journal.begin_turn();
         let has_awaited = std::mem::replace(&mut self.has_awaited_servers, true);
         let awaited = awaited_servers(&self.journal).filter(|_| !has_awaited);
@@ -409,11 +415,15 @@ impl Session {
             conversation.run_turn(&text, observer, Some(approver), ends).await
         };
         let (view, lookups) = (&mut self.screen, Some(lookups));
-        let (outcome, typed) =
+        let (mut outcome, typed) =
             Watched { view, inbox, allowed: &self.allowed, stop, is_attended: self.is_attended, lookups }
                 .watch(work)
                 .await;
-        let unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
+        let mut unfinished = view.unfinished_text().filter(|_| outcome.cancelled);
+        if outcome.cancelled && repeats_itself.load(Ordering::Relaxed) {
+            unfinished = Some(repetition::NOTE.to_owned());
+            outcome = Outcome { failure: Some(repetition::failure()), cancelled: false, ..outcome };
+        }
         view.end_turn();
         self.keep_typed(&typed, why_not(&outcome).is_none());
         if let Some(text) = unfinished {
@@ -496,6 +506,11 @@ impl Session {
         format!("{prompt}{attached}")
     }
 
+    /// Returns true if the reader of standard output has gone.
+    pub(super) fn has_lost_reader(&mut self) -> bool {
+        self.screen.answers_mut().has_failed()
+    }
+
     /// Ends the answer of a prompt: writes it if it was not streamed, and the `result` as the last event.
     ///
     /// # Errors
@@ -545,6 +560,7 @@ impl Session {
             Command::Model(Some(id)) => self.choose_model(&id).await,
             Command::ReadOnly(wanted) => self.set_read_only(wanted),
             Command::Ask => self.ask_again(),
+            Command::Keep => self.keep_allowed(),
             Command::Output(number) => self.screen.answer_output(number.as_deref()),
             Command::Thinking => self.screen.answer_thinking(!self.conversation.entries().is_empty()),
             Command::Clear => {
@@ -604,13 +620,12 @@ impl Session {
     fn save_transcript(&mut self, path: Option<&str>) {
         let stamp = clock::format_time(clock::now());
         let default = format!("chat-{}.md", stamp.replace([':', '-'], "").trim_end_matches('Z'));
-        let path = self.root.join(path.unwrap_or(&default));
+        // In the directory of a project, `git add -A` would find it.
+        let path =
+            path.map_or_else(|| self.state_dir.join("saved").join(default), |path| self.root.join(path));
         let text =
             transcript::conversation_markdown(self.conversation.entries(), self.conversation.open_outcome());
-        let written = std::fs::File::create_new(&path).and_then(|mut file| {
-            use std::io::Write as _;
-            file.write_all(text.as_bytes())
-        });
+        let written = write_new(&path, &text);
         match written {
             Ok(()) => self.show_note(&format!("saved as {}", path.display())),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -668,6 +683,15 @@ impl Session {
     pub(super) async fn close_conversation(&mut self) {
         self.conversation.close().await;
     }
+}
+
+/// Writes a file that is not there yet, for its owner alone.
+fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    let mut file = std::fs::File::options().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())
 }
 
 /// Learns the names of the models, for completion.

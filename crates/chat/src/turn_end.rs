@@ -21,7 +21,7 @@ pub(super) fn why_not(outcome: &Outcome) -> Option<String> {
         (Some(failure), _) => Some(format!("no answer: {}", failure.text)),
         (None, Some(limit)) => Some(limit_text(limit)),
         (None, None) if outcome.cut => {
-            Some("the answer was cut: it reached the most tokens of one reply; ask for the rest".to_owned())
+            Some("the answer was cut: it reached the most tokens of one reply; ask for the rest, or for smaller parts".to_owned())
         }
         (None, None) if !outcome.has_answer() => Some("the model gave no answer".to_owned()),
         (None, None) => None,
@@ -45,13 +45,17 @@ fn limit_text(limit: &Limit) -> String {
     }
 }
 
-/// Returns what the person can do after a failure with this code.
-pub(super) fn next_step(code: &str) -> &'static str {
+/// Returns what the person can do after a failure with this code. `has_begun`: the turn has replies.
+pub(super) fn next_step(code: &str, has_begun: bool) -> &'static str {
     match code {
         "context_length_exceeded" => {
             "; shorten the message, or make room with /compact, or with /clear if your first message is the long one"
         }
+        "truncated_tool_call" => {
+            "; ask for smaller parts, or raise the limit: `[models.\"ID\"] set = { max_tokens = 32768 }` in respool.toml"
+        }
         "model_not_found" => "; /model NAME chooses another one",
+        _ if has_begun => "; what the turn did is kept: say \"go on\", or try another /model",
         _ => "; your message is not lost: press ↑ to send it again, or try another /model",
     }
 }

@@ -29,6 +29,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// How long the answer to a command is waited for when the work is over.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// The hint at the first "always" of a session.
+const UNTIL_YOU_LEAVE: &str = "always lasts until you leave; /keep makes it last in this directory";
 const NO_ANSWER: &str = "the command has no answer yet: type it again";
 
 /// Why a call is not asked about after the person said what to do instead of an earlier one of its reply.
@@ -112,6 +114,9 @@ impl Watched<'_> {
                         }
                         shown => view.show(shown),
                     }
+                    if view.answers_mut().has_failed() {
+                        stop.cancel();
+                    }
                 }
                 Some(found) = commands.pending.next() => view.show_found(&found),
                 result = &mut work => break result,
@@ -162,7 +167,9 @@ async fn ask(
     let consent = match &answer {
         Answer::Yes => Consent::Given,
         Answer::Always => {
-            allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always);
+            if allowed.lock().unwrap_or_else(PoisonError::into_inner).add(always) {
+                screen.show(Shown::Note(UNTIL_YOU_LEAVE.to_owned()));
+            }
             Consent::Given
         }
         Answer::No => Consent::DECLINED,

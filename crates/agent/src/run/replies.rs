@@ -14,6 +14,7 @@ use crate::step::CallPurpose;
 use crate::transcript::{Entry, Exchange, Iteration};
 use translate::Ids;
 use wire::ErrorCode;
+use wire::turn::Dropped;
 
 /// A model call is tried so often.
 const ATTEMPTS: u32 = 3;
@@ -103,6 +104,8 @@ impl Run {
             return self.end_with_answer(answer, reply.reasoning, reply.cut);
         }
         self.turn.corrected |= !only_refused;
+        self.turn.was_call_cut =
+            reply.cut && reading.refused.iter().any(|(_, why)| why == Dropped::Truncated.as_str());
         let text = correction::correct_reply(&reading.refused, reply.cut, blank, &self.setup);
         let content = if blank { correction::NOTHING.to_owned() } else { answer };
         self.entries.push(Entry::Exchange(Exchange {

@@ -145,6 +145,8 @@ pub(super) struct TurnState {
     pub(super) summaries: u32,
     /// The model was corrected since its last usable call.
     pub(super) corrected: bool,
+    /// The token limit cut the last reply inside a call.
+    pub(super) was_call_cut: bool,
     /// Milliseconds of work.
     pub(super) worked: u64,
 }

@@ -442,6 +442,20 @@ fn bad_arguments_are_answered_with_the_schema() {
     );
 }
 
+/// Regression: behind a word of text, the same limit cut the same call again.
+#[test]
+fn a_cut_call_gets_more_room() {
+    let mut sim = sim(|_| {});
+    let mut reply = text("I read it.");
+    (reply.refused, reply.cut) = (vec![("read".into(), "truncated".into())], true);
+    sim.says(reply);
+    let heard = sim.last_words();
+    assert!(heard.contains("`read` was not made: it was cut off") && heard.contains("in parts"), "{heard}");
+    assert_eq!(sim.model_call().max_tokens, 4_000);
+    sim.says(calls(&[READ])).ends(CallOutcome::Ok, "x");
+    assert_eq!(sim.model_call().max_tokens, 1_000);
+}
+
 #[test]
 fn an_unknown_tool_is_answered_with_a_list() {
     let mut sim = sim(|_| {});

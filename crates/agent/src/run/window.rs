@@ -39,6 +39,18 @@ impl Run {
         sizes.window.saturating_sub(RESERVE.max(sizes.max_tokens).min(sizes.window / 2))
     }
 
+    /// The most tokens of the next reply: after a call that the limit cut, four times as many, if the window
+    /// has room for them.
+    pub(super) fn reply_tokens(&self) -> u64 {
+        let sizes = &self.model.sizes;
+        if !self.turn.was_call_cut {
+            return sizes.max_tokens;
+        }
+        // With a margin, as the prompt is not counted yet.
+        let left = sizes.window.saturating_sub(self.model.weights.lower_bound() * 5 / 4);
+        sizes.max_tokens.saturating_mul(4).min(left).max(sizes.max_tokens)
+    }
+
     pub(super) fn make_fit(&mut self) {
         loop {
             let prompt = self.weigh_prompt();

@@ -3,7 +3,10 @@
 use serde_json::{Map, Value};
 
 use super::super::approval::{Asking, OutputTail};
-use agent::{Activity, CallPurpose, ToolEnd};
+use agent::{Activity, CallPurpose, FailureKind, ToolEnd};
+use wire::visible::one_line;
+
+const TOO_LONG: &str = "the conversation does not fit into the model's window, so it is shortened";
 
 /// Something to show: an event of the run, or a question.
 #[derive(Debug)]
@@ -20,6 +23,8 @@ pub(crate) enum Shown {
         content: String,
         reasoning: String,
         calls: usize,
+        /// Why calls in it were not made.
+        refused: Vec<String>,
     },
     ModelFailed {
         text: String,
@@ -43,6 +48,23 @@ pub(crate) enum Shown {
     Asking(Asking),
 }
 
+/// Says which calls are not made, each once. `refused`: their names, as the model wrote them, and why.
+fn refused_calls(refused: &[(String, String)]) -> Vec<String> {
+    let mut texts: Vec<String> = Vec::new();
+    for (name, why) in refused {
+        let name = one_line(name, 60);
+        let text = match why.as_str() {
+            "undeclared" => format!("the model called {name}, but has no such tool: that call was not made"),
+            "truncated" => format!("the token limit cut the model's call of {name}: it was not made"),
+            _ => format!("the model's call of {name} could not be read and was not made"),
+        };
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts
+}
+
 impl Shown {
     pub(crate) fn from_activity(activity: Activity<'_>) -> Self {
         match activity {
@@ -54,9 +76,15 @@ impl Shown {
                 content: said.content.clone(),
                 reasoning: said.reasoning.clone(),
                 calls: said.calls.len(),
+                refused: refused_calls(&said.refused),
             },
             Activity::ModelFailed { failure, is_retried, .. } => {
-                Self::ModelFailed { text: failure.text.clone(), again: is_retried }
+                let text = match failure.kind {
+                    // The server's own words advise to shorten the messages, which is done now.
+                    FailureKind::Overflow if is_retried => TOO_LONG.to_owned(),
+                    _ => failure.text.clone(),
+                };
+                Self::ModelFailed { text, again: is_retried }
             }
             Activity::ToolStarted { call, is_retry } => {
                 let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
@@ -74,5 +102,29 @@ impl Shown {
             }
             Activity::NotStored => Self::NotKept,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_are_not_made_are_named() {
+        let call = |name: &str, why: &str| (name.to_owned(), why.to_owned());
+        let all = [
+            call("fly", "undeclared"),
+            call("fly", "undeclared"),
+            call("read_file", "unreadable"),
+            call("write_file", "truncated"),
+        ];
+        assert_eq!(
+            refused_calls(&all),
+            [
+                "the model called fly, but has no such tool: that call was not made",
+                "the model's call of read_file could not be read and was not made",
+                "the token limit cut the model's call of write_file: it was not made"
+            ]
+        );
     }
 }

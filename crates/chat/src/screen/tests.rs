@@ -55,7 +55,7 @@ fn content(text: &str) -> Shown {
 }
 
 fn replied(content: &str, calls: usize) -> Shown {
-    Shown::Replied { content: content.into(), reasoning: String::new(), calls }
+    Shown::Replied { content: content.into(), reasoning: String::new(), calls, refused: Vec::new() }
 }
 
 #[test]
@@ -262,8 +262,9 @@ fn turn_again(turn: &[Shown]) -> Vec<Shown> {
     let again = |shown: &Shown| match shown {
         Shown::Reasoning(text) => Shown::Reasoning(text.clone()),
         Shown::Content(text) => Shown::Content(text.clone()),
-        Shown::Replied { content, reasoning, calls } => {
-            Shown::Replied { content: content.clone(), reasoning: reasoning.clone(), calls: *calls }
+        Shown::Replied { content, reasoning, calls, refused } => {
+            let (content, reasoning, refused) = (content.clone(), reasoning.clone(), refused.clone());
+            Shown::Replied { content, reasoning, calls: *calls, refused }
         }
         Shown::ModelFailed { text, again } => Shown::ModelFailed { text: text.clone(), again: *again },
         Shown::Begins { tool, arguments, again } => {

@@ -1,14 +1,17 @@
 //! The permissions of the assistant: the tools of MCP servers, which start with the chat, calls that are no
 //! longer asked about, and the read-only mode.
 
+use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 
 use super::{Session, Shown};
+use crate::approval::Allowed;
 use crate::figures::format_count;
 use crate::journal::Journal;
+use crate::kept::{Keeper, NotKept};
 use tools::Availability;
 
 /// How long a turn waits for MCP servers to start.
@@ -29,9 +32,49 @@ impl Session {
         });
     }
 
-    /// Forgets the calls that need no further question.
+    /// Uses the calls that the person keeps for this directory, and says so at the start.
+    pub(crate) fn use_kept(&mut self) {
+        match self.keeper().read() {
+            Ok(kept) if kept.is_empty() => {}
+            Ok(kept) => {
+                let allowed = Allowed::from_kept(kept);
+                let listed = allowed.list().join("; ");
+                self.greeting.push(format!("Not asked about here: {listed}. /ask takes it back."));
+                *self.allowed.lock().unwrap_or_else(PoisonError::into_inner) = allowed;
+            }
+            // Nothing was kept here.
+            Err(NotKept::InWorkspace(_)) => {}
+            Err(why) => self.greeting.push(format!("What was kept with /keep is asked about again: {why}")),
+        }
+    }
+
+    /// Keeps the calls that need no further question for this directory.
+    pub(super) fn keep_allowed(&mut self) {
+        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if allowed.keep().is_empty() {
+            return self.show_note("nothing was answered with always");
+        }
+        if let Err(why) = self.keeper().write(allowed.keep()) {
+            return self.show_problem(&format!("not kept: {why}"));
+        }
+        let listed = allowed.list().join("\n  ");
+        *self.allowed.lock().unwrap_or_else(PoisonError::into_inner) = allowed;
+        self.show_note(&format!(
+            "not asked about in this directory from now on (/ask takes it back):\n  {listed}"
+        ));
+    }
+
+    fn keeper(&self) -> Keeper {
+        Keeper::new(&self.state_dir, &self.root)
+    }
+
+    /// Forgets the calls that need no further question, also those that were kept.
     pub(super) fn ask_again(&mut self) {
         let forgotten = std::mem::take(&mut *self.allowed.lock().unwrap_or_else(PoisonError::into_inner));
+        let written = if forgotten.has_kept() { self.keeper().write(&BTreeSet::new()) } else { Ok(()) };
+        if let Err(why) = written {
+            self.show_problem(&format!("the next chat here does not ask again: {why}"));
+        }
         let forgotten = forgotten.list();
         self.show_note(&if forgotten.is_empty() {
             "nothing was answered with always".to_owned()
