@@ -154,6 +154,24 @@ async fn adapted_requests_are_shown_with_their_cost() {
     assert!(page.contains(expected), "{page}");
 }
 
+#[tokio::test]
+async fn repaired_requests_are_counted() {
+    let leaked = replies::text("<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>");
+    let fake = FakeVllm::start([Script::json(200, &leaked), Script::json(200, &replies::text("ok"))]).await;
+    let dir = tempfile::tempdir().unwrap();
+    let respool = started(&fake, dir.path(), false).await;
+    let tool = json!({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}});
+    let body =
+        json!({"model": "gpt-oss-20b", "messages": [{"role": "user", "content": "hi"}], "tools": [tool]});
+    assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+    exchange(respool.address, &chat("gpt-oss-20b")).await;
+    let page = get(&respool, "/", "").await.text();
+    let tile = "<dd>1</dd><dt><a href=\"/ui/requests?repaired=yes&amp;period=24h\">repaired today";
+    assert!(page.contains(tile), "{page}");
+    let listed = get(&respool, "/ui/requests?repaired=yes&period=24h", "").await.text();
+    assert_eq!(listed.matches("<tr class=\"opens\">").count(), 1, "{listed}");
+}
+
 /// A person who guesses an address of the page is no failed request of a client.
 #[tokio::test]
 async fn lost_visitors_are_no_failures() {

@@ -92,6 +92,16 @@ impl Records<'_> {
         store.find(query).await
     }
 
+    /// Counts the requests since a time of which something was repaired.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub async fn count_repaired(&self, since: u64) -> Result<u64, StoreError> {
+        let Some(store) = self.0.store() else { return Ok(0) };
+        self.0.flush().await;
+        store.count_repaired(since).await
+    }
+
     /// Returns the newest request of this id; with a time, the one that arrived then.
     ///
     /// # Errors

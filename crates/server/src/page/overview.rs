@@ -49,19 +49,27 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
     page_response(StatusCode::OK, overview_markup(&viewer, &main))
 }
 
+/// The usage of this UTC day.
+pub(super) struct Today {
+    report: Report,
+    repaired: u64,
+}
+
 /// Reports the usage of this UTC day; `None` while it cannot be recorded, because it is not known then.
-pub(super) async fn report_today(app: &App) -> Option<Report> {
+pub(super) async fn report_today(app: &App) -> Option<Today> {
     if app.usage.fault().is_some() {
         return None;
     }
     let now = clock::now();
-    let query =
-        UsageQuery { since: now - now % 86_400_000, until: u64::MAX, by: Vec::new(), only: Vec::new() };
-    app.usage.records().report(query).await.ok()
+    let since = now - now % 86_400_000;
+    let query = UsageQuery { since, until: u64::MAX, by: Vec::new(), only: Vec::new() };
+    let records = app.usage.records();
+    let repaired = records.count_repaired(since).await.ok()?;
+    Some(Today { report: records.report(query).await.ok()?, repaired })
 }
 
 /// Writes the parts that are kept live.
-pub(super) fn live_parts(app: &App, viewer: &Viewer, today: Option<&Report>, now: u64) -> [LivePart; 5] {
+pub(super) fn live_parts(app: &App, viewer: &Viewer, today: Option<&Today>, now: u64) -> [LivePart; 5] {
     [
         LivePart { name: "tiles", markup: usage_tiles(app, today) },
         LivePart { name: "now", markup: running_requests(app) },
@@ -104,10 +112,11 @@ fn notice_list(app: &App, waiting: usize, drafts: usize) -> Markup {
     }
 }
 
-fn usage_tiles(app: &App, today: Option<&Report>) -> Markup {
+fn usage_tiles(app: &App, today: Option<&Today>) -> Markup {
     let of_today = |say: &dyn Fn(&ReportLine) -> String| {
-        today.map_or_else(|| "–".to_owned(), |report| say(&report.total))
+        today.map_or_else(|| "–".to_owned(), |today| say(&today.report.total))
     };
+    let repaired = today.map_or_else(|| "–".to_owned(), |today| format::format_count(today.repaired));
     let tile = |value: String, name: &str, link: &str| {
         html! { div class="tile" { dd { (value) } dt { @if link.is_empty() { (name) } @else { a href=(link) { (name) } } } } }
     };
@@ -117,7 +126,7 @@ fn usage_tiles(app: &App, today: Option<&Report>) -> Markup {
             (tile(format::format_count(app.alerts.open().len() as u64), "open alerts", "#alerts"))
             (tile(of_today(&|it| format::format_count(it.totals.requests)), "requests today", "/ui/requests"))
             (tile(of_today(&|it| format::format_count(it.totals.failed)), "failed today", "/ui/requests?outcome=error&period=24h"))
-            (tile(of_today(&|it| format::format_count(it.totals.repeats)), "repeated attempts today", ""))
+            (tile(repaired, "repaired today", "/ui/requests?repaired=yes&period=24h"))
             (tile(of_today(&|it| format::format_short_count(it.totals.usage.total_tokens())), "tokens today", "/ui/usage?period=24h"))
             (tile(of_today(&|it| it.cost.with_currency(&app.usage.currency())), "cost today", "/ui/usage?period=24h"))
         }

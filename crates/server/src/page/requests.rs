@@ -78,6 +78,7 @@ fn request_query(query: &PageQuery, names_of: impl Fn(&str) -> Vec<String>, now:
         since: query.period_start("all", now),
         only: chosen.filter(|(_, value)| !value.is_empty()).flat_map(names).collect(),
         text: query.get("text").to_owned(),
+        repaired: query.get("repaired") == "yes",
         order: order.unwrap_or_default(),
         skip: (query.page() - 1) * PAGE,
         most: PAGE + 1,
@@ -106,6 +107,10 @@ fn filter_form(query: &PageQuery, values: &[(Dimension, Vec<String>)]) -> Markup
                     } }
                 }
             }
+            label { "Repaired" select name="repaired" {
+                option value="" { "any" }
+                option value="yes" selected[query.get("repaired") == "yes"] { "only repaired ones" }
+            } }
             label { "Order" select name="order" {
                 @for order in RequestOrder::ALL {
                     @let value = if order == RequestOrder::Newest { "" } else { order.as_str() };

@@ -137,6 +137,14 @@ impl UsageStore {
         self.work(&self.reader, "read", move |connection| requests::find(connection, &query)).await
     }
 
+    /// Counts the requests since a time of which something was repaired.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn count_repaired(&self, since: u64) -> Result<u64, StoreError> {
+        self.work(&self.reader, "read", move |connection| requests::count_repaired(connection, since)).await
+    }
+
     /// Returns the newest request of this id; with a time, the one that arrived then.
     ///
     /// # Errors
@@ -426,6 +434,7 @@ mod tests {
         assert_eq!(found(RequestQuery { order: RequestOrder::MostTokens, ..all() }).await, [2, 1, 3]);
         assert_eq!(found(RequestQuery { text: "connection REFUSED".into(), ..all() }).await, [3]);
         assert_eq!(found(RequestQuery { repaired: true, ..all() }).await, [2]);
+        assert_eq!([store.count_repaired(2).await.unwrap(), store.count_repaired(3).await.unwrap()], [1, 0]);
         let only = vec![(Dimension::Key, "bob".into()), (Dimension::Model, "n".into())];
         assert_eq!(found(RequestQuery { only, ..all() }).await, [2]);
         let codes = store.sums(query(&[Dimension::Error])).await.unwrap();
