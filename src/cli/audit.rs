@@ -9,7 +9,7 @@ use clap::Subcommand;
 
 use super::failure::Failure;
 use super::listing::ListArgs;
-use super::say::{flat_text, say};
+use super::say::{flat_text, say, say_on_stderr};
 use settings::Loaded;
 use tools::audit::{self, AuditLine, Step};
 
@@ -53,18 +53,17 @@ pub(super) fn run_audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Fa
 }
 
 fn read_log(file: &std::path::Path) -> Result<String, Failure> {
-    std::fs::read_to_string(file).map_err(|error| {
-        Failure::Failed(match error.kind() {
-            ErrorKind::NotFound => {
-                format!(
-                    "there is no audit log at {}: no call that may change something has run, and none was refused or approved by \
-                     a person (calls that only read are not recorded)",
-                    file.display()
-                )
-            }
-            _ => format!("{} cannot be read: {error}", file.display()),
-        })
-    })
+    match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            say_on_stderr(&format!(
+                "There is no audit log at {}: no call that may change something has run, and none was refused or approved by \
+                 a person (calls that only read are not recorded).",
+                file.display()
+            ));
+            Ok(String::new())
+        }
+        read => read.map_err(|error| Failure::Failed(format!("{} cannot be read: {error}", file.display()))),
+    }
 }
 
 /// Returns true for a line from within the time. A line that cannot be read is kept in the list.

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::assembly::relay_limits;
 use super::failure::{Failure, log_problem};
-use super::options::unread_notes;
+use super::options::{unread_notes, with_service};
 use super::runtime::new_runtime;
 use super::say::say_on_stderr;
 use super::upstreams::ServedUpstreams;
@@ -96,7 +96,8 @@ pub(super) fn run_chat(arguments: &ChatArgs) -> Result<(), Failure> {
     let prompt = read_prompt(arguments.prompt.as_deref());
     let preset = Some(DEEPINFRA).filter(|preset| arguments.upstream.as_deref() == Some(preset.name));
     let upstream = preset.as_ref().map(|preset| preset.url.to_owned()).or_else(|| arguments.upstream.clone());
-    let flags = Flags { listen: None, upstream, config: arguments.config.clone() };
+    let flags = Flags { upstream, config: arguments.config.clone(), ..Flags::default() };
+    let flags = with_service(flags);
     let mut loaded = Loaded::from_process(&flags)?;
     begin_chat(arguments, prompt?, preset, &mut loaded)
 }

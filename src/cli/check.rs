@@ -97,7 +97,12 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     runtime.block_on(check_upstreams(loaded, &mut findings))?;
     match findings.failures {
         0 => {
-            say("All checks passed. `respool serve`, with the same options, starts the relay.");
+            let result = match findings.warnings {
+                0 => "All checks passed.".to_owned(),
+                1 => "No check failed, but there is a warning above.".to_owned(),
+                count => format!("No check failed, but there are {count} warnings above."),
+            };
+            say(&format!("{result} `respool serve`, with the same options, starts the relay."));
             Ok(())
         }
         1 => Err("one check failed".to_owned().into()),
@@ -565,7 +570,7 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
         Err(error) => return report_refusal(&error, findings),
     }
     match limit_turn(stream_answer(&app.relay, model)).await {
-        Ok(()) => findings.ok(&format!("model {model}: a streamed answer arrives whole")),
+        Ok(()) => findings.ok(&format!("model {model}: a streamed answer is complete")),
         Err(error) => findings.fail(
             &format!("a streamed answer failed: {}", error.message),
             "look for this request in the server's log",

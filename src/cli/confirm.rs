@@ -2,12 +2,19 @@
 
 use std::io::{BufRead, IsTerminal as _};
 
+use rustix::termios::{QueueSelector, tcflush};
+
 use super::say::say_piece_on_stderr;
 
-/// Asks a question until the answer is yes or no. Without a terminal there is no consent.
+/// Asks a question until the answer is yes or no. Without a terminal there is no consent, and keys that were
+/// typed before the question do not answer it.
 pub(super) fn confirm(question: &str) -> bool {
     let input = std::io::stdin();
-    input.is_terminal() && ask(question, &mut input.lock())
+    if !input.is_terminal() {
+        return false;
+    }
+    let _ = tcflush(&input, QueueSelector::IFlush);
+    ask(question, &mut input.lock())
 }
 
 /// Asks until the answer is yes or no; the end of the input means no.

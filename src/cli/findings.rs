@@ -2,10 +2,11 @@
 
 use super::say::{flat_text, say_sentences};
 
-/// Prints findings, and counts the failures among them.
+/// Prints findings, and counts the failures and warnings among them.
 #[derive(Default)]
 pub(super) struct Findings {
     pub(super) failures: usize,
+    pub(super) warnings: usize,
 }
 
 impl Findings {
@@ -14,6 +15,7 @@ impl Findings {
     }
 
     pub(super) fn warn(&mut self, text: &str, todo: &str) {
+        self.warnings += 1;
         say_sentences(&format!("  warn  {}\n        → {}", flat_text(text), indent_lines(todo)));
     }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::Value;
 
 use super::failure::Failure;
-use super::say::{flat_text, say, say_on_stderr};
+use super::say::{say, say_on_stderr, say_row};
 use wire::units::parse_duration;
 
 /// How many rows are listed unless `--limit` says otherwise.
@@ -66,7 +66,7 @@ impl ListArgs {
             say(&format!("{:#}", rows.iter().map(json).collect::<Value>()));
             return;
         }
-        rows.iter().flat_map(lines).for_each(|line| say(&flat_text(&line)));
+        rows.iter().flat_map(lines).for_each(|line| say_row(&line));
         say_on_stderr(&if rows.len() == total {
             noun.count_things(total)
         } else {

@@ -19,6 +19,7 @@ mod expert_names;
 mod experts;
 mod failure;
 mod findings;
+mod help;
 mod keys;
 mod listing;
 mod nodes;
@@ -56,7 +57,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::failure::Failure;
-use self::options::{Configured, WithUpstream, unread_notes};
+use self::options::{Configured, WithUpstream, note_service, unread_notes, with_service};
 use settings::Loaded;
 
 /// `EX_CONFIG`.
@@ -69,7 +70,7 @@ const BAD_CONFIG: u8 = 78;
     version,
     long_version = version::long_version(),
     arg_required_else_help = true,
-    after_help = "To begin:\n  respool check --upstream http://gpu-box:8000\n  respool serve --upstream http://gpu-box:8000\n  respool setup openclaw --upstream http://gpu-box:8000"
+    after_help = "To begin:\n  respool check --upstream http://gpu-box:8000\n  respool serve --upstream http://gpu-box:8000\n  respool setup openclaw"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -270,7 +271,10 @@ pub fn main() -> ExitCode {
         // The exit code is that of the command that it starts.
         std::process::exit(tools::launch(&stage, &spec, &words).into());
     }
-    let ended = run(Cli::parse().command);
+    let ended = match Cli::try_parse() {
+        Ok(arguments) => run(arguments.command),
+        Err(answer) => return help::print_answer(&answer),
+    };
     tools::remove_temporary_directories();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -302,11 +306,16 @@ fn run(command: Command) -> Result<(), Failure> {
             serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
         }
         Command::Demo(arguments) => demo::run_demo(arguments),
-        Command::Check { options } => check::run_check(&Configured::from(options).load()?),
+        Command::Check { options } => {
+            let flags = with_service(Configured::from(options).into_flags(None));
+            note_service(&flags);
+            check::run_check(&Loaded::from_process(&flags)?)
+        }
         Command::Upstreams { options, arguments } => {
             let own = arguments.config().map(Path::to_owned);
             let options = WithUpstream { config: own.or(options.config), ..options };
-            upstream_list::upstreams(&Configured::from(options).into_flags(None), &arguments)
+            let flags = with_service(Configured::from(options).into_flags(None));
+            upstream_list::upstreams(&flags, &arguments)
         }
         #[cfg(feature = "chat")]
         Command::Chat(arguments) => chat::run_chat(&arguments),
@@ -335,7 +344,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Expert { options, command } => expert::run_expert(options, command),
         Command::Setup(args) => setup::run_setup(args),
         Command::Config { command: ConfigCommand::Show { json, options } } => {
-            let loaded = Configured::from(options).load()?;
+            let flags = with_service(Configured::from(options).into_flags(None));
+            note_service(&flags);
+            let loaded = Loaded::from_process(&flags)?;
             say::say_piece(&if json { loaded.show_json() } else { loaded.show() });
             Ok(())
         }

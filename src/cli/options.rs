@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::say::say_on_stderr;
+use super::service::service_environment;
 use settings::{Flags, Loaded, Misspelt, Problems};
 
 /// The configuration of a command that asks no model server, or that names one seldom.
@@ -37,15 +38,15 @@ impl From<WithUpstream> for Configured {
 }
 
 impl Configured {
-    /// Loads the configuration that the options name.
+    /// Loads the configuration that the options name, or that of the user's service.
     pub(super) fn load(self) -> Result<Loaded, Problems> {
-        Loaded::from_process(&self.into_flags(None))
+        Loaded::from_process(&with_service(self.into_flags(None)))
     }
 
     /// Loads the configuration for a command that only reads records, or with which a person decides. Its
     /// problems are named, and the command works as far as the rest says where the records are.
     pub(super) fn load_for_reading(self) -> Result<Loaded, Problems> {
-        let (loaded, problems) = Loaded::records_from_process(&self.into_flags(None))?;
+        let (loaded, problems) = Loaded::records_from_process(&with_service(self.into_flags(None)))?;
         if let Some(problems) = problems {
             let dir = loaded.settings.store.state_dir.display();
             say_on_stderr(&format!(
@@ -56,7 +57,31 @@ impl Configured {
     }
 
     pub(super) fn into_flags(self, listen: Option<String>) -> Flags {
-        Flags { listen, upstream: self.upstream, config: self.config }
+        Flags { listen, upstream: self.upstream, config: self.config, ..Flags::default() }
+    }
+}
+
+/// Adds the variables of the user's service, unless options or variables of this shell say which
+/// configuration is meant: a command is about the respool that runs.
+pub(super) fn with_service(flags: Flags) -> Flags {
+    let is_meant = |name: &str| name == "RESPOOL_CONFIG" || name.starts_with("RESPOOL__");
+    let mut names = std::env::vars_os().map(|(name, _)| name);
+    let is_named = flags.config.is_some()
+        || flags.upstream.is_some()
+        || names.any(|name| name.to_str().is_some_and(is_meant));
+    match service_environment().filter(|_| !is_named) {
+        Some((_, of_service)) => Flags { of_service, ..flags },
+        None => flags,
+    }
+}
+
+/// Says that the variables of the user's service are used.
+pub(super) fn note_service(flags: &Flags) {
+    if let Some((file, _)) = service_environment().filter(|_| !flags.of_service.is_empty()) {
+        say_on_stderr(&format!(
+            "respool: the service runs with the variables in {}, which hold here, too",
+            file.display()
+        ));
     }
 }
 

@@ -11,7 +11,7 @@ use super::assembly::{app, finish_work};
 use super::failure::{Failure, log_problem};
 use super::listing::{ListArgs, Noun};
 use super::runtime::new_runtime;
-use super::say::{flat_text, say, say_on_stderr, say_piece_on_stderr};
+use super::say::{say, say_on_stderr, say_piece_on_stderr, say_row};
 use agent::{WatchEvent, WorkEnd, report};
 use settings::Loaded;
 use store::{RunFilter, RunRow, Status, Store};
@@ -96,7 +96,7 @@ async fn list_runs(store: &Store, arguments: &ListArgs) -> Result<(), Failure> {
     let usage = store.usage().await?;
     for (row, depth) in nest_runs(&rows) {
         let title = store.run(&row.id).await?.and_then(|stored| report::title(&stored));
-        say(&flat_text(&run_line(row, depth, title.as_deref().unwrap_or_default())));
+        say_row(&run_line(row, depth, title.as_deref().unwrap_or_default()));
     }
     say_on_stderr(&format!(
         "{} of {}, {} of at most {} in {}",

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use wire::visible::{make_visible, wrap_text};
 
 /// Sentences on a wide terminal are no longer than this.
-const WIDEST: usize = 110;
+pub(super) const WIDEST: usize = 110;
 /// A space at which no line is wrapped.
 const NO_BREAK: &str = "\u{a0}";
 
@@ -25,6 +25,12 @@ pub(super) fn say_sentences(text: &str) {
 /// Prints sentences on standard error, wrapped between words on a terminal.
 pub(super) fn say_sentences_on_stderr(text: &str) {
     write_line(io::stderr(), &wrap_for(io::stderr(), text));
+}
+
+/// Prints a row of a list on standard output, wrapped between words on a terminal that is narrower.
+pub(super) fn say_row(text: &str) {
+    let row = flat_text(text);
+    say(&columns_of(io::stdout()).map_or_else(|| row.clone(), |columns| wrap_text(&row, columns)));
 }
 
 /// Prints text with its own line ends on standard output.
@@ -68,11 +74,38 @@ fn wrap_for(stream: impl AsFd, text: &str) -> String {
     wrapped.replace(NO_BREAK, " ") + "\n"
 }
 
+/// Prints help with its own escapes, on standard output or standard error.
+pub(super) fn say_help(text: &str, on_stderr: bool) {
+    let mut stream: Box<dyn Write> = if on_stderr { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+    let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
+}
+
+/// Prints a line on standard output.
+///
+/// # Errors
+/// When standard output is closed.
+pub(super) fn try_say(text: &str) -> io::Result<()> {
+    try_say_in_own_colours(&visible_text(text, io::stdout().is_terminal()))
+}
+
+/// Prints a line that is visible already and has colours of its own on standard output.
+///
+/// # Errors
+/// When standard output is closed.
+pub(super) fn try_say_in_own_colours(text: &str) -> io::Result<()> {
+    let mut stream = io::stdout();
+    stream.write_all(format!("{text}\n").as_bytes()).and_then(|()| stream.flush())
+}
+
+/// Returns true if colours are wanted on a terminal.
+pub(super) fn has_colours() -> bool {
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
 /// Prints a line, or several, each in the colour that `colour_of` gives as an SGR code; only on a terminal.
 pub(super) fn say_in_colours(text: &str, colour_of: impl Fn(&str) -> &'static str) {
-    let has_colours =
-        io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    if !has_colours {
+    if !(io::stdout().is_terminal() && has_colours()) {
         return say(text);
     }
     let text = make_visible(text);

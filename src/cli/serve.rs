@@ -3,7 +3,7 @@
 use std::fs::{File, TryLockError};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use super::assembly::{Assembled, assemble, open_parts};
 use super::banner;
@@ -33,6 +34,8 @@ use upstream::Fleet;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
+/// How often a second server looks whether the first has ended.
+const TAKE_OVER_EVERY: Duration = Duration::from_secs(2);
 /// How long an upstream has to say that it is a respool.
 const RESPOOL_WITHIN: Duration = Duration::from_secs(5);
 /// How long the end waits for threads that read or write files.
@@ -70,10 +73,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     log_advice(settings, &app.access.key_names());
     let hangup = handle_hangup()?;
     let listener = bind_address(settings).await?;
-    let lock = hold_state_dir(&settings.store.state_dir);
-    if let (Some(lock), Ok(address)) = (&lock, listener.local_addr()) {
-        note_address(lock, address);
-    }
+    let _lock = hold_state_dir(&settings.store.state_dir, &listener, &stop);
     let routes = build_routes(Arc::clone(&app));
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
     stop_on_signals(&stop, routes.current())?;
@@ -137,16 +137,39 @@ fn watched_parts(app: &App, relays: watch::Receiver<Arc<Relay>>) -> Watched {
     }
 }
 
-/// Holds the lock of a state directory until it is dropped, and warns if another server has it.
-fn hold_state_dir(dir: &Path) -> Option<File> {
+/// Holds the lock of a state directory until it is dropped, and notes there where this server listens. If
+/// another server has it, that is logged, and this one takes over when the other ends.
+fn hold_state_dir(dir: &Path, listener: &TcpListener, stop: &Stop) -> Option<File> {
     let lock = lock_state_dir(dir).ok()?;
+    if let (Some(lock), Ok(address)) = (&lock, listener.local_addr()) {
+        note_address(lock, address);
+    }
     if lock.is_none() {
         let todo =
             "give each its own `state_dir`, or let them share a database with `store.url` (docs/scaling.md)";
         tracing::warn!(target: "respool::server", dir = %dir.display(), todo,
             "another respool serves with this state directory: each counts budgets and limits of keys alone");
+        if let Ok(address) = listener.local_addr() {
+            tokio::spawn(take_over_state_dir(dir.to_owned(), address, stop.abort.clone()));
+        }
     }
     lock
+}
+
+/// Holds the lock of a state directory as soon as the other server that has it ends: other commands then find
+/// this one.
+async fn take_over_state_dir(dir: PathBuf, address: SocketAddr, stop: CancellationToken) {
+    let takes_over = async {
+        loop {
+            tokio::time::sleep(TAKE_OVER_EVERY).await;
+            if let Ok(Some(lock)) = lock_state_dir(&dir) {
+                note_address(&lock, address);
+                return lock;
+            }
+        }
+    };
+    let Some(_lock) = stop.run_until_cancelled(takes_over).await else { return };
+    stop.cancelled().await;
 }
 
 /// Locks a state directory; `None` if another process has locked it.
@@ -320,6 +343,27 @@ mod tests {
         let first = lock_state_dir(dir.path()).unwrap().unwrap();
         assert!(lock_state_dir(dir.path()).unwrap().is_none());
         drop(first);
+        assert!(lock_state_dir(dir.path()).unwrap().is_some());
+    }
+
+    /// Regression: a service that began while a `serve` ran was never found, also when that had ended.
+    #[tokio::test(start_paused = true)]
+    async fn the_second_server_takes_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let noted = || std::fs::read_to_string(dir.path().join(LOCK)).unwrap();
+        let first = lock_state_dir(dir.path()).unwrap().unwrap();
+        note_address(&first, "127.0.0.1:1".parse().unwrap());
+        let stop = CancellationToken::new();
+        let second = "127.0.0.1:2".parse().unwrap();
+        let waiting = tokio::spawn(take_over_state_dir(dir.path().to_owned(), second, stop.clone()));
+        tokio::time::sleep(2 * TAKE_OVER_EVERY).await;
+        assert_eq!(noted(), "127.0.0.1:1");
+        drop(first);
+        tokio::time::sleep(2 * TAKE_OVER_EVERY).await;
+        assert_eq!(noted(), "127.0.0.1:2");
+        assert!(lock_state_dir(dir.path()).unwrap().is_none());
+        stop.cancel();
+        waiting.await.unwrap();
         assert!(lock_state_dir(dir.path()).unwrap().is_some());
     }
 

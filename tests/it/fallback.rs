@@ -281,15 +281,18 @@ async fn a_spent_budget_leaves_the_free_model() {
 #[tokio::test(flavor = "multi_thread")]
 async fn missing_fallbacks_are_known() {
     let fake = FakeVllm::start([]).await;
-    let respool =
-        Respool::with(&fake, "[models.big]\nfallback = [\"middle\"]\n[models.fast]\ntarget = \"big\"\n")
-            .await;
+    let respool = Respool::with(
+        &fake,
+        "[models.big]\nfallback = [\"middle\"]\nvision = \"eyes\"\n[models.fast]\ntarget = \"big\"\n",
+    )
+    .await;
     let missing = || respool.relay.missing_models();
     fake.serve_models(&["big", "qwen3"]);
     let upstream = respool.relay.upstreams().next().unwrap();
     upstream.ask_models(http::HeaderMap::new(), Duration::from_secs(5)).await.unwrap();
-    assert_eq!(missing(), [("middle".into(), "is a fallback of `big`".into())]);
-    fake.serve_models(&["middle"]);
+    let eyes = ("eyes".into(), "answers pictures for `big`".into());
+    assert_eq!(missing(), [("middle".into(), "is a fallback of `big`".into()), eyes]);
+    fake.serve_models(&["middle", "eyes"]);
     upstream.ask_models(http::HeaderMap::new(), Duration::from_secs(5)).await.unwrap();
     assert_eq!(missing(), [("big".into(), "`fast` stands for".into())]);
 }

@@ -109,6 +109,9 @@ fn service(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
     (output.status.code().unwrap(), String::from_utf8(text).unwrap())
 }
 
+/// A line of a service's log.
+const LOGGED: &str = r#"{"timestamp":"2026-11-27T01:02:03.000004Z","level":"WARN","message":"it asks for a key","upstream":"box","target":"respool::server"}"#;
+
 #[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_can_be_installed_and_removed() {
@@ -125,7 +128,10 @@ async fn the_service_can_be_installed_and_removed() {
             &[
                 ("systemctl", "echo ActiveState=active"),
                 ("loginctl", "echo Linger=no"),
-                ("journalctl", "echo a line"),
+                (
+                    "journalctl",
+                    &format!("echo a line\necho '2026-11-27T01:02:03+0000 box respool[7]: {LOGGED}'"),
+                ),
             ],
         );
         let (code, said) =
@@ -171,7 +177,34 @@ async fn the_service_can_be_installed_and_removed() {
         let (code, said) = service(home.path(), &path, &["status"]);
         assert!(code == 0 && said.contains("The service is running.") && said.contains("ready at"), "{said}");
         let (code, said) = service(home.path(), &path, &["logs", "-n", "3"]);
-        assert!(code == 0 && said.contains("a line"), "{said}");
+        assert_eq!(
+            (code, said.as_str()),
+            (0, "a line\n2026-11-27 (times in UTC)\n01:02:03 warning it asks for a key  upstream=box\n")
+        );
+        assert_eq!(service(home.path(), &path, &["logs", "--json"]), (0, format!("{LOGGED}\n")));
+        // Regression: the other commands did not know the service's model server.
+        let shown = program(home.path(), &["config", "show"]).env("PATH", &path).output().unwrap();
+        let (settings, note) =
+            (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
+        assert!(settings.contains("http://gpu:8000"), "{settings}");
+        assert!(note.contains("respool.env, which hold here, too"), "{note}");
+        let other = ["config", "show", "--upstream", "http://x:1"];
+        let shown = program(home.path(), &other).env("PATH", &path).output().unwrap();
+        assert!(!String::from_utf8(shown.stdout).unwrap().contains("http://gpu:8000"));
+        // A working service is not stopped for a file with which it could not start.
+        let file = home.path().join(".config/respool/respool.toml");
+        std::fs::write(&file, "listn = \"x\"\n").unwrap();
+        let (code, said) = service(home.path(), &path, &["install"]);
+        assert!(code == 78 && said.contains("Nothing was written") && said.contains("listn"), "{said}");
+        let called = std::fs::read_to_string(programs.path().join("called")).unwrap();
+        assert_eq!(called.matches("restart respool.service").count(), 2, "{called}");
+        std::fs::write(&file, "[[upstream]]\nurl = \"http://other:1\"\n").unwrap();
+        let (_, said) = service(home.path(), &path, &["status"]);
+        assert!(
+            said.contains("The service asks http://gpu:8000, because") && said.contains("http://other:1"),
+            "{said}"
+        );
+        std::fs::remove_file(&file).unwrap();
         // Regression: OpenClaw was left with a respool that is gone.
         let changed = home.path().join(".openclaw/openclaw.json.after-respool");
         std::fs::create_dir_all(changed.parent().unwrap()).unwrap();

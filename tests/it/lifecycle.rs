@@ -487,7 +487,7 @@ async fn check_makes_a_whole_round_trip() {
     let (code, shown, _) = check().await;
     assert_eq!(code, 0, "{shown}");
     assert!(
-        shown.contains("call, result and answer") && shown.contains("a streamed answer arrives whole"),
+        shown.contains("call, result and answer") && shown.contains("a streamed answer is complete"),
         "{shown}"
     );
     answers().into_iter().for_each(|answer| fake.then(answer));

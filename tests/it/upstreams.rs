@@ -246,6 +246,22 @@ async fn refused_keys_are_said() {
     }
 }
 
+/// A service said nothing of it until the first request failed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_for_a_key_is_logged() {
+    let fake = FakeVllm::start([]).await;
+    fake.otherwise(Script::json(401, &json!({"error": "Unauthorized"})).on("GET", "/v1/models"));
+    let served = crate::lifecycle::Served::with_file(&format!("[[upstream]]\nurl = \"{}\"", fake.url()), &[]);
+    let line = tokio::task::spawn_blocking(move || {
+        served.line(|line| line["message"] == "the upstream asks for a key", Duration::from_secs(20))
+    });
+    let line = line.await.unwrap();
+    assert_eq!(
+        (&line["level"], &line["upstream"]),
+        (&json!("WARN"), &json!(fake.url().replace("http://", "")))
+    );
+}
+
 /// A server that refused the key got its share: the weaker fallback answered while an equal server was idle.
 #[tokio::test]
 async fn a_refused_key_leads_to_the_equal_server() {

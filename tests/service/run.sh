@@ -57,6 +57,11 @@ ok "a second install keeps the environment file"
 
 echo 'lissten = "x"' > "$HOME/.config/respool/respool.toml"
 ! "$respool" service install > "$INSIDE/said" 2>&1 || fail "a wrong configuration was called ready"
+grep -q 'the service stays as it is' "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
+curl -sf "http://127.0.0.1:$port/ready" > /dev/null || fail "the service was stopped"
+systemctl --user restart respool || true
+for _ in $(seq 60); do systemctl --user is-failed -q respool && break; sleep 0.2; done
+! "$respool" service status > "$INSIDE/said" 2>&1 || fail "a wrong configuration was called ready"
 grep -q 'its configuration is wrong' "$INSIDE/said" || fail "$(cat "$INSIDE/said")"
 [ "$(systemctl --user show respool --property=NRestarts --value)" -le 1 ] || fail "systemd goes on trying"
 ok "a wrong configuration is said, and not tried again"

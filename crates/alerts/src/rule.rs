@@ -2,7 +2,7 @@
 
 use store::Attention;
 use usage::{Counts, DayBudget, Minutes};
-use wire::{CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO};
+use wire::{CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, is_request_fault};
 
 /// A minute, in milliseconds.
 const MINUTE: u64 = 60_000;
@@ -238,7 +238,8 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
             all.push(new_finding(*rule, name, what));
         } else if upstream.is_open {
             let lately = signals.minutes.counts_since(now.saturating_sub(WINDOW));
-            let codes: Vec<&str> = lately.codes_at(name).collect();
+            // Those of wrong requests do not open a circuit.
+            let codes: Vec<&str> = lately.codes_at(name).filter(|code| !is_request_fault(code, 0)).collect();
             let why = if codes.is_empty() { String::new() } else { format!(" ({})", codes.join(", ")) };
             let what = format!("Replies from the upstream `{name}` are failing{why}.");
             all.push(new_finding(Rule::CircuitOpen, name, what));

@@ -236,6 +236,10 @@ impl Alerts {
         for (name, signal) in &found {
             let is_up = signal.problem.is_none();
             metrics::set_upstream_up(name, is_up);
+            if signal.asks_for_key && before.get(name).is_none_or(|before| !before.asks_for_key) {
+                let todo = "set `api_key` of its [[upstream]], unless clients send theirs";
+                tracing::warn!(target: "respool::alerts", upstream = name, todo, "the upstream asks for a key");
+            }
             if is_up && before.get(name).is_some_and(|before| before.problem.is_some()) {
                 usage.forget_refusals(name);
             }

@@ -39,6 +39,8 @@ pub struct RespoolProvider {
     pub key_env: Option<String>,
     /// Whether OpenClaw knows the keys that its 2026.2 releases refuse.
     pub is_current: bool,
+    /// Whether to add the recommended settings that an entry of the person's own lacks.
+    pub adds_recommended: bool,
 }
 
 /// The new text, and what a person should know about it.
@@ -56,6 +58,8 @@ pub struct Edited {
     pub own_models: Vec<AgentModel>,
     /// The providers that still point at the model server.
     pub direct_providers: Vec<String>,
+    /// The recommended settings that the model's own entry lacks: `reasoning`, `compat.supportsStore`.
+    pub lacking: Vec<String>,
 }
 
 impl Edited {
@@ -90,7 +94,7 @@ pub fn edit_config(present: &str, wanted: &RespoolProvider) -> Result<Edited, Ed
     let object = root.object_value().ok_or("it does not hold an object")?;
     let (provider, id) = (provider_of(&before, wanted), model_of(&before, wanted)?);
     let entry = child_object(&child_object(&child_object(&object, "models")?, "providers")?, &provider)?;
-    write_provider(&entry, wanted, &id)?;
+    let lacking = write_provider(&entry, wanted, &id)?;
     let primary = format!("{provider}/{id}");
     let defaults = child_object(&child_object(&object, "agents")?, "defaults")?;
     let replaced = write_primary(&defaults, &before["agents"]["defaults"], &primary)?;
@@ -102,6 +106,7 @@ pub fn edit_config(present: &str, wanted: &RespoolProvider) -> Result<Edited, Ed
         fallbacks: fallback_models(&before),
         own_models: own_models(&after, wanted),
         direct_providers: direct_providers(&after, wanted),
+        lacking,
     })
 }
 
@@ -180,7 +185,8 @@ fn model_of(config: &Value, wanted: &RespoolProvider) -> Result<String, EditErro
     Err(EditError::NoModel)
 }
 
-fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Result<(), EditError> {
+/// Writes the provider, and returns the recommended settings that its model lacks.
+fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Result<Vec<String>, EditError> {
     set_value(entry, "baseUrl", &json!(format!("{}/v1", wanted.url)));
     if let Some(name) = &wanted.key_env {
         set_value(entry, "apiKey", &json!(format!("${{{name}}}")));
@@ -200,10 +206,35 @@ fn write_provider(entry: &CstObject, wanted: &RespoolProvider, id: &str) -> Resu
             lower_number(object, "contextWindow", window);
         }
     }
-    if !present.iter().any(|object| id_of(object).as_deref() == Some(id)) {
-        let window = wanted.models.iter().find(|model| model.id == id).and_then(|model| model.window);
-        list.ensure_multiline();
-        list.append(cst_value(&model_entry(id, window, wanted.is_current)));
+    let window = wanted.models.iter().find(|model| model.id == id).and_then(|model| model.window);
+    let recommended = model_entry(id, window, wanted.is_current);
+    if let Some(own) = present.iter().find(|object| id_of(object).as_deref() == Some(id)) {
+        if wanted.adds_recommended {
+            complete_entry(own, &recommended)?;
+        }
+        return Ok(lacking_settings(own, &recommended));
+    }
+    list.ensure_multiline();
+    list.append(cst_value(&recommended));
+    Ok(Vec::new())
+}
+
+/// Lists the recommended settings that a model's entry lacks; those about the model itself (its name, its
+/// window, its price) are its owner's.
+fn lacking_settings(entry: &CstObject, recommended: &Value) -> Vec<String> {
+    let present = entry.to_serde_value().unwrap_or_default();
+    let reasoning = present.get("reasoning").is_none().then(|| "reasoning".to_owned());
+    let compat = recommended["compat"].as_object().into_iter().flatten();
+    let compat = compat.filter(|(key, _)| present["compat"].get(key).is_none());
+    reasoning.into_iter().chain(compat.map(|(key, _)| format!("compat.{key}"))).collect()
+}
+
+/// Adds the recommended settings that a model's entry lacks.
+fn complete_entry(entry: &CstObject, recommended: &Value) -> Result<(), EditError> {
+    add_value(entry, "reasoning", &recommended["reasoning"]);
+    let compat = child_object(entry, "compat")?;
+    for (key, value) in recommended["compat"].as_object().into_iter().flatten() {
+        add_value(&compat, key, value);
     }
     Ok(())
 }
@@ -388,6 +419,7 @@ mod tests {
             model: None,
             key_env: None,
             is_current: true,
+            adds_recommended: false,
         }
     }
 
@@ -504,6 +536,28 @@ mod tests {
         );
         let again = super::edit_config(&edited.text, &wanted(&[("gpt-oss-120b", Some(131_072))])).unwrap();
         assert_eq!(again.text, edited.text, "twice is once");
+    }
+
+    #[test]
+    fn recommended_settings_are_named_or_added() {
+        let present = r#"{"models": {"providers": {"gpu": {"baseUrl": "http://gpu:8000/v1", "models": [
+            {"id": "m", "compat": {"supportsStore": true}}]}}}}"#;
+        let named = edit_config(present, &wanted(&[("m", None)])).unwrap();
+        assert!(named.lacking.contains(&"reasoning".to_owned()), "{:?}", named.lacking);
+        assert!(
+            named.lacking.contains(&"compat.requiresReasoningContentOnAssistantMessages".to_owned())
+                && !named.lacking.contains(&"compat.supportsStore".to_owned())
+                && !named.text.contains("requiresReasoning"),
+            "{:?}",
+            named.lacking
+        );
+        let adding = RespoolProvider { adds_recommended: true, ..wanted(&[("m", None)]) };
+        let added = edit_config(present, &adding).unwrap();
+        assert_eq!(added.lacking, [""; 0]);
+        let config: Value = serde_json::from_str(&added.text).unwrap();
+        let model = &config["models"]["providers"]["gpu"]["models"][0];
+        assert_eq!((&model["reasoning"], &model["compat"]["supportsStore"]), (&json!(true), &json!(true)));
+        assert_eq!(model["compat"]["requiresReasoningContentOnAssistantMessages"], true);
     }
 
     #[test]

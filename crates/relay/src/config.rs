@@ -142,8 +142,9 @@ impl RelayConfig {
     pub fn named_models(&self) -> impl Iterator<Item = (&String, String)> {
         self.models.iter().flat_map(|(id, model)| {
             let target = model.target.iter().map(move |name| (name, format!("`{id}` stands for")));
-            let others = model.fallback.iter().chain(&model.vision);
-            target.chain(others.map(move |name| (name, format!("is a fallback of `{id}`"))))
+            let fallback = model.fallback.iter().map(move |name| (name, format!("is a fallback of `{id}`")));
+            let vision = model.vision.iter().map(move |name| (name, format!("answers pictures for `{id}`")));
+            target.chain(fallback).chain(vision)
         })
     }
 

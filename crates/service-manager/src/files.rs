@@ -1,5 +1,6 @@
 //! The files of the service: systemd's unit, launchd's property list, and the environment file. Pure.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// The unit that `deploy/README.md` describes.
@@ -125,6 +126,17 @@ pub fn quote_value(value: &str) -> Option<String> {
     }
 }
 
+/// Returns the variables of an environment file, without their quotation marks.
+pub fn variables(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
+    let unquoted = |value: &str| {
+        let inside = |mark| value.strip_prefix(mark).and_then(|rest: &str| rest.strip_suffix(mark));
+        inside('\'').or_else(|| inside('"')).unwrap_or(value).to_owned()
+    };
+    let pairs = lines.filter_map(|line| line.split_once('='));
+    pairs.map(|(name, value)| (name.trim().to_owned(), unquoted(value.trim()))).collect()
+}
+
 /// Returns the value of a name in an environment file.
 pub fn value_of(text: &str, name: &str) -> Option<String> {
     let set = |line: &str| Some(line.trim().strip_prefix(name)?.strip_prefix('=')?.trim().to_owned());
@@ -145,6 +157,13 @@ mod tests {
         check("/usr/bin/respool", "/usr/bin/respool");
         check("/home/a b/100%/respool", "\"/home/a b/100%%/respool\"");
         check("/x/$y", "/x/$$y");
+    }
+
+    #[test]
+    fn variables_are_read_as_systemd_reads_them() {
+        let text = format!("# A=1\n A = b c \nK='k $y'\nQ=\"x\"\n{UPSTREAM}=http://gpu:8000/?a=b\nnothing\n");
+        let pairs = [("A", "b c"), ("K", "k $y"), ("Q", "x"), (UPSTREAM, "http://gpu:8000/?a=b")];
+        assert_eq!(variables(&text), pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into());
     }
 
     #[test]

@@ -6,11 +6,11 @@ mod other_units;
 pub mod ready;
 
 use std::fmt;
-use std::io;
+use std::io::{self, BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 
-pub use files::{KEY, LISTEN, UPSTREAM, environment_text, quote_value, value_of};
+pub use files::{KEY, LISTEN, UPSTREAM, environment_text, quote_value, value_of, variables};
 pub use other_units::{OtherUnit, SystemUnit, find_unit};
 use tools::programs::{current_project, find_in_path};
 
@@ -175,17 +175,21 @@ impl Manager {
         }
     }
 
-    /// Returns the log, on this terminal. `of_system`: the log of the system's service.
-    pub fn show_logs(
+    /// Reads the log, line by line, until it ends or a line cannot be shown. A line of the journal begins
+    /// with its time, host and process. `of_system`: the log of the system's service.
+    pub fn read_logs(
         self,
         home: &Path,
         follow: bool,
         lines: u32,
         of_system: bool,
+        mut show_line: impl FnMut(&str) -> io::Result<()>,
     ) -> Result<(), ServiceError> {
         let lines = lines.to_string();
         let (program, mut arguments) = match self {
-            Self::Systemd => ("journalctl", vec!["--unit", "respool.service", "--lines", &lines]),
+            Self::Systemd => {
+                ("journalctl", vec!["--unit", "respool.service", "--lines", &lines, "--output", "short-iso"])
+            }
             Self::Launchd => ("tail", vec!["-n", &lines]),
         };
         if self == Self::Systemd && !of_system {
@@ -200,7 +204,21 @@ impl Manager {
         if self == Self::Launchd {
             command.arg(log);
         }
-        require_end(program, command)
+        let not_run = |error| ServiceError::NotRun(program.to_owned(), error);
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(not_run)?;
+        let output = child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).split(b'\n'));
+        for line in output {
+            if show_line(&String::from_utf8_lossy(&line.map_err(not_run)?)).is_err() {
+                // Nobody reads on.
+                let _ = child.kill();
+                let _ = child.wait();
+                return Ok(());
+            }
+        }
+        match child.wait().map_err(not_run)? {
+            status if status.success() => Ok(()),
+            status => Err(ServiceError::Ended(program.to_owned(), status)),
+        }
     }
 
     /// Runs a command on this terminal, under the rules of a unit.
@@ -219,13 +237,14 @@ impl Manager {
         require_end(program, command)
     }
 
-    /// Returns the last lines of the log, or nothing.
-    pub fn last_lines(self, home: &Path) -> String {
+    /// Returns the last lines of the log since a time, in seconds since 1970, or nothing.
+    pub fn last_lines(self, home: &Path, since: u64) -> String {
         let output = match self {
-            Self::Systemd => run_program(
-                "journalctl",
-                &["--user", "--unit", "respool.service", "--lines", "10", "--no-pager", "--output", "cat"],
-            ),
+            Self::Systemd => {
+                let (unit, since) = (["--user", "--unit", "respool.service"], format!("@{since}"));
+                let form = ["--lines", "10", "--no-pager", "--output", "cat", "--since", &since];
+                run_program("journalctl", &[&unit[..], &form[..]].concat())
+            }
             Self::Launchd => {
                 run_program("tail", &["-n", "10", &home.join("Library/Logs/respool.log").to_string_lossy()])
             }

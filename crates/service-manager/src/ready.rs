@@ -36,7 +36,8 @@ impl Readiness {
             ),
             Self::NoUpstream(said) => format!(
                 "respool runs at {address}, but its model server does not answer: {said}. Check the address \
-                 (`respool service install --upstream URL` changes it) and that the server has loaded its model"
+                 (`respool service install --upstream URL` changes it) and that the server has loaded its model. respool works as \
+                 soon as it answers"
             ),
             Self::Silent => {
                 format!("nothing answers at {address}: the service has not started, or it listens elsewhere")

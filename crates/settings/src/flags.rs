@@ -18,6 +18,8 @@ pub struct Flags {
     pub upstream: Option<String>,
     /// `--config FILE`.
     pub config: Option<PathBuf>,
+    /// The variables of a service, which hold where this process has none of the same name.
+    pub of_service: Environment,
 }
 
 impl Flags {

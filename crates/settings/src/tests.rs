@@ -22,7 +22,7 @@ fn load(file: &str, environment: &[(&str, &str)], flags: [Option<&str>; 2]) -> R
     let flags = flags.map(|flag| flag.map(str::to_owned));
     let [listen, upstream] = flags;
     let file = FileText { path: Path::new("respool.toml"), text: file };
-    resolve(Some(file), &pairs.chain([home]).collect(), &Flags { listen, upstream, config: None })
+    resolve(Some(file), &pairs.chain([home]).collect(), &Flags { listen, upstream, ..Flags::default() })
 }
 
 fn settings(file: &str, environment: &[(&str, &str)], flags: [Option<&str>; 2]) -> Settings {

@@ -32,5 +32,6 @@ pub use init::{Flush, LogError, init, init_file};
 pub use record::{RecordedContent, RecordedWait, RequestFacts, RequestRecord};
 pub use request_line::{AttemptError, Outcome};
 pub use request_start::{RequestStart, TRACEPARENT};
+pub use terminal_lines::LogLine;
 pub use trace::{Attributes, Span, SpanKind, SpanSink, SpanValue, TraceContext};
 pub use usage::{EndedRequest, InFlight, LiveRequest, Recording, RowFacts, UsageSink};

@@ -20,7 +20,8 @@ impl<W: Write> Write for TerminalWriter<W> {
     }
 }
 
-fn escape_lines(lines: &str) -> String {
+/// Makes text visible, but for its colours.
+pub(super) fn escape_lines(lines: &str) -> String {
     let mut parts = lines.split("\u{1b}[");
     let mut out = make_visible(parts.next().unwrap_or_default());
     for part in parts {

@@ -1,17 +1,21 @@
 //! Log lines for a person at a terminal: one short line per request that fits the width, and other events as
-//! a sentence with its values. A log file gets JSON. Called by `init`.
+//! a sentence with its values. A log file gets JSON, which [`LogLine`] reads. Called by `init` and by
+//! `respool service logs`.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt::{self, Write as _};
 use std::io;
 use std::time::Duration;
 
+use serde_json::Value;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use super::on_terminal::escape_lines;
 use wire::visible::{char_width, cut_line, make_visible, one_line, wrap_text};
 
 /// The target of the line that each request writes.
@@ -50,19 +54,73 @@ where
         let mut fields = Fields::default();
         event.record(&mut fields);
         let metadata = event.metadata();
-        let line = if metadata.target() == REQUEST {
-            self.request_line(&fields, terminal_width())
-        } else {
-            let line = self.event_line(&fields, *metadata.level(), metadata.target());
-            wrap_below_time(&line, terminal_width())
-        };
         let time = clock::format_time(clock::now());
-        let time = time.get(11..19).unwrap_or_default();
-        writeln!(writer, "{} {line}", self.colour_text(DIM, time))
+        writeln!(
+            writer,
+            "{}",
+            self.line(&fields, &time, *metadata.level(), metadata.target(), terminal_width())
+        )
+    }
+}
+
+/// A line of a log in JSON.
+#[derive(Debug)]
+pub struct LogLine {
+    fields: Fields,
+    level: Level,
+    target: String,
+    time: String,
+}
+
+impl LogLine {
+    /// Reads a line that `JsonLines` wrote.
+    pub fn from_json(line: &str) -> Option<Self> {
+        let Ok(Value::Object(object)) = serde_json::from_str(line) else { return None };
+        let mut read = Self {
+            fields: Fields::default(),
+            level: Level::INFO,
+            target: String::new(),
+            time: String::new(),
+        };
+        for (name, value) in object {
+            let value = match value {
+                Value::String(text) => text,
+                other => other.to_string(),
+            };
+            match name.as_str() {
+                "timestamp" => read.time = value,
+                "level" => read.level = value.parse().ok()?,
+                "target" => read.target = value,
+                "message" => read.fields.message = value,
+                _ => read.fields.others.push((name.into(), value)),
+            }
+        }
+        (!read.time.is_empty()).then_some(read)
+    }
+
+    /// Returns the day in UTC, as `2026-11-27`.
+    pub fn day(&self) -> &str {
+        self.time.get(..10).unwrap_or_default()
+    }
+
+    /// Writes the line as a terminal of this width shows it.
+    pub fn render(&self, width: usize, has_colours: bool) -> String {
+        let lines = TerminalLines { has_colours };
+        escape_lines(&lines.line(&self.fields, &self.time, self.level, &self.target, width))
     }
 }
 
 impl TerminalLines {
+    /// Writes an event. `time` is in the form of RFC 3339.
+    fn line(&self, fields: &Fields, time: &str, level: Level, target: &str, width: usize) -> String {
+        let line = if target == REQUEST {
+            self.request_line(fields, width)
+        } else {
+            wrap_below_time(&self.event_line(fields, level, target), width)
+        };
+        format!("{} {line}", self.colour_text(DIM, time.get(11..19).unwrap_or_default()))
+    }
+
     fn colour_text(&self, colour: &str, text: &str) -> String {
         if self.has_colours && !text.is_empty() {
             format!("\u{1b}[{colour}m{text}\u{1b}[0m")
@@ -103,7 +161,7 @@ impl TerminalLines {
         if let Some(todo) = fields.find("todo") {
             let _ = write!(line, " → {}", make_visible(todo));
         }
-        let others = fields.others.iter().filter(|(name, _)| *name != "todo" && target != ALERTS);
+        let others = fields.others.iter().filter(|(name, _)| name != "todo" && target != ALERTS);
         let others: Vec<String> =
             others.map(|(name, value)| format!("{name}={}", one_line(value, usize::MAX))).collect();
         if !others.is_empty() {
@@ -199,12 +257,12 @@ fn terminal_width() -> usize {
 #[derive(Debug, Default)]
 struct Fields {
     message: String,
-    others: Vec<(&'static str, String)>,
+    others: Vec<(Cow<'static, str>, String)>,
 }
 
 impl Fields {
     fn find(&self, name: &str) -> Option<&str> {
-        self.others.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+        self.others.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     fn get(&self, name: &str) -> &str {
@@ -218,7 +276,7 @@ impl Fields {
     fn add(&mut self, field: &Field, value: String) {
         match field.name() {
             "message" => self.message = value,
-            name => self.others.push((name, value)),
+            name => self.others.push((name.into(), value)),
         }
     }
 }
@@ -244,7 +302,7 @@ mod tests {
     const PLAIN: TerminalLines = TerminalLines { has_colours: false };
 
     fn fields(pairs: &[(&'static str, &str)]) -> Fields {
-        let others = pairs.iter().map(|&(name, value)| (name, value.to_owned())).collect();
+        let others = pairs.iter().map(|&(name, value)| (name.into(), value.to_owned())).collect();
         Fields { message: "request".into(), others }
     }
 
@@ -322,5 +380,20 @@ mod tests {
         assert!(
             coloured.event_line(&event, Level::WARN, "x").starts_with("\u{1b}[33mwarning \u{1b}[0mit began")
         );
+    }
+    #[test]
+    fn a_line_of_json_reads_as_on_a_terminal() {
+        let line = r#"{"timestamp":"2026-11-27T01:02:03.000004Z","level":"WARN","message":"it asks for a key","todo":"set it","url":"http://a","target":"respool::server"}"#;
+        let read = LogLine::from_json(line).unwrap();
+        assert_eq!(read.day(), "2026-11-27");
+        assert_eq!(read.render(200, false), "01:02:03 warning it asks for a key → set it  url=http://a");
+        let request = r#"{"timestamp":"2026-11-27T01:02:03.000004Z","level":"INFO","message":"request","model":"m","outcome":"ok","calls":1,"total_ms":12.5,"target":"respool::request"}"#;
+        assert_eq!(
+            LogLine::from_json(request).unwrap().render(usize::MAX, false),
+            "01:02:03 ok          m  12 ms  1 call"
+        );
+        for other in ["Started respool.", "{\"a\":1}", "[]", "{"] {
+            assert!(LogLine::from_json(other).is_none(), "{other}");
+        }
     }
 }

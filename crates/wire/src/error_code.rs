@@ -29,7 +29,7 @@ macro_rules! codes {
 }
 
 /// The advice for the owner of an upstream that refuses its key.
-pub const KEY_REFUSED_TODO: &str = "Set or correct `api_key` of this upstream (VLLM_API_KEY with --upstream): it is the key of `vllm serve --api-key`. Where it has none, correct the key that clients send.";
+pub const KEY_REFUSED_TODO: &str = "Set or correct `api_key` of this upstream (VLLM_API_KEY with --upstream): it is the key of `vllm serve --api-key`. Without it respool passes on the key that clients send, which has to be that one then.";
 /// The advice for the owner of an upstream to which no secure connection can be made.
 pub const CERTIFICATE_REFUSED_TODO: &str = "Renew the certificate, correct the host name in the `url` of this upstream, or trust its authority with SSL_CERT_FILE (docs/upstreams.md).";
 

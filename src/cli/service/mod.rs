@@ -4,23 +4,28 @@
 //! The unit is the one in `deploy/`, with the path of this program. Settings stay where they are; options
 //! given here go into an environment file that only its owner can read.
 
+mod logs;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use http::HeaderMap;
 use serde_json::json;
 use service_manager::{Manager, OtherUnit, ServiceError, State, ready};
 
 use super::failure::Failure;
-use super::options::Configured;
 use super::runtime::new_runtime;
 use super::say::say;
 use super::setup::changed_clients;
 use server::Listen;
-use settings::{Settings, VLLM_KEY};
-use upstream::Address;
+use settings::{Environment, Flags, Loaded, Settings, VLLM_KEY, start_problems};
+use upstream::{Address, NoModelList, Upstream};
 
+/// How long the model server has to say whether it takes the key.
+const KEY_WITHIN: Duration = Duration::from_secs(5);
 const NOT_INSTALLED: &str = "the service is not installed. `respool service install` installs it";
 
 #[derive(Debug, Subcommand)]
@@ -41,8 +46,8 @@ pub(super) enum ServiceCommand {
     /// Check the configuration under the rules of the unit, which may take away what commands need.
     #[command(after_help = "Example:\n  respool service check")]
     Check,
-    /// Show the service's log.
-    #[command(after_help = "Example:\n  respool service logs --follow")]
+    /// Show the service's log, as `respool serve` shows it on a terminal.
+    #[command(alias = "log", after_help = "Example:\n  respool service logs --follow")]
     Logs {
         /// Keep printing new lines as they arrive
         #[arg(long, short)]
@@ -50,6 +55,9 @@ pub(super) enum ServiceCommand {
         /// How many lines to print
         #[arg(long, short = 'n', alias = "lines", value_name = "COUNT", default_value_t = 50)]
         limit: u32,
+        /// Print the lines as respool wrote them, in JSON, for programs
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -100,15 +108,23 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
         ServiceCommand::Status { json: true } => print_status(manager, &paths),
         ServiceCommand::Status { json: false } => show_status(manager, &paths),
         ServiceCommand::Check => check_service(manager, &paths),
-        ServiceCommand::Logs { follow, limit } => {
+        ServiceCommand::Logs { follow, limit, json } => {
             let other = find_other_unit(manager, &paths);
             if other.is_none() && !paths.unit.exists() {
                 return Err(NOT_INSTALLED.into());
             }
             let of_system = matches!(other, Some(OtherUnit::OfSystem(_)));
-            Ok(manager.show_logs(&paths.home, follow, limit, of_system)?)
+            let mut shown = logs::ShownLog::new(json);
+            Ok(manager.read_logs(&paths.home, follow, limit, of_system, |line| shown.show_line(line))?)
         }
     }
+}
+
+/// Returns the environment file of this user's service, and its variables; `None` without a service.
+pub(super) fn service_environment() -> Option<(PathBuf, Environment)> {
+    let paths = Paths::find_paths(Manager::current()).ok().filter(|paths| paths.unit.exists())?;
+    let text = read_file(&paths.environment).ok()??;
+    Some((paths.environment, service_manager::variables(&text)))
 }
 
 fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {
@@ -143,6 +159,10 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
         ));
         return Ok(());
     }
+    let settings = check_start(&environment)?;
+    if key.is_some() || kept_key.is_some() {
+        refuse_wrong_key(&settings)?;
+    }
     match manager.state() {
         State::Unknown(why) => return Err(format!("nothing was written: {why}").into()),
         State::Running => {}
@@ -166,8 +186,10 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     // If the program ends at once, the start itself fails. Its exit code and its log then say more than the
     // manager.
     let has_ended = || matches!(manager.state(), State::Failed(_));
+    let since = clock::now_in_seconds();
     manager.start(&paths.unit).or_else(|why| if has_ended() { Ok(()) } else { Err(why) })?;
-    wait_until_ready(manager, paths)?;
+    note_overridden_upstream(&environment, paths);
+    wait_until_ready(manager, paths, since)?;
     if !manager.outlives_sessions() {
         say(
             "The service stops when your last session ends. To keep it running without a login, run: loginctl enable-linger",
@@ -179,7 +201,7 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
 /// Refuses an address that would take the place of another server's in `respool.toml`, and get its key.
 fn refuse_other_upstream(url: &str) -> Result<(), Failure> {
     // With a wrong file the service does not start, and says why.
-    let Ok(loaded) = Configured::default().load() else { return Ok(()) };
+    let Ok(loaded) = Loaded::from_process(&Flags::default()) else { return Ok(()) };
     let (Some(file), Ok(wanted)) = (&loaded.file, url.parse::<Address>()) else { return Ok(()) };
     let is_default = loaded.settings.upstreams == Settings::default().upstreams;
     match loaded.settings.upstreams.first() {
@@ -205,6 +227,56 @@ fn refuse_kept_key(url: &str, present: &str, file: &Path) -> Result<(), Failure>
         )
         .into()),
         _ => Ok(()),
+    }
+}
+
+/// Checks that the service would start with these variables: what runs goes on otherwise.
+fn check_start(environment: &str) -> Result<Settings, Failure> {
+    let flags = Flags { of_service: service_manager::variables(environment), ..Flags::default() };
+    let loaded = Loaded::from_process(&flags).and_then(|loaded| {
+        let found = start_problems(&loaded.settings);
+        if found.is_empty() { Ok(loaded) } else { Err(loaded.problems(found)) }
+    });
+    match loaded {
+        Ok(loaded) => Ok(loaded.settings),
+        Err(problems) => {
+            say("Nothing was written, and the service stays as it is.");
+            Err(problems.into())
+        }
+    }
+}
+
+/// Refuses a key that the first model server rejects: no request of the service would be answered.
+fn refuse_wrong_key(settings: &Settings) -> Result<(), Failure> {
+    let Some(upstream) = settings.upstreams.first().and_then(|first| Upstream::new(first).ok()) else {
+        return Ok(());
+    };
+    match new_runtime()?.block_on(upstream.ask_models(HeaderMap::new(), KEY_WITHIN)) {
+        Err(problem @ NoModelList::KeyRefused(..)) => Err(format!(
+            "nothing was written: {}: {problem}. Set {VLLM_KEY} to the key of `vllm serve --api-key`, and install again",
+            upstream.name
+        )
+        .into()),
+        _ => Ok(()),
+    }
+}
+
+/// Says that the environment file has another model server than `respool.toml`.
+fn note_overridden_upstream(environment: &str, paths: &Paths) {
+    let Some(url) = service_manager::value_of(environment, service_manager::UPSTREAM) else { return };
+    let Ok(loaded) = Loaded::from_process(&Flags::default()) else { return };
+    let is_default = loaded.settings.upstreams == Settings::default().upstreams;
+    let other =
+        loaded.settings.upstreams.first().filter(|first| url.parse().ok().as_ref() != Some(&first.url));
+    if let (Some(file), Some(other), false) = (&loaded.file, other, is_default) {
+        say(&format!(
+            "The service asks {url}, because {} says so. To use the [[upstream]] of {} ({}), remove the line `{}=…`, and run \
+             `respool service install`.",
+            paths.environment.display(),
+            file.display(),
+            other.url,
+            service_manager::UPSTREAM
+        ));
     }
 }
 
@@ -334,6 +406,7 @@ fn show_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         return Err(what.into());
     }
     say(&state.to_string());
+    note_overridden_upstream(&read_file(&paths.environment)?.unwrap_or_default(), paths);
     let address = listen_address(paths)?;
     match new_runtime()?.block_on(ready::query_readiness(&address)) {
         answer if answer.is_ready() && !state.is_up() => Err(answered_by_another(&address).into()),
@@ -363,8 +436,8 @@ fn print_status(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     if is_ready { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Waits until the service answers, or says why it does not.
-fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
+/// Waits until the service, which was started at `since`, answers, or says why it does not.
+fn wait_until_ready(manager: Manager, paths: &Paths, since: u64) -> Result<(), Failure> {
     let address = listen_address(paths)?;
     say(&format!("Waiting for {address}/ready …"));
     let answer = new_runtime()?.block_on(ready::wait_until_ready(&address, || manager.state().has_failed()));
@@ -377,8 +450,12 @@ fn wait_until_ready(manager: Manager, paths: &Paths) -> Result<(), Failure> {
         say(&format!("{is}. Point clients at {address}/v1."));
         return Ok(());
     }
-    let log = manager.last_lines(&paths.home);
-    let log = if log.is_empty() { String::new() } else { format!("\nThe end of its log:\n{log}") };
+    let log = manager.last_lines(&paths.home, since);
+    let log = if log.is_empty() {
+        String::new()
+    } else {
+        format!("\nThe end of its log:\n{}", logs::readable_lines(&log))
+    };
     let what = if answer.is_ready() { answered_by_another(&address) } else { answer.explain(&address) };
     Err(format!("{what}\n{state}{log}").into())
 }
@@ -402,7 +479,7 @@ fn listen_address_of(environment: &str, paths: &Paths) -> Result<String, Failure
             let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
             text.parse::<Listen>().map_err(why)?
         }
-        None => Configured::default().load()?.settings.server.listen,
+        None => Loaded::from_process(&Flags::default())?.settings.server.listen,
     };
     Ok(format!("http://{}", listen.local_address()))
 }

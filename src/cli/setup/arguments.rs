@@ -12,7 +12,7 @@ pub(in crate::cli) struct SetupArgs {
     /// The client
     #[arg(value_enum, value_name = CLIENTS)]
     pub(super) client: Client,
-    /// The address of respool [default: where the configuration says that it listens]
+    /// The address of respool [default: where it runs, or where the configuration says that it listens]
     #[arg(long, value_name = "URL")]
     pub(super) url: Option<String>,
     /// The model [default: the only one that respool serves]
@@ -24,6 +24,9 @@ pub(in crate::cli) struct SetupArgs {
     /// The environment variable with one of respool's `client_keys`
     #[arg(long, value_name = "NAME")]
     pub(super) key_env: Option<String>,
+    /// Add the recommended settings to an entry of the model that lacks them, too (openclaw only)
+    #[arg(long)]
+    pub(super) recommended: bool,
     /// Show what would change, and change nothing
     #[arg(long)]
     pub(super) dry_run: bool,

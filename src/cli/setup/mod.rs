@@ -24,12 +24,10 @@ pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
     if args.client == Client::Openclaw {
         return openclaw::run_setup(&args);
     }
-    if args.upstream.is_some() {
-        let why = format!(
-            "{} gets its models from respool: --upstream works with openclaw only",
-            name_of(args.client)
-        );
-        return Err(why.into());
+    let only_openclaw = [(args.upstream.is_some(), "--upstream"), (args.recommended, "--recommended")];
+    if let Some((_, option)) = only_openclaw.iter().find(|(is_given, _)| *is_given) {
+        let name = name_of(args.client);
+        return Err(format!("{name} gets its models from respool: {option} works with openclaw only").into());
     }
     let file = args.client.settings_file(&find_settings_folders());
     if args.undo {

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use super::arguments::SetupArgs;
 use super::model_choice::ask_for_model;
 use crate::cli::failure::Failure;
+use crate::cli::options::with_service;
 use crate::cli::plain_http::plain_address;
+use crate::cli::running::find_listener;
 use client_settings::openclaw::Model;
 use http_client::{client_for, root_cause};
 use settings::{Flags, Settings};
@@ -60,16 +62,16 @@ pub(super) fn check_address(option: &str, text: &str) -> Result<(), Failure> {
     text.parse::<Address>().map(drop).map_err(|why| format!("{option}: {why}").into())
 }
 
-/// Returns the address at which the configured respool listens, or the default one.
-fn configured_url() -> String {
-    let settings = Settings::load(&Flags::default()).unwrap_or_default();
-    format!("http://{}", settings.server.listen.local_address())
+/// Returns the address of the respool that runs, or else that at which the configured one listens.
+fn usual_url() -> String {
+    let settings = Settings::load(&with_service(Flags::default())).unwrap_or_default();
+    format!("http://{}", find_listener(&settings).local_address())
 }
 
 impl Respool {
     /// Returns the respool that the options name, with a client's key.
     pub(super) fn from_arguments(args: &SetupArgs) -> Result<Self, Failure> {
-        let url = args.url.clone().unwrap_or_else(configured_url);
+        let url = args.url.clone().unwrap_or_else(usual_url);
         check_address("--url", &url)?;
         let url = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
         let key = match &args.key_env {

@@ -96,6 +96,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         model: arguments.model.clone(),
         key_env: arguments.key_env.clone(),
         is_current: installed.as_ref().is_some_and(OpenClaw::is_current),
+        adds_recommended: arguments.recommended,
     };
     let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
     let present = match fs::read_to_string(file) {
@@ -113,6 +114,12 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         };
         format!("{} was not changed: {why}", file.display())
     })?;
+    if !is_running {
+        say_sentences(&format!(
+            "Nothing answers at {} yet; --url names another address of respool.",
+            respool.url
+        ));
+    }
     let is_refused = make_change(arguments, places, &present, &edited, installed.as_ref())?;
     say_what_is_missing(arguments, places, &wanted, &edited);
     if let Some(url) = upstream {
@@ -170,6 +177,13 @@ fn say_what_is_missing(arguments: &SetupArgs, places: &Places, wanted: &RespoolP
             "The server does not report its context length. Give the model a `contextWindow` in {}: OpenClaw assumes \
              200,000 tokens otherwise, and compacts too late.",
             places.config.display()
+        ));
+    }
+    if !edited.lacking.is_empty() {
+        say_sentences(&format!(
+            "Recommended, and not in the entry of this model: {}. --recommended adds them; docs/openclaw-settings.md says \
+             what each does.",
+            edited.lacking.join(", ")
         ));
     }
 }
@@ -304,6 +318,7 @@ fn validate_change(
     let folder = file.parent().unwrap_or(Path::new("."));
     let verdict = |text: &str| openclaw.validate(text, folder);
     let version = &openclaw.version;
+    say_sentences(&format!("OpenClaw {version} validates the new file …"));
     match verdict(text)? {
         Verdict::Valid => {
             say_sentences(&format!("OpenClaw {version} accepts the new file."));
