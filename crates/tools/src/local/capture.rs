@@ -37,10 +37,12 @@ impl HeadAndTail {
         }
         let start = tail.iter().take(3).take_while(|byte| **byte & 0xC0 == 0x80).count();
         tail.drain(..start);
+        // `agent` shortens such a text further, and then still knows its size.
         format!(
-            "{}\n\n[{} bytes left out]\n\n{}",
+            "{}\n[… {} of {} bytes left out here …]\n{}",
             String::from_utf8_lossy(head),
             self.left_out + (self.head.len() - head.len()) + start,
+            self.left_out + self.head.len() + self.tail.len(),
             String::from_utf8_lossy(&tail)
         )
     }
@@ -61,10 +63,12 @@ mod tests {
             }
             prop_assert!(kept.head.len() + kept.tail.len() <= 2 * KEPT);
             let text = kept.text();
-            match text.split_once("\n\n[") {
+            match text.split_once("\n[… ") {
                 None => prop_assert_eq!(text, all),
                 Some((head, rest)) => {
-                    let (count, tail) = rest.split_once(" bytes left out]\n\n").unwrap();
+                    let (numbers, tail) = rest.split_once(" bytes left out here …]\n").unwrap();
+                    let (count, size) = numbers.split_once(" of ").unwrap();
+                    prop_assert_eq!(size.parse::<usize>().unwrap(), all.len());
                     prop_assert!(all.starts_with(head) && all.ends_with(tail));
                     prop_assert_eq!(count.parse::<usize>().unwrap(), all.len() - head.len() - tail.len());
                 }

@@ -151,22 +151,22 @@ pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolErr
 
 async fn run_to_end(order: Order, reach: Reach, gone: oneshot::Receiver<()>) -> Result<Ran, ToolError> {
     let captured = Captured::with_watcher(order.watcher.clone());
-    let (plan, deadline) = (order.plan.clone(), Instant::now() + order.limit);
+    let (plan, mut limit) = (order.plan.clone(), order.limit);
     let (mut notice, order, mut gone) = (order.watcher.clone(), Arc::new(order), gone);
     let started = loop {
         let next = Arc::clone(&order);
         // Both search the workspace.
         let started = run_blocking(move |_| Ok(start_order(&next, reach))).await?;
         let is_busy = started.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
-        if !is_busy || Instant::now() >= deadline || gone.try_recv() == Err(TryRecvError::Closed) {
+        if !is_busy || limit.is_zero() || gone.try_recv() == Err(TryRecvError::Closed) {
             break started;
         }
         if let Some(watcher) = notice.take() {
             watcher(AWAITED);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
+        limit = limit.saturating_sub(LOOK_AGAIN);
     };
-    let limit = deadline.saturating_duration_since(Instant::now());
     let (running, watched) = match (started, plan) {
         (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
             return Ok(Ran { text: not_found(&words), failed: true, is_changed: false });
