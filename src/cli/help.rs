@@ -1,5 +1,5 @@
-//! Prints what clap answers in place of a command: help, the version, or what is wrong with the arguments. On a
-//! terminal it is wrapped between words, which clap does only with one more dependency.
+//! Prints what clap answers in place of a command: help, the version, or what is wrong with the arguments. On
+//! a terminal it is wrapped between words, which clap does only with one more dependency.
 
 use std::process::ExitCode;
 

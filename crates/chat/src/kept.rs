@@ -1,5 +1,5 @@
-//! The calls that a person allows in a directory for good: `/keep` writes them into the state directory, the next
-//! chat in that directory reads them, and `/ask` removes them. A prompt (`-p`) does not use them.
+//! The calls that a person allows in a directory for good: `/keep` writes them into the state directory, the
+//! next chat in that directory reads them, and `/ask` removes them. A prompt (`-p`) does not use them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, ErrorKind, Write as _};
