@@ -1,5 +1,5 @@
-//! Stops a reply that writes the same words for ever: it would end only at the most tokens of one reply. Loops
-//! of calls are the agent's. Used by `session`.
+//! Stops a reply that writes the same words for ever. It would end only at the most tokens of one reply.
+//! Loops of calls are the agent's. Used by `session`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -52,8 +52,8 @@ impl ReplyTail {
     }
 }
 
-/// Returns the length of the shortest piece of which the text is a repetition: that of the whole text, if
-/// there is none.
+/// Returns the length of the shortest piece of which the text is a repetition: that of the whole text,
+/// if it repeats nothing.
 fn period(text: &[u8]) -> usize {
     // For each beginning of the text, the length of its longest end that is also its beginning.
     let mut borders = vec![0; text.len()];
