@@ -155,3 +155,79 @@ async fn validate_asks_the_running_server() {
     assert!(!validated.status.success() && text(&validated).contains(lacks), "{}", text(&validated));
     drop(served);
 }
+
+/// Regression: two tasks were approved that each rewrite a list, and the second lost what the first had
+/// added. A person's consent is to the change that they were shown.
+#[tokio::test]
+async fn approved_writes_replace_what_was_shown() {
+    let write = |content: &str| {
+        calls(&[("crm__update_deal_stage", json!({"path": "orders.md", "content": content}))])
+    };
+    let model = move |request: &Value| match results(request).last() {
+        None => write("A\nC\n"),
+        Some(text) if text.contains("has changed since a person approved") => write("A\nB\nC\n"),
+        Some(_) => calls(&[("finish_process", json!({"summary": "done"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    fs::create_dir(desk.path("files")).unwrap();
+    fs::write(desk.path("files/orders.md"), "A\n").unwrap();
+    let operations = "get_contact: read, get_deal: ls, create_note: edit, update_deal_stage: write";
+    let email = "email: {type: mcp, server: mail-fake}";
+    desk.bind(&format!("tools:\n  crm: {{type: local, operations: {{{operations}}}}}\n  {email}\n"));
+    let local = format!("[tools.local]\nworkspace = \"{}\"\n", desk.path("files").display());
+    let respool = Respool::configured(&(desk.toml(&fake.url()) + &local)).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    let asked = async |before: &str| {
+        wait_until("it asks", async || {
+            let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+            waiting.first().is_some_and(|(row, _)| row.id != before)
+        })
+        .await;
+        respool.agents.waiting_approvals(10).await.unwrap().remove(0)
+    };
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let (row, request) = asked("").await;
+    let shown = &agent::report::approval_row(&row)["calls"][0];
+    assert_eq!((&shown["bound_to"], &shown["arguments"]["path"]), (&json!("write"), &json!("orders.md")));
+    assert!(shown["change"].as_str().unwrap().ends_with(" A\n+C\n"), "{shown}");
+    fs::write(desk.path("files/orders.md"), "A\nB\n").unwrap();
+    respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
+    let (_, request) = asked(&row.id).await;
+    assert_eq!(fs::read_to_string(desk.path("files/orders.md")).unwrap(), "A\nB\n", "nothing is lost");
+    respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(fs::read_to_string(desk.path("files/orders.md")).unwrap(), "A\nB\nC\n");
+    respool.killed().await;
+}
+
+/// Regression: inputs that were approved for one server went to another, because the tool was bound again.
+#[tokio::test]
+async fn approved_calls_reach_the_server_shown() {
+    let model = |request: &Value| match results(request).last() {
+        Some(text) if text.contains("is bound to mcp:second/") => {
+            calls(&[("escalate", json!({"reason": text, "context": "c", "recommendation": "r"}))])
+        }
+        None => calls(&[("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": "4"}))]),
+        Some(_) => calls(&[("finish_process", json!({"summary": "done"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    let toml = desk.toml(&fake.url());
+    let second = toml.split_once("[tools.mcp.crm-fake]").unwrap().1.split_once("[tools.").unwrap().0;
+    let respool = Respool::configured(&format!("{toml}[tools.mcp.second]{second}")).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    desk.bind("tools:\n  crm: {type: mcp, server: second}\n  email: {type: mcp, server: mail-fake}\n");
+    let experts = respool.experts.as_ref().unwrap();
+    let is_bound_again = || experts.get("sales-desk").unwrap().bound_tools()[0].1 == "second";
+    wait_until("it is bound again", async || is_bound_again()).await;
+    let (_, request) = respool.agents.waiting_approvals(10).await.unwrap().remove(0);
+    assert_eq!(request.effects.values().next().unwrap().tool, "mcp:crm-fake/update_deal_stage");
+    respool.agents.decide_approval(&Decision::approve_all(&request, "anna")).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Escalated);
+    assert_eq!(desk.effects(), Vec::<String>::new(), "neither server was called");
+    respool.killed().await;
+}

@@ -5,12 +5,13 @@
 //! has a phase for it, so an approval outlives the process. Times are milliseconds since 1970; spans are
 //! milliseconds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
 use super::call::RequestedCall;
+use tools::Effect;
 
 /// The consent that a call of a tool needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -119,6 +120,9 @@ pub struct ApprovalRequest {
     /// Who asks, where that is an expert. Requests of older versions do not say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requester: Option<Requester>,
+    /// The effects of the calls as the person was shown them, by the calls' ids, where they are known.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub effects: BTreeMap<String, Effect>,
 }
 
 /// A decision about a request. Calls that it does not name as approved are rejected.

@@ -188,7 +188,10 @@ impl Driver {
         match action {
             Action::CallModel(step) => ActionEnd::Event(self.call_model(run, step).await),
             Action::CallTool(step) => self.call_tool(run, step).await,
-            Action::RequestApproval(request) => ActionEnd::Event(EventKind::ApprovalRequested(request)),
+            Action::RequestApproval(request) => {
+                let request = self.with_effects(run, request).await;
+                ActionEnd::Event(EventKind::ApprovalRequested(request))
+            }
             Action::HandOver(call) => ActionEnd::Event(EventKind::HandedOver(call)),
             Action::RunChild(step) => self.run_child(run, step).await,
             Action::Pause(millis) => {
@@ -303,7 +306,7 @@ impl Driver {
         (self.observer)(Activity::ToolStarted { call: &step.call, is_retry: step.is_retry });
         let invocation = self.invocation(run, &step.call, Duration::from_millis(step.within));
         let began = Instant::now();
-        let called = self.call_in_time(&invocation, step.approved_by.as_deref()).await;
+        let called = self.call_in_time(&invocation, &step).await;
         self.waited += began.elapsed();
         let display = called.as_ref().ok().and_then(|output| output.display.clone());
         let took = clock::to_millis(began.elapsed());
@@ -331,15 +334,12 @@ impl Driver {
 
     /// Makes a call. Tool sets end calls that take too long; the limit here is for one that does not. A
     /// person may take any time to answer.
-    async fn call_in_time(
-        &self,
-        invocation: &Invocation,
-        approved_by: Option<&str>,
-    ) -> Result<ToolOutput, ToolError> {
+    async fn call_in_time(&self, invocation: &Invocation, step: &ToolStep) -> Result<ToolOutput, ToolError> {
+        let (approved_by, effect) = (step.approved_by.as_deref(), step.effect.as_ref());
         if let Some(approver) = self.approver.as_deref().filter(|_| approved_by.is_none()) {
             return self.tools.call(invocation, Some(approver)).await;
         }
-        let approved = approved_by.map(|by| ApprovedCall { invocation, by });
+        let approved = approved_by.map(|by| ApprovedCall { invocation, by, effect });
         let approver = approved.as_ref().map(|approved| approved as &dyn Approver);
         let called = self.tools.call(invocation, approver);
         let called = tokio::time::timeout(invocation.timeout + GRACE, called).await;

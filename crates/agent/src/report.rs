@@ -153,7 +153,7 @@ pub fn approval_with_outcomes(row: &ApprovalRow, run: Option<&StoredRun>) -> Val
 
 /// Returns a request for consent, with the inputs that will run.
 pub fn approval(request: &ApprovalRequest) -> Value {
-    let calls: Vec<Value> = request.calls.iter().map(requested_call).collect();
+    let calls: Vec<Value> = request.calls.iter().map(|call| asked_call(request, call)).collect();
     json!({
         "id": request.id, "calls": calls, "reason": request.reason,
         "requester": request.requester.as_ref().map(Requester::kind_name), "process": request.requester.as_ref().and_then(Requester::process_name),
@@ -168,8 +168,23 @@ fn withheld_approval(request: &ApprovalRequest) -> Value {
     body["reason"] = WITHHELD.into();
     for call in body["calls"].as_array_mut().into_iter().flatten() {
         call["arguments"] = WITHHELD.into();
+        if call["change"].is_string() {
+            call["change"] = WITHHELD.into();
+        }
     }
     body
+}
+
+/// Returns a call with what it would do, where the person was shown that.
+fn asked_call(request: &ApprovalRequest, call: &RequestedCall) -> Value {
+    let mut shown = requested_call(call);
+    if let Some(effect) = request.effects.get(&call.id) {
+        shown["bound_to"] = effect.tool.as_str().into();
+        if let Some(change) = &effect.change {
+            shown["change"] = change.as_str().into();
+        }
+    }
+    shown
 }
 
 fn requested_call(call: &RequestedCall) -> Value {

@@ -5,6 +5,7 @@ use serde_json::Value;
 use super::approval::ApprovalRequest;
 use super::call::RequestedCall;
 use super::outcome::Outcome;
+use tools::Effect;
 
 /// The next step of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,6 +106,8 @@ pub struct ToolStep {
     pub is_retry: bool,
     /// The person who approved exactly these inputs, where approval was needed.
     pub approved_by: Option<String>,
+    /// The effect that this person was shown.
+    pub effect: Option<Effect>,
 }
 
 /// A child run to work on: its answer is the result of a call.

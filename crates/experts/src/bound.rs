@@ -16,8 +16,8 @@ use openexperts::{
     Binding, BindingType, Bindings, Diagnostic, Operation, Package, Severity, Tool, label::function_name,
 };
 use tools::{
-    Approver, Availability, Consent, Invocation, Question, QuestionKind, ServerProblem, Sources, ToolError,
-    ToolOutput, ToolSet, ToolSpec, Tools as _,
+    Approver, Availability, Consent, Effect, Invocation, Question, QuestionKind, ServerProblem, Sources,
+    ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _,
 };
 
 /// How long a command that a person runs waits for the first start of MCP servers.
@@ -383,13 +383,40 @@ impl BoundTool {
             let what = format!("{} offers no {} now", self.binding.target(), operation.configured);
             return Err(ToolError::Unreachable(what));
         };
+        if let Some(agreed) = approver.and_then(Approver::agreed_effect) {
+            let now = self.effect(operation, invocation).await;
+            find_difference(agreed, &now).map_or(Ok(()), |why| Err(ToolError::Denied(why)))?;
+        }
         let invocation = Invocation { name: spec.name, ..invocation.clone() };
         let by = approver.and_then(Approver::prior_consent);
         set.call(&invocation, Some(&DecidedByTier { by })).await
     }
 }
 
+/// Why a person's consent to a call does not cover what it would do now.
+fn find_difference(agreed: &Effect, now: &Effect) -> Option<String> {
+    if agreed.tool != now.tool {
+        return Some(format!(
+            "not run: a person approved this call of {}, and the tool is bound to {} now. Make it again, and the person is asked again",
+            agreed.tool, now.tool
+        ));
+    }
+    (agreed.replaces != now.replaces).then(|| {
+        "not run: the file has changed since a person approved this call. Read it, and write what it should hold now; the person is asked again".to_owned()
+    })
+}
+
 impl BoundTool {
+    /// The effect that a call would have now.
+    pub(super) async fn effect(&self, operation: &OfferedOperation, invocation: &Invocation) -> Effect {
+        let tool = operation.configured.clone();
+        let known = match &self.set {
+            Some(set) => set.effect_of(&tool, invocation).await,
+            None => None,
+        };
+        known.unwrap_or_else(|| Effect { tool, ..Effect::default() })
+    }
+
     /// The server's tools, and a call of an operation under its own name there; `None` while that is not
     /// known.
     fn own_call(

@@ -20,6 +20,7 @@ use super::invocation::{Invocation, Origin};
 use super::model_access::{ModelAccess, ModelAccesses};
 use super::operations::Operations;
 use super::readiness::{Checked, Readiness};
+use super::trigger::lane_of_person;
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
 use openexperts::{
@@ -329,6 +330,7 @@ impl Experts {
             return Err(format!("{name} has no process {process:?}; it has: {known}").into());
         };
         check_payload(found, &payload)?;
+        let lane = lane_of_person(&expert.package.manifest, process, &payload);
         Ok(Invocation {
             id: format!("inv-{:032x}", rand::random::<u128>()),
             expert: name.to_owned(),
@@ -337,7 +339,7 @@ impl Experts {
             payload,
             mapped: serde_json::Map::new(),
             origin: Origin::Person,
-            lane: None,
+            lane,
             dedupe: None,
             asked: clock::now(),
             warnings: Vec::new(),

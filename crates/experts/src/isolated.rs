@@ -31,7 +31,7 @@ use openexperts::{
     outputs, path,
     prompt::{FunctionPrompt, one_line},
 };
-use tools::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use tools::{Approver, Effect, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a function with its outputs.
 const FINISH_FUNCTION: &str = "finish_function";
@@ -334,6 +334,10 @@ impl Tools for FunctionTools {
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(self.run(invocation, approver))
+    }
+
+    fn effect<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<Effect>> {
+        Box::pin(self.operations.effect(invocation))
     }
 
     fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {

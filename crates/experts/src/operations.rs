@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::bound::{BoundTool, BoundTools, OfferedOperation};
 use openexperts::{Package, Policy, Tier, Tiers};
-use tools::{Approver, Invocation, ToolError, ToolOutput};
+use tools::{Approver, Effect, Invocation, ToolError, ToolOutput};
 
 /// The operations of one run.
 pub(super) struct Operations {
@@ -106,6 +106,12 @@ impl Operations {
             Some(text) => Ok(ToolOutput { text, display: None }),
             None => tool.call(&operation, invocation, approver).await,
         })
+    }
+
+    /// Returns the effect that a call would have now; `None` if no operation has its name.
+    pub(super) async fn effect(&self, invocation: &Invocation) -> Option<Effect> {
+        let (tool, operation) = self.find_named(&invocation.name)?.ok()?;
+        Some(tool.effect(&operation, invocation).await)
     }
 
     /// Writes into the audit log who refused a call.

@@ -15,7 +15,7 @@ use super::operations::Operations;
 use super::workspace::Workspace;
 use agent::{self, ApprovalRules, EndsRun, OnRejection, Requester, Supervision};
 use openexperts::{OnTimeout, Package, Parameter, Tier, outputs};
-use tools::{Approver, Caller, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use tools::{Approver, Caller, Effect, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
 pub(super) const FINISH: &str = "finish_process";
@@ -143,6 +143,10 @@ impl Tools for ExpertTools {
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
         Box::pin(self.run(invocation, approver))
+    }
+
+    fn effect<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<Effect>> {
+        Box::pin(self.operations.effect(invocation))
     }
 
     fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {

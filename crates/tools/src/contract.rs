@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 pub use super::audit::Caller;
@@ -159,6 +160,28 @@ pub struct Question<'a> {
     pub is_by_default: bool,
 }
 
+/// The effect of a call as a person is asked about it long before it runs. Their consent covers no other.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Effect {
+    /// The tool by its name in the configuration (`mcp:books/remind`, `write`).
+    pub tool: String,
+    /// The change of a file, as a unified diff, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub change: Option<String>,
+    /// The SHA-256 of the text that a new one takes the place of, in hexadecimal digits.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replaces: Option<String>,
+}
+
+/// The change that a call would make to a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preview {
+    /// A unified diff; for other calls, a sentence about what they reach.
+    pub text: String,
+    /// See [`Effect::replaces`].
+    pub replaces: Option<String>,
+}
+
 /// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Consent {
@@ -192,6 +215,11 @@ pub trait Approver: Send + Sync {
 
     /// Returns the name of the person who has consented to the call already, for the record.
     fn prior_consent(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns the effect of the call that the person has consented to; `None` where they were not shown one.
+    fn agreed_effect(&self) -> Option<&Effect> {
         None
     }
 
@@ -232,6 +260,12 @@ pub trait Tools: Send + Sync {
         invocation: &'a Invocation,
         approver: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+
+    /// Returns the effect that a call would have now, for a person who decides later; `None` where a later
+    /// one cannot differ from it.
+    fn effect<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Option<Effect>> {
+        Box::pin(std::future::ready(None))
+    }
 
     /// Records that a person refused a call before it came here.
     fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {

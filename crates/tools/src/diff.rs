@@ -5,6 +5,8 @@ use diffy::{DiffOptions, PatchFormatter};
 /// The most lines that are compared, from the first to the last one that differs. The library's time grows
 /// with the square of their number.
 const MOST_COMPARED: usize = 4_000;
+/// The longest diff that is kept or shown, in bytes.
+const LONGEST_DIFF: usize = 64 << 10;
 
 /// Returns the changes between two texts, with three lines around each; empty when there are none. `name` is
 /// the name of both texts. A very long different part counts as one change.
@@ -43,6 +45,15 @@ fn one_change(name: &str, before: &str, after: &str) -> Option<String> {
         }
     }
     Some(text)
+}
+
+/// Shortens a diff that is kept or shown.
+pub(super) fn shorten_diff(mut diff: String) -> String {
+    if diff.len() > LONGEST_DIFF {
+        diff.truncate(diff.floor_char_boundary(LONGEST_DIFF));
+        diff.push_str("\n[the rest of this diff is left out]\n");
+    }
+    diff
 }
 
 #[cfg(test)]

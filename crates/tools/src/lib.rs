@@ -32,8 +32,8 @@ pub use config::{
     GatewayConfig, LocalConfig, McpConfig, PolicyConfig, Rule, SandboxMode, ToolsConfig, Verdict,
 };
 pub use contract::{
-    Approver, Consent, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError, ToolOutput,
-    ToolSpec, Tools,
+    Approver, Consent, Effect, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError,
+    ToolOutput, ToolSpec, Tools,
 };
 pub use local::{end_commands, named_subject};
 pub use plain::plain_text;

@@ -27,7 +27,9 @@ use serde_json::{Map, Value};
 use tokio::time::Instant;
 
 use super::config::LocalConfig;
-use super::contract::{Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
+use super::contract::{
+    Approver, Consent, Invocation, Preview, Question, QuestionKind, Target, ToolError, ToolOutput,
+};
 use super::environment::Passing;
 use super::plain::plain_text;
 use super::policy::{ListedCommand, Plan, Subject, command_list, plain_words};
@@ -238,10 +240,13 @@ impl Call {
         }
     }
 
-    fn preview_change(&self, workspace: &Workspace) -> Result<Option<String>, ToolError> {
+    fn preview_change(&self, workspace: &Workspace) -> Result<Option<Preview>, ToolError> {
         match self {
             Self::Write { place, content } => write::preview_write(workspace, place, content),
-            Self::Edit { place, edits } => Ok(Some(edit::plan_change(workspace, place, edits)?.diff(place))),
+            Self::Edit { place, edits } => {
+                let text = edit::plan_change(workspace, place, edits)?.diff(place);
+                Ok(Some(Preview { text, replaces: None }))
+            }
             _ => Ok(None),
         }
     }
@@ -280,11 +285,12 @@ impl Source for Local {
     fn preview_call<'a>(
         &'a self,
         invocation: &'a Invocation,
-    ) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
+    ) -> BoxFuture<'a, Result<Option<Preview>, ToolError>> {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { .. } = call {
-                return Ok(self.sandbox.warning().map(str::to_owned));
+                let text = self.sandbox.warning().map(str::to_owned);
+                return Ok(text.map(|text| Preview { text, replaces: None }));
             }
             let workspace = Arc::clone(&self.workspace);
             run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await

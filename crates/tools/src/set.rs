@@ -8,7 +8,8 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 
 use super::config::ToolsConfig;
-use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use super::contract::{Approver, Effect, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use super::diff::shorten_diff;
 use super::mcp::Server;
 use super::offer::Offer;
 use super::plain::plain_text;
@@ -83,6 +84,18 @@ impl ToolSet {
     pub fn asks_before(&self, name: &str, called: Option<&str>) -> bool {
         let names: Vec<String> = [Some(name), called].into_iter().flatten().map(str::to_owned).collect();
         self.policy.current().asks_before(&names)
+    }
+
+    /// Returns the effect that a call would have now. `tool`: its name in the configuration. `None` if the
+    /// set has no such tool.
+    pub async fn effect_of(&self, tool: &str, invocation: &Invocation) -> Option<Effect> {
+        let (source, offer) = self.offers().into_iter().find(|(_, offer)| offer.name == tool)?;
+        let invocation = Invocation { name: offer.spec.name, ..invocation.clone() };
+        // A call that will fail makes no change.
+        let preview = source.preview_call(&invocation).await.ok().flatten();
+        let (change, replaces) =
+            preview.map(|it| (shorten_diff(make_visible(&it.text)), it.replaces)).unzip();
+        Some(Effect { tool: tool.to_owned(), change, replaces: replaces.flatten() })
     }
 
     /// Starts the MCP servers of a chat that do not run, and waits until each has its tools or a problem, at

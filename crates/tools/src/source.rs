@@ -11,7 +11,9 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value};
 
 use super::config::Verdict;
-use super::contract::{Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput};
+use super::contract::{
+    Approver, Consent, Invocation, Preview, Question, QuestionKind, Target, ToolError, ToolOutput,
+};
 use super::offer::Offer;
 use super::policy::held::Policies;
 use super::policy::{Judgement, Plan, Subject};
@@ -53,7 +55,7 @@ pub(super) trait Source: Send + Sync {
     ///
     /// # Errors
     /// When it is already clear that the call will fail: the person is not asked.
-    fn preview_call<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Result<Option<String>, ToolError>> {
+    fn preview_call<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Result<Option<Preview>, ToolError>> {
         Box::pin(async { Ok(None) })
     }
 
@@ -128,7 +130,7 @@ pub(super) async fn request_permit(
         (Verdict::Deny, _) => return deny(&format!("denied by {because}")),
         (Verdict::Ask, None) => return deny(&format!("{because} says ask, and no person can be asked")),
         (Verdict::Ask, Some(approver)) => {
-            let preview = source.preview_call(invocation).await?.map(|preview| make_visible(&preview));
+            let preview = source.preview_call(invocation).await?.map(|preview| make_visible(&preview.text));
             let Invocation { name: tool, arguments, .. } = invocation;
             let (kind, target) = (QuestionKind::Call, &subject.target);
             let question = Question { kind, tool, arguments, target, preview, is_by_default };

@@ -265,7 +265,11 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
         }
     }
     for call in &request.calls {
-        say(&flat_text(&format!("    {} {}", call.name, call.arguments)));
+        let effect = request.effects.get(&call.id);
+        let bound = effect.map(|effect| format!(" ({})", effect.tool)).unwrap_or_default();
+        say(&flat_text(&format!("    {}{bound} {}", call.name, call.arguments)));
+        let change = effect.and_then(|effect| effect.change.as_deref()).unwrap_or_default();
+        change.lines().for_each(|line| say(&flat_text(&format!("      {line}"))));
     }
     if !request.reason.is_empty() {
         say(&flat_text(&format!("    the model's reason: {}", request.reason)));

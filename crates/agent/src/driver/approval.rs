@@ -13,7 +13,21 @@ use crate::stored::ok_or_log;
 use store::{ApprovalChange, ApprovalState, LateDecision};
 use tools::{Approver, Consent, Question, QuestionKind, Target};
 
+/// How long a look at what a call would do may take.
+const LONGEST_LOOK: Duration = Duration::from_secs(5);
+
 impl Driver {
+    /// Adds to a request what its calls would do now.
+    pub(super) async fn with_effects(&self, run: &Run, mut request: ApprovalRequest) -> ApprovalRequest {
+        for call in &request.calls {
+            let invocation = self.invocation(run, call, LONGEST_LOOK);
+            if let Some(effect) = self.tools.effect(&invocation).await {
+                request.effects.insert(call.id.clone(), effect);
+            }
+        }
+        request
+    }
+
     /// Writes the calls that a decision rejects into the audit log; they never come to the tools.
     pub(super) async fn note_rejections(&self, run: &Run, request: &ApprovalRequest, kind: &EventKind) {
         let EventKind::ApprovalDecided(decision) = kind else { return };

@@ -2,18 +2,24 @@
 
 use futures::future::BoxFuture;
 
-use tools::{Approver, Consent, Invocation, Question, QuestionKind};
+use tools::{Approver, Consent, Effect, Invocation, Question, QuestionKind};
 
 /// Says yes to exactly one call: the recorded one.
 pub(super) struct ApprovedCall<'a> {
     pub(super) invocation: &'a Invocation,
     /// Who decided.
     pub(super) by: &'a str,
+    /// The effect that the person was shown.
+    pub(super) effect: Option<&'a Effect>,
 }
 
 impl Approver for ApprovedCall<'_> {
     fn prior_consent(&self) -> Option<&str> {
         Some(self.by)
+    }
+
+    fn agreed_effect(&self) -> Option<&Effect> {
+        self.effect
     }
 
     fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {

@@ -116,12 +116,12 @@ impl Run {
             Some(Executor::Respool { timeout, repeatable }) => (timeout, repeatable),
             _ => (1, false),
         };
-        let approved_by = match queue.later.verdicts.get(&call.id) {
-            Some(Verdict::Approved(decision)) => Some(decision.by.clone()),
-            _ => None,
+        let (approved_by, effect) = match queue.later.verdicts.get(&call.id) {
+            Some(Verdict::Approved(decision, effect)) => (Some(decision.by.clone()), effect.clone()),
+            _ => (None, None),
         };
         let within = timeout.min(self.time_left()).max(1);
-        ToolStep { call, within, repeatable, is_retry: queue.is_retry, approved_by }
+        ToolStep { call, within, repeatable, is_retry: queue.is_retry, approved_by, effect }
     }
 
     /// Something that happened to the current call.
@@ -164,7 +164,7 @@ impl Run {
     pub(super) fn finish_call(&mut self, call: &RequestedCall, later: LaterCalls, ended: &ToolEnd) {
         match later.verdicts.get(&call.id) {
             // A rejection ends the run, so that the model reads nothing more.
-            Some(Verdict::Approved(decision)) if later.rejection.is_none() => {
+            Some(Verdict::Approved(decision, _)) if later.rejection.is_none() => {
                 let text = decision.add_comment(&ended.text);
                 self.keep_result(call, &ToolEnd { text, ..ended.clone() });
             }

@@ -9,6 +9,7 @@ use crate::outcome::{Limit, Outcome};
 use crate::setup::{ModelSizes, SettledCall, Setup};
 use crate::transcript::{Entry, Iteration};
 use crate::weights::Weights;
+use tools::Effect;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,8 +118,8 @@ pub(super) struct LaterCalls {
 /// The decision about a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It runs.
-    Approved(Decision),
+    /// It runs, with the effect that the person was shown.
+    Approved(Decision, Option<Effect>),
     /// It does not, and why.
     Rejected(String),
 }

@@ -1,5 +1,6 @@
 //! The waits of a run between two calls of a reply: for a person's consent, and for a child run. Pure.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::state::{ApprovalWait, CallQueue, ChildWait, LaterCalls, Phase, Rejection, Run, Verdict};
@@ -27,6 +28,7 @@ impl Run {
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
             on_timeout: self.setup.approvals.on_timeout,
             requester: self.setup.approvals.requester.clone(),
+            effects: BTreeMap::new(),
         }
     }
 
@@ -64,7 +66,7 @@ impl Run {
         for call in &request.calls {
             let is_approved = decision.approved.contains(&call.id);
             let verdict = if is_approved {
-                Verdict::Approved(decision.clone())
+                Verdict::Approved(decision.clone(), request.effects.get(&call.id).cloned())
             } else {
                 Verdict::Rejected(decision.rejection_text())
             };

@@ -145,6 +145,14 @@ fn mapped_inputs(trigger: &Trigger, payload: &Value, warnings: &mut Vec<String>)
     inputs
 }
 
+/// Returns the lane of an invocation that a person asks for: that of the first trigger of its process, whose
+/// events do not run at the same time.
+pub(crate) fn lane_of_person(manifest: &Manifest, process: &str, payload: &Value) -> Option<InvocationLane> {
+    let trigger = manifest.triggers.items.iter().find(|trigger| trigger.process.value == process)?;
+    let mapped = mapped_inputs(trigger, payload, &mut Vec::new());
+    choose_lane(manifest, trigger, &Keys { payload, mapped: &mapped }, &mut Vec::new())
+}
+
 fn choose_lane(
     manifest: &Manifest,
     trigger: &Trigger,
@@ -324,6 +332,18 @@ mod tests {
         let call = of("call", json!({"call_id": 5, "caller": {"mail": "jo@x.org"}}));
         assert_eq!(mail.lane, call.lane, "the key of the second one is among its mapped inputs");
         assert_eq!(call.dedupe.as_deref(), Some("key:5"));
+    }
+
+    /// Regression: a process that a person ran rewrote the same file as an event of its serial trigger.
+    #[test]
+    fn people_share_the_lanes_of_triggers() {
+        let package = manifest(MAIL);
+        let lane = |process: &str, payload: Value| lane_of_person(&package, process, &payload);
+        assert_eq!(lane("scan", json!({})), of("scan", json!({})).lane);
+        let contact = json!({"contact_id": "jo@x.org"});
+        let key = InvocationLane::Key { path: "contact_id".into(), value: "jo@x.org".into() };
+        assert_eq!(lane("triage", contact), Some(key));
+        assert_eq!(lane("unknown", json!({})), None);
     }
 
     #[test]

@@ -7,8 +7,8 @@ mod gmail;
 mod payload_error;
 mod secret;
 
-pub(super) use event::event_facts;
 pub use event::{Event, events_of, invocation, why_off};
+pub(super) use event::{event_facts, lane_of_person};
 pub(crate) use fence::fenced_whole;
 pub use fence::{fence_text, fenced_json};
 pub use payload_error::PayloadError;

@@ -139,7 +139,7 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, ev
             form method="post" action={ "/ui/approvals/" (row.id) } {
                 h2 { (row.agent) @if let Some(requester) = &asked.requester { " (" (make_visible(&requester.to_string())) ")" } " asks " (format::format_age(row.requested, clock::now())) }
                 (layout::csrf_field(viewer))
-                @for call in &asked.calls { (call_item(call, asked.calls.len() > 1)) }
+                @for call in &asked.calls { (call_item(asked, call)) }
                 label { "Comment (optional); the model reads it with the results of approved calls" textarea name="comment" rows="2" maxlength="2000" {} }
                 @if is_task { p class="dim" { "If a call is not approved, the task ends as failed. You can have it tried again with a comment." } }
                 button type="submit" name="approve" value="yes" aria-label={ "Approve " (about) } { (if asked.calls.len() > 1 { "Approve the marked calls" } else { "Approve" }) }
@@ -164,14 +164,30 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, ev
     }
 }
 
-/// Shows a call with its inputs. Where there are others, each can be left out.
-fn call_item(call: &RequestedCall, has_others: bool) -> Markup {
+/// Shows a call with its inputs, and what it would change. Where there are others, each can be left out.
+fn call_item(asked: &ApprovalRequest, call: &RequestedCall) -> Markup {
+    let effect = asked.effects.get(&call.id);
     html! {
         p {
-            @if has_others { label class="choice" { input type="checkbox" name="call" value=(call.id) checked; " " code { (make_visible(&call.name)) } } }
+            @if asked.calls.len() > 1 { label class="choice" { input type="checkbox" name="call" value=(call.id) checked; " " code { (make_visible(&call.name)) } } }
             @else { input type="hidden" name="call" value=(call.id); code { (make_visible(&call.name)) } }
+            @if let Some(effect) = effect { " is " code { (make_visible(&effect.tool)) } }
         }
-        pre { (make_visible(&call.arguments)) }
+        (inputs_of(call))
+        @if let Some(change) = effect.and_then(|effect| effect.change.as_ref()) { p { "It makes this change:" } pre { (make_visible(change)) } }
+    }
+}
+
+/// Shows the inputs of a call: texts with their lines as they are, all else as JSON.
+fn inputs_of(call: &RequestedCall) -> Markup {
+    let Value::Object(inputs) = call.parsed_arguments() else {
+        return html! { pre { (make_visible(&call.arguments)) } };
+    };
+    html! {
+        dl { @for (name, value) in &inputs {
+            dt { (make_visible(name)) }
+            dd { pre { (make_visible(&value.as_str().map_or_else(|| format!("{value:#}"), str::to_owned))) } }
+        } }
     }
 }
 

@@ -4,12 +4,13 @@
 use serde_json::Value;
 
 use super::super::contract::{ToolError, ToolOutput};
+use super::super::diff::shorten_diff;
 use super::arguments::{Arguments, wrong_argument};
 use super::read::{open_file, read_whole};
 use super::shown::{self, Match};
 use super::text::{Encoding, decode_text, encode_text, is_crlf, with_crlf};
 use super::workspace::{Place, Workspace};
-use super::write::{replace_file, shorten_diff, whole_diff};
+use super::write::{replace_file, whole_diff};
 use tool_call_parser::templates::restore_marks;
 
 const LARGEST_FILE: u64 = 16 << 20;

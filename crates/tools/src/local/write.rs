@@ -7,15 +7,16 @@ use std::path::Path;
 
 use cap_std::fs::OpenOptions;
 
-use super::super::contract::{ToolError, ToolOutput};
+use super::super::contract::{Preview, ToolError, ToolOutput};
+use super::super::diff::shorten_diff;
 use super::read::{open_file, read_whole};
 use super::text::decode_text;
 use super::workspace::{Place, Workspace, io_failure};
 use tool_call_parser::templates;
+use wire::digest::{hex, sha256};
 
 /// The largest file that is compared.
 const MOST_COMPARED: u64 = 1 << 20;
-const LONGEST_DIFF: usize = 64 << 10;
 
 pub(super) fn write_file(
     workspace: &Workspace,
@@ -35,7 +36,7 @@ pub(super) fn preview_write(
     workspace: &Workspace,
     place: &Place,
     content: &str,
-) -> Result<Option<String>, ToolError> {
+) -> Result<Option<Preview>, ToolError> {
     let before = read_current(workspace, place)?;
     let content = whole_marks(content, before.as_deref());
     if before.as_deref() == Some(&*content) && workspace.dir.symlink_metadata(&place.real).is_ok() {
@@ -44,7 +45,8 @@ pub(super) fn preview_write(
             "{path} has exactly this content already: nothing was written"
         )));
     }
-    Ok(change_diff(place, before, &content))
+    let replaces = before.as_deref().map(|before| hex(&sha256(before.as_bytes())));
+    Ok(change_diff(place, before, &content).map(|text| Preview { text, replaces }))
 }
 
 /// Reads the text of the file; `None` if it is large or not text.
@@ -70,15 +72,6 @@ fn change_diff(place: &Place, before: Option<String>, content: &str) -> Option<S
 pub(super) fn whole_diff(path: &Path, before: &str, after: &str) -> String {
     let path = path.display().to_string().replace('\n', "\\n");
     crate::diff::unified_diff(&path, before, after)
-}
-
-/// Shortens the diff of a change that was made.
-pub(super) fn shorten_diff(mut diff: String) -> String {
-    if diff.len() > LONGEST_DIFF {
-        diff.truncate(diff.floor_char_boundary(LONGEST_DIFF));
-        diff.push_str("\n[the rest of this diff is left out]\n");
-    }
-    diff
 }
 
 /// Replaces the file's content with these bytes.
