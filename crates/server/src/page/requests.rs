@@ -82,7 +82,6 @@ fn request_query(query: &PageQuery, names_of: impl Fn(&str) -> Vec<String>, now:
         order: order.unwrap_or_default(),
         skip: (query.page() - 1) * PAGE,
         most: PAGE + 1,
-        ..RequestQuery::default()
     }
 }
 

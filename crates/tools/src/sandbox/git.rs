@@ -175,15 +175,14 @@ pub(crate) async fn hooks_left_out(
     }
     let usual = directory.ancestors().map(|above| above.join(".git")).find(|git| git.exists());
     let usual = usual.filter(|git| git.is_dir() && !listed.contains("core.hookspath"));
-    let hooks = match usual {
-        Some(git) => git.join("hooks"),
-        None => {
-            let asking = words.iter().take(1).map(String::as_str).chain(["rev-parse", "--git-path", "hooks"]);
-            let Some(found) = find_directory(asking.map(str::to_owned).collect()).await else {
-                return Vec::new();
-            };
-            directory.join(found.trim_end_matches('\n'))
-        }
+    let hooks = if let Some(git) = usual {
+        git.join("hooks")
+    } else {
+        let asking = words.iter().take(1).map(String::as_str).chain(["rev-parse", "--git-path", "hooks"]);
+        let Some(found) = find_directory(asking.map(str::to_owned).collect()).await else {
+            return Vec::new();
+        };
+        directory.join(found.trim_end_matches('\n'))
     };
     let is_program = |name: &&&str| {
         fs::metadata(hooks.join(name))
