@@ -113,6 +113,57 @@ fn service(home: &Path, path: &str, arguments: &[&str]) -> (i32, String) {
 const LOGGED: &str = r#"{"timestamp":"2026-11-27T01:02:03.000004Z","level":"WARN","message":"it asks for a key","upstream":"box","target":"respool::server"}"#;
 
 #[cfg(target_os = "linux")]
+fn keys_stay_with_their_server(home: &Path, path: &str) {
+    // Regression: the service of a server with a key did not have the key.
+    for (dry, written) in [(Some("--dry-run"), "API_KEY=…"), (None, "readable only by you; it has the key")]
+    {
+        let arguments = ["service", "install", "--upstream", "http://gpu:8000"].into_iter().chain(dry);
+        let mut keyed = program(home, &arguments.collect::<Vec<_>>());
+        let output = keyed.env("PATH", path).env("VLLM_API_KEY", "k $y").output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(written) && !said.contains("k $y"), "{said}");
+    }
+    let text = std::fs::read_to_string(home.join(".config/respool/respool.env")).unwrap();
+    assert!(text.contains("\nRESPOOL__UPSTREAM__0__API_KEY='k $y'\n"), "{text}");
+    // The key of one server is not sent to another.
+    let (code, said) = service(home, path, &["install", "--upstream", "http://other:8000"]);
+    assert!(code == 1 && said.contains("has the key of http://gpu:8000"), "{said}");
+    let (_, said) = service(home, path, &["install", "--upstream", "http://gpu:8000", "--dry-run"]);
+    assert!(said.contains("API_KEY=…") && !said.contains("k $y"), "{said}");
+}
+
+#[cfg(target_os = "linux")]
+fn other_commands_know_it(home: &Path, path: &str) {
+    // Regression: the other commands did not know the service's model server.
+    let shown = program(home, &["config", "show"]).env("PATH", path).output().unwrap();
+    let (settings, note) =
+        (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
+    assert!(settings.contains("http://gpu:8000"), "{settings}");
+    assert!(note.contains("respool.env, which hold here, too"), "{note}");
+    let other = ["config", "show", "--upstream", "http://x:1"];
+    let shown = program(home, &other).env("PATH", path).output().unwrap();
+    assert!(!String::from_utf8(shown.stdout).unwrap().contains("http://gpu:8000"));
+}
+
+#[cfg(target_os = "linux")]
+fn its_file_is_checked_first(home: &Path, path: &str, called: &Path) {
+    // A working service is not stopped for a file with which it could not start.
+    let file = home.join(".config/respool/respool.toml");
+    std::fs::write(&file, "listn = \"x\"\n").unwrap();
+    let (code, said) = service(home, path, &["install"]);
+    assert!(code == 78 && said.contains("Nothing was written") && said.contains("listn"), "{said}");
+    let called = std::fs::read_to_string(called).unwrap();
+    assert_eq!(called.matches("restart respool.service").count(), 2, "{called}");
+    std::fs::write(&file, "[[upstream]]\nurl = \"http://other:1\"\n").unwrap();
+    let (_, said) = service(home, path, &["status"]);
+    assert!(
+        said.contains("The service asks http://gpu:8000, because") && said.contains("http://other:1"),
+        "{said}"
+    );
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_can_be_installed_and_removed() {
     let fake = crate::support::fake_vllm::FakeVllm::start([]).await;
@@ -156,24 +207,7 @@ async fn the_service_can_be_installed_and_removed() {
                 "systemctl --user restart respool.service"
             ]
         );
-        // Regression: the service of a server with a key did not have the key.
-        for (dry, written) in
-            [(Some("--dry-run"), "API_KEY=…"), (None, "readable only by you; it has the key")]
-        {
-            let arguments = ["service", "install", "--upstream", "http://gpu:8000"].into_iter().chain(dry);
-            let mut keyed = program(home.path(), &arguments.collect::<Vec<_>>());
-            let output = keyed.env("PATH", &path).env("VLLM_API_KEY", "k $y").output().unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
-            assert!(said.contains(written) && !said.contains("k $y"), "{said}");
-        }
-        let text = std::fs::read_to_string(&environment).unwrap();
-        assert!(text.contains("\nRESPOOL__UPSTREAM__0__API_KEY='k $y'\n"), "{text}");
-        // The key of one server is not sent to another.
-        let (code, said) = service(home.path(), &path, &["install", "--upstream", "http://other:8000"]);
-        assert!(code == 1 && said.contains("has the key of http://gpu:8000"), "{said}");
-        let (_, said) =
-            service(home.path(), &path, &["install", "--upstream", "http://gpu:8000", "--dry-run"]);
-        assert!(said.contains("API_KEY=…") && !said.contains("k $y"), "{said}");
+        keys_stay_with_their_server(home.path(), &path);
         let (code, said) = service(home.path(), &path, &["status"]);
         assert!(code == 0 && said.contains("The service is running.") && said.contains("ready at"), "{said}");
         let (code, said) = service(home.path(), &path, &["logs", "-n", "3"]);
@@ -182,29 +216,8 @@ async fn the_service_can_be_installed_and_removed() {
             (0, "a line\n2026-11-27 (times in UTC)\n01:02:03 warning it asks for a key  upstream=box\n")
         );
         assert_eq!(service(home.path(), &path, &["logs", "--json"]), (0, format!("{LOGGED}\n")));
-        // Regression: the other commands did not know the service's model server.
-        let shown = program(home.path(), &["config", "show"]).env("PATH", &path).output().unwrap();
-        let (settings, note) =
-            (String::from_utf8(shown.stdout).unwrap(), String::from_utf8(shown.stderr).unwrap());
-        assert!(settings.contains("http://gpu:8000"), "{settings}");
-        assert!(note.contains("respool.env, which hold here, too"), "{note}");
-        let other = ["config", "show", "--upstream", "http://x:1"];
-        let shown = program(home.path(), &other).env("PATH", &path).output().unwrap();
-        assert!(!String::from_utf8(shown.stdout).unwrap().contains("http://gpu:8000"));
-        // A working service is not stopped for a file with which it could not start.
-        let file = home.path().join(".config/respool/respool.toml");
-        std::fs::write(&file, "listn = \"x\"\n").unwrap();
-        let (code, said) = service(home.path(), &path, &["install"]);
-        assert!(code == 78 && said.contains("Nothing was written") && said.contains("listn"), "{said}");
-        let called = std::fs::read_to_string(programs.path().join("called")).unwrap();
-        assert_eq!(called.matches("restart respool.service").count(), 2, "{called}");
-        std::fs::write(&file, "[[upstream]]\nurl = \"http://other:1\"\n").unwrap();
-        let (_, said) = service(home.path(), &path, &["status"]);
-        assert!(
-            said.contains("The service asks http://gpu:8000, because") && said.contains("http://other:1"),
-            "{said}"
-        );
-        std::fs::remove_file(&file).unwrap();
+        other_commands_know_it(home.path(), &path);
+        its_file_is_checked_first(home.path(), &path, &programs.path().join("called"));
         // Regression: OpenClaw was left with a respool that is gone.
         let changed = home.path().join(".openclaw/openclaw.json.after-respool");
         std::fs::create_dir_all(changed.parent().unwrap()).unwrap();

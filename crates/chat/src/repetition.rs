@@ -110,9 +110,12 @@ mod tests {
             assert!(repeats(&format!("{}{}", "Well. ".repeat(50), "no ".repeat(3_000)), piece));
             assert!(!repeats(&sentence.repeat(100), piece), "it may end yet");
         }
-        let counted: String = (0..400).map(|number| format!("{number}: {sentence}")).collect();
+        let counted: String =
+            (0..400).flat_map(|number| [number.to_string(), format!(": {sentence}")]).collect();
         assert!(!repeats(&counted, 7), "each line is another one");
-        let long = (0..60).map(|number| format!("word{number} ")).collect::<String>();
+        let long = (0..60)
+            .flat_map(|number| ["word".to_owned(), number.to_string(), " ".to_owned()])
+            .collect::<String>();
         assert!(long.len() * LEAST_TIMES > WINDOW && !repeats(&long.repeat(30), 7), "a long piece");
     }
 
