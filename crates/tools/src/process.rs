@@ -33,11 +33,6 @@ fn start_own_session(command: &mut Command) -> io::Result<()> {
     ProcessSession.pre_spawn(command, &CommandWrap::from(Command::new("")))
 }
 
-/// Returns the id of this process.
-pub(super) fn process_id() -> i32 {
-    i32::try_from(std::process::id()).unwrap_or_default()
-}
-
 /// Returns a command with the permitted variables, for a program that starts its own session.
 pub(super) fn plain_command(program: &Path, passing: &Passing) -> Command {
     close_to_children();

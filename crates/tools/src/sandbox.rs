@@ -360,7 +360,6 @@ impl Sandbox {
             bubblewrap: self.programs.bubblewrap.clone(),
             landlock: self.level.holds_files(),
             seccomp: self.level.has_filter(),
-            spared: vec![process::process_id(), nix::unistd::getpgrp().as_raw()],
             readable: git.into_iter().cloned().collect(),
             ..Spec::default()
         };

@@ -28,9 +28,6 @@ const NEVER: &[i64] = &[
     c::SYS_io_uring_enter,
     c::SYS_io_uring_register,
 ];
-/// Into other processes. Landlock keeps them to the command's own.
-const INTO_PROCESSES: &[i64] =
-    &[c::SYS_ptrace, c::SYS_process_vm_readv, c::SYS_process_vm_writev, c::SYS_pidfd_getfd, c::SYS_kcmp];
 /// The kinds of namespaces, of which no further ones are made.
 const NAMESPACES: [i32; 8] = [
     c::CLONE_NEWUSER,
@@ -44,10 +41,6 @@ const NAMESPACES: [i32; 8] = [
 ];
 /// They type into a terminal.
 const TYPING: [u64; 2] = [0x5412, 0x541C];
-/// `F_SETOWN`, `F_SETSIG` and `F_SETOWN_EX`.
-const SETTING_OWNERS: [u64; 3] = [8, 10, 15];
-/// `FIOSETOWN` and `SIOCSPGRP`.
-const SETTING_OWNERS_BY_IOCTL: [u64; 2] = [0x8901, 0x8902];
 /// One process, in place of a group or a user.
 const PRIO_PROCESS: u64 = 0;
 const IOPRIO_WHO_PROCESS: u64 = 1;
@@ -84,9 +77,6 @@ fn program(rules: &Rules, error: i32) -> Result<BpfProgram, seccompiler::Backend
 
 fn rules(spec: &Spec) -> Result<Rules, seccompiler::BackendError> {
     let mut rules: Rules = NEVER.iter().map(|number| (*number, Vec::new())).collect();
-    if !spec.landlock {
-        rules.extend(INTO_PROCESSES.iter().map(|number| (*number, Vec::new())));
-    }
     let has = |flag: i32| {
         let flag = u64::from(flag.unsigned_abs());
         SeccompRule::new(vec![Condition::new(0, Len::Qword, Op::MaskedEq(flag), flag)?])
@@ -101,10 +91,7 @@ fn rules(spec: &Spec) -> Result<Rules, seccompiler::BackendError> {
     if !spec.everything {
         rules.insert(c::SYS_socketpair, socket_pairs()?);
     }
-    if !spec.has_namespaces() {
-        signals(spec, &mut rules)?;
-    }
-    limits(spec, &mut rules)?;
+    limits(&mut rules)?;
     Ok(rules)
 }
 
@@ -145,7 +132,7 @@ fn socket_pairs() -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
 
 /// No limits and priorities for other processes: the kernel permits them for all of the same user, and what
 /// ends the command's processes could lose its files or its turn.
-fn limits(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
+fn limits(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
     let other = |argument: u8| Condition::new(argument, Len::Dword, Op::Ne, 0);
     // Without new limits it only reads.
     let sets = Condition::new(2, Len::Qword, Op::Ne, 0)?;
@@ -156,36 +143,6 @@ fn limits(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendErro
     for (number, process) in [(c::SYS_setpriority, PRIO_PROCESS), (c::SYS_ioprio_set, IOPRIO_WHO_PROCESS)] {
         let groups = Condition::new(0, Len::Dword, Op::Ne, process)?;
         rules.insert(number, vec![SeccompRule::new(vec![groups])?, SeccompRule::new(vec![other(1)?])?]);
-    }
-    let spared = spec.spared.iter().map(|pid| equal(0, u64::from(pid.cast_unsigned())));
-    rules.insert(c::SYS_sched_setaffinity, spared.collect::<Result<_, _>>()?);
-    Ok(())
-}
-
-/// Without a process namespace: no signals to respool and to what keeps the command's processes together, nor
-/// to all.
-fn signals(spec: &Spec, rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
-    let everybody = -1;
-    let spared = spec.spared.iter().flat_map(|pid| [*pid, -pid]).chain([everybody]);
-    let spared: Vec<u64> = spared.map(|pid| u64::from(pid.cast_unsigned())).collect();
-    for number in [
-        c::SYS_kill,
-        c::SYS_tkill,
-        c::SYS_tgkill,
-        c::SYS_rt_sigqueueinfo,
-        c::SYS_rt_tgsigqueueinfo,
-        c::SYS_pidfd_open,
-    ] {
-        rules.insert(number, spared.iter().map(|pid| equal(0, *pid)).collect::<Result<_, _>>()?);
-    }
-    // A directory of `/proc` names a process as well.
-    rules.insert(c::SYS_pidfd_send_signal, Vec::new());
-    // Who gets the signal of a file that is ready, and which one that is.
-    let owners = SETTING_OWNERS.map(|command| equal(1, command)).into_iter().collect::<Result<_, _>>()?;
-    rules.insert(c::SYS_fcntl, owners);
-    let ioctl = rules.entry(c::SYS_ioctl).or_default();
-    for request in SETTING_OWNERS_BY_IOCTL {
-        ioctl.push(equal(1, request)?);
     }
     Ok(())
 }

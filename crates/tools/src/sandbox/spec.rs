@@ -49,8 +49,6 @@ pub(super) struct Spec {
     pub(super) pinned: Vec<PathBuf>,
     /// Directories, and the writable ones that stand in for them.
     pub(super) covers: BTreeMap<PathBuf, PathBuf>,
-    /// Processes that get no signals.
-    pub(super) spared: Vec<i32>,
 }
 
 impl Spec {

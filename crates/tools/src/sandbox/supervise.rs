@@ -29,8 +29,6 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     signals.add(Signal::SIGCHLD);
     signals.add(Signal::SIGTERM);
     signals.thread_block()?;
-    let mut spec = spec.clone();
-    spec.spared.push(i32::try_from(std::process::id()).unwrap_or_default());
     // Its environment holds the command's.
     let mut command = Command::new("/proc/self/exe");
     command.args(spec.stage_arguments("confined")?).args(words);
