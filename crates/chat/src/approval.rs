@@ -62,7 +62,7 @@ impl SessionGrant {
                     if all.len() == 1 { all.remove(0) } else { Self::Each(all) }
                 }
                 None if changes_history(line) => Self::Never,
-                None => Self::Command(line.trim().to_owned(), directory.clone()),
+                None => Self::Command(trim(line).to_owned(), directory.clone()),
             },
             Target::File { real, is_kept: false, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
             // Its name is `SERVER__TOOL`.
@@ -151,6 +151,11 @@ fn without_limit(words: &[String]) -> &[String] {
     }
 }
 
+/// Other blanks are a part of a word to a shell.
+fn trim(line: &str) -> &str {
+    line.trim_matches([' ', '\t', '\n'])
+}
+
 /// Returns true if some word is `git` and a later one discards or pushes commits or work: the person is
 /// asked about these each time.
 fn changes_history(line: &str) -> bool {
@@ -197,7 +202,7 @@ impl Allowed {
         let holds = |always: &SessionGrant| self.granted.contains(always) || self.kept.contains(always);
         let very = match target {
             Target::Command { line, directory } => {
-                holds(&SessionGrant::Command(line.trim().to_owned(), directory.clone()))
+                holds(&SessionGrant::Command(trim(line).to_owned(), directory.clone()))
             }
             _ => false,
         };
@@ -408,7 +413,12 @@ mod tests {
         for line in
             ["make", "\\bash -c 'ls'", "\"sh\" -c ls", "sudo ls", "cat a; wc -l", "FOO=1 ls", "cat link"]
         {
-            check(line, very(line), &[&format!(" {line} ")], &["rm x", &format!("{line} x")]);
+            check(
+                line,
+                very(line),
+                &[&format!(" {line} ")],
+                &["rm x", &format!("{line} x"), &format!("\u{a0}{line}")],
+            );
         }
     }
 

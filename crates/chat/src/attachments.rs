@@ -1,5 +1,5 @@
 //! `@file` in a message: the text of the file is sent below the words. The person names the file, so it may
-//! be anywhere.
+//! be anywhere to which the name itself leads.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use ignore::WalkBuilder;
 
 use super::figures::format_count;
+use super::harmless::stays_inside;
 use super::transcript::code_block;
 use wire::visible::one_line;
 
@@ -31,12 +32,14 @@ pub(super) struct Mention {
 }
 
 /// Returns what is sent below a message for the files that its `line` mentions, and what to tell the person.
-/// `is_confined`: only files in `root` are sent, which has no symlinks.
+/// `is_confined`: only files in `root` are sent, which has no symlinks. So it is with a name that does not
+/// lead out of it: a command may have put a link there.
 pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (String, Vec<Mention>) {
     let (mut added, mut mentions) = (String::new(), Vec::new());
     for name in mentioned_names(line) {
         let shown = one_line(&name, 200);
-        let read = |name: &str| read_attachment(&find_path(name, root), root, is_confined);
+        let read =
+            |name: &str| read_attachment(&find_path(name, root), root, is_confined || stays_inside(name));
         let (file, read) = read_mentioned(&name, read);
         let (note, is_problem) = match read {
             Ok((text, size)) => {
@@ -274,6 +277,11 @@ mod tests {
         let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
         assert_eq!(notes[1], "@../a.txt is not sent along: it is not in this directory");
         assert!(notes[2].ends_with("it is not in this directory"), "{notes:?}");
+        // A command made the link, and the person does not know where it leads.
+        std::os::unix::fs::symlink("../a.txt", root.join("link")).unwrap();
+        let (added, mentions) = attach_files("@link @../a.txt", &root, false);
+        assert!(!added.contains("link:") && added.contains("two"), "{added}");
+        assert!(mentions[0].note.ends_with("it is not in this directory"), "{mentions:?}");
     }
 
     #[test]

@@ -4,13 +4,13 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
 use tokio::process::Command;
 
 use tools::diff::unified_diff;
-use tools::programs::find_program;
+use tools::programs::{current_project, find_program, path_without};
 
 /// The most new files that are shown.
 const MOST_NEW: usize = 200;
@@ -61,13 +61,19 @@ pub(super) async fn uncommitted_changes(root: &Path) -> Result<Vec<FileChange>, 
 }
 
 async fn run_git(root: &Path, arguments: &[&str]) -> Result<Output, NoChanges> {
-    let git = find_program("git", &[]).ok_or(NoChanges::NoRepository)?;
-    let mut command = Command::new(git);
-    command.args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]).args(arguments);
+    let project: Vec<PathBuf> = current_project().into_iter().chain([root.to_owned()]).collect();
+    let mut command = new_git(root, &project).ok_or(NoChanges::NoRepository)?;
+    command.args(arguments).output().await.map_err(|error| NoChanges::Failed(error.to_string()))
+}
+
+/// Prepares git. Commands write in the project: no filter is found by name there.
+fn new_git(root: &Path, project: &[PathBuf]) -> Option<Command> {
+    let mut command = Command::new(find_program("git", &[])?);
+    command.args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]);
     // Missing objects would be fetched, by programs of the repository's.
-    command.env("GIT_NO_LAZY_FETCH", "1");
+    command.env("GIT_NO_LAZY_FETCH", "1").env("PATH", path_without(project));
     command.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null()).kill_on_drop(true);
-    command.output().await.map_err(|error| NoChanges::Failed(error.to_string()))
+    Some(command)
 }
 
 fn text_of(output: &Output) -> Result<String, NoChanges> {
@@ -144,6 +150,16 @@ mod tests {
         let me = ["-c", "user.name=me", "-c", "user.email=me@example.org"];
         let done = run_git(root, &[&me[..], arguments].concat()).await.unwrap();
         assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+
+    /// A command wrote `.venv/bin/git-lfs`, which `/diff` started outside the sandbox.
+    #[test]
+    fn no_filter_comes_from_the_project() {
+        let path = std::env::var_os("PATH").unwrap();
+        let project = std::env::split_paths(&path).next().unwrap();
+        let git = new_git(Path::new("/"), std::slice::from_ref(&project)).unwrap();
+        let (_, value) = git.as_std().get_envs().find(|(name, _)| *name == "PATH").unwrap();
+        assert!(std::env::split_paths(value.unwrap()).all(|directory| directory != project), "{value:?}");
     }
 
     #[tokio::test]
