@@ -559,6 +559,22 @@ fn git_executes_nothing_but_git() {
     assert_eq!(outputs[1], "a\n", "{outputs:#?}");
 }
 
+/// git compares a changed file for each commit, also for one of others.
+#[test]
+fn a_filtered_file_stops_no_other_commit() {
+    let site = Site::with_repository();
+    site.person("echo 'b filter=x' > .gitattributes && echo b > b && git add . && git commit -qm b && git config filter.x.clean 'tr b c' && git config filter.x.required true && echo bb > b");
+    let outputs = site.run(
+        &[],
+        &[
+            "echo d > d && git add d && git commit -qm d && git show --format=%s --name-only",
+            "git commit -qam b",
+        ],
+    );
+    assert_eq!(outputs[0], "d\n\nd\n", "{outputs:#?}");
+    assert!(outputs[1].contains("filter 'x' failed"), "{outputs:#?}");
+}
+
 /// An older git moves files into its own directory.
 #[test]
 fn git_moves_no_file_into_its_directory() {
@@ -634,6 +650,8 @@ fn git_works_in_the_directory_of_its_line() {
         let outputs = site.run(&[], &[&format!("{change} && {reset}")]);
         assert_eq!(fs::read_to_string(site.work("a")).unwrap(), "own\n", "{change}: {outputs:#?}");
     }
+    let restore = "echo x > web/f; git -C web restore . && cat a && git -C e/../web add . && cat web/f";
+    assert_eq!(site.run(&[], &[restore]), ["own\nw\n"]);
     let outputs = site.run(
         &[],
         &[
@@ -676,6 +694,9 @@ fn no_name_leads_git_to_other_code() {
     assert!(outputs[1].contains("[exit code") && !site.work(".git/commondir").exists(), "{outputs:#?}");
     let outputs = site.run(&paths[1..], &["git add a"]);
     assert!(!outputs[0].contains("too short"), "{outputs:#?}");
+    site.person("git config --global protocol.allow always");
+    let outputs = site.run(&[], &["git fetch 'ext::/bin/sh ./x'"]);
+    assert!(outputs[0].contains("transport 'ext' not allowed"), "{outputs:#?}");
 }
 
 /// Also the steps of a rebase, which edit messages.
@@ -708,6 +729,34 @@ fn what_the_person_makes_meanwhile_stays() {
         let outputs = command.join().unwrap();
         assert!(outputs[0] == "own\n" && site.work(".envrc").exists(), "{outputs:#?}");
     });
+}
+
+/// A commit changes nothing in the work tree, so nothing there is looked at.
+#[test]
+fn what_comes_during_a_commit_stays() {
+    let site = Site::with_repository();
+    site.person("mkfifo message");
+    let (message, setting) = (site.work("message"), site.work(".envrc"));
+    let person = std::thread::spawn(move || {
+        let open = || {
+            let mut options = fs::OpenOptions::new();
+            std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, nix::libc::O_NONBLOCK);
+            options.write(true).open(&message)
+        };
+        // It waits for git, which reads.
+        let tries = std::iter::repeat_with(open).take(1_000);
+        let wait = |opened: &std::io::Result<fs::File>| {
+            if opened.is_err() {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+            }
+        };
+        let mut message = tries.inspect(wait).find_map(Result::ok).unwrap();
+        fs::write(setting, "own").unwrap();
+        std::io::Write::write_all(&mut message, b"two").unwrap();
+    });
+    let outputs = site.run(&[], &["git commit --allow-empty -qF message", "git log --format=%s"]);
+    person.join().unwrap();
+    assert!(outputs[1] == "two\none\n" && site.work(".envrc").exists(), "{outputs:#?}");
 }
 
 /// A link to the link that was renamed.
@@ -757,8 +806,33 @@ fn what_git_continues_with_stays() {
     let site = Site::with_repository();
     site.person("echo a > c && git add -A && git commit -qm c");
     site.person("git switch -qc other && echo b > c && git commit -qam b && git switch -q - && echo d > c && git commit -qam d && echo work > file");
-    let outputs = site.run(&[], &["git merge --autostash other", "git merge --abort"]);
+    let outputs = site.run(&[], &["git merge --autostash other", "git merge other", "git merge --abort"]);
+    assert!(outputs[0].contains("Read-only") && outputs[1].contains("CONFLICT"), "{outputs:#?}");
     assert_eq!(fs::read_to_string(site.work("file")).unwrap(), "work\n", "{outputs:#?}");
+}
+
+/// `git stash` keeps all changes, and could put back only some of the files.
+#[test]
+fn no_stash_is_half_done() {
+    let site = Site::with_repository();
+    site.person(
+        "echo one > AGENTS.md && git add . && git commit -qm rules && echo two > AGENTS.md && echo work > a",
+    );
+    let outputs = site.run(&[], &["git stash && git switch -c side", "git stash list; cat a"]);
+    assert!(outputs[0].contains("AGENTS.md\n") && outputs[0].contains("respool's sandbox"), "{outputs:#?}");
+    assert_eq!(outputs[1], "work\n");
+    site.person("git checkout -q AGENTS.md");
+    let outputs = site.run(&[], &["git stash -q && cat a && git stash pop -q && cat a"]);
+    assert_eq!(outputs[0], "a\nwork\n");
+}
+
+/// The person is asked about what git cannot do without other programs.
+#[test]
+fn programs_that_git_lacks_are_noted() {
+    let site = Site::with_repository();
+    site.person("git config commit.gpgSign true && git config gpg.program signer && git remote add o ssh://localhost/x");
+    let outputs = site.run(&[], &["git commit --allow-empty -qm x", "git fetch o"]);
+    assert!(outputs.iter().all(|said| said.contains("respool's sandbox")), "{outputs:#?}");
 }
 
 /// A command sees no neighbour of a workspace below `/tmp`.

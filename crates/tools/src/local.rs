@@ -7,6 +7,7 @@ mod arguments;
 mod capture;
 mod edit;
 mod exec;
+mod line;
 mod looking;
 mod ls;
 mod read;
@@ -17,14 +18,13 @@ mod text;
 mod workspace;
 mod write;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use serde_json::{Map, Value};
-use tokio::time::Instant;
 
 use super::config::LocalConfig;
 use super::contract::{
@@ -32,18 +32,16 @@ use super::contract::{
 };
 use super::environment::Passing;
 use super::plain::plain_text;
-use super::policy::{ListedCommand, Plan, Subject, command_list, plain_words};
+use super::policy::{Plan, Subject};
 use super::programs::holds_home;
-use super::sandbox::{
-    Level, NO_HOOKS, Reach, Refusal, Sandbox, hooks_left_out, listing_words, words_without_filters,
-};
+use super::sandbox::{Level, Reach, Refusal, Sandbox};
 
 use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
 use arguments::{Arguments, COMMAND, PATH, WORKDIR};
 use edit::Edit;
 pub use exec::end_commands;
-use exec::{Order, Ran};
+use exec::{Order, Ran, Step};
 use read::WantedLines;
 use search::Query;
 use specs::Tool;
@@ -72,36 +70,8 @@ enum Call {
     Search { place: Place, query: Arc<Query> },
 }
 
-/// One command of a line.
-struct Step {
-    plan: Plan,
-    directory: PathBuf,
-    /// Whether it is a command of git that writes into a protected repository.
-    is_git: bool,
-    /// Whether it runs even if the one before it has failed.
-    runs_anyway: bool,
-    /// The line from here on, as a text for a shell.
-    rest: String,
-}
-
-/// The step that the sandbox seems to have stopped.
-struct Stopped {
-    refusal: Refusal,
-    /// The line from that step on.
-    line: String,
-    directory: PathBuf,
-}
-
 /// The longest that a command looks around before the question.
 const LOOKING: Duration = Duration::from_secs(20);
-
-/// Words of a shell that change what comes after them, or belong together with it.
-const SHELLS_OWN: [&str; 45] = [
-    "cd", "chdir", "pushd", "popd", "builtin", "command", "time", "exit", "return", "export", "declare",
-    "typeset", "source", ".", "set", "unset", "eval", "exec", "alias", "enable", "ulimit", "umask", "shopt",
-    "read", "readonly", "local", "let", "shift", "getopts", "trap", "wait", "if", "then", "elif", "else",
-    "fi", "for", "while", "until", "do", "done", "case", "esac", "select", "function",
-];
 
 impl Local {
     /// Returns the tools on a workspace.
@@ -308,20 +278,19 @@ impl Source for Local {
             if !looking::only_looks(&command) {
                 return None;
             }
+            let directory = self.command_directory(&workdir).ok()?;
             let order = Order {
-                directory: self.command_directory(&workdir).ok()?,
-                plan: Plan::Shell(command),
+                steps: vec![Step::only(Plan::Shell(command), directory, Reach::Look)],
                 limit: timeout.unwrap_or(LOOKING).min(LOOKING).min(invocation.timeout),
                 passing: Passing::default(),
                 sandbox: Arc::clone(&self.sandbox),
                 watcher: None,
             };
-            let ran = exec::run_order(order, Reach::Look).await.ok()?;
+            let ran = exec::run_order(order).await.ok()?;
             // `find -exec` and the last command of a pipe hide failures of others.
-            let is_stopped = ran.failed && self.sandbox.refusal(&ran.text).is_some();
             let lacks = |words: &str| ran.text.contains(words);
             let is_missing = ran.failed && lacks("not found");
-            (!is_stopped && !is_missing && !lacks("Read-only file system")).then(|| ran.into())
+            (ran.stopped.is_none() && !is_missing && !lacks("Read-only file system")).then(|| ran.into())
         })
     }
 
@@ -334,20 +303,21 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { command, workdir, timeout } = &call {
+                // The search for it may take long.
                 let search = |sandbox: &Sandbox| {
                     sandbox.find_protected();
                     Ok(())
                 };
                 self.with_sandbox(search).await?;
+                let directory = self.command_directory(workdir)?;
                 let order = Order {
-                    plan: permit.plan().cloned().unwrap_or_else(|| Plan::Shell(literal_line(command))),
-                    directory: self.command_directory(workdir)?,
+                    steps: self.steps(command, permit.plan(), directory),
                     limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
                     passing: self.passing.clone(),
                     sandbox: Arc::clone(&self.sandbox),
                     watcher: approver.and_then(Approver::output_watcher),
                 };
-                return self.run_command(order, command, invocation, approver).await;
+                return self.run_command(order, workdir, invocation, approver).await;
             }
             self.refuse_guarded(&call).await?;
             if !permit.has_judged(&call.place().path_forms()) {
@@ -369,136 +339,47 @@ impl Local {
     async fn run_command(
         &self,
         order: Order,
-        line: &str,
+        workdir: &Place,
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
-        let steps = self.git_steps(line, &order);
-        let is_split = steps.as_ref().is_some_and(|steps| steps.len() > 1);
-        let (ran, stopped) = if let Some(steps) = steps {
-            self.run_steps(steps, &order).await?
-        } else {
-            let ran = exec::run_order(order.clone(), Reach::Workspace).await?;
-            let refusal = if ran.failed { self.sandbox.refusal(&ran.text) } else { None };
-            let (line, directory) = (literal_line(line), order.directory.clone());
-            (ran, refusal.map(|refusal| Stopped { refusal, line, directory }))
-        };
-        let Some(stopped) = stopped else { return Ok(ran.into()) };
+        let is_split = order.steps.len() > 1;
+        let mut ran = exec::run_order(order.clone()).await?;
+        let Some((Refusal(mut refusal), step)) = ran.stopped.take() else { return Ok(ran.into()) };
+        let (rest, directory) = step.rest;
+        let place = directory.strip_prefix(&self.workspace.root).unwrap_or(&directory);
+        let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };
+        let (mut left, mut target) = (String::new(), Target::Other);
         // What is done is not done again.
-        let left = is_split.then(|| self.describe_left(&stopped, &order));
-        let Stopped { refusal: Refusal(mut refusal), line, directory } = stopped;
+        if let Plan::Shell(line) = &rest
+            && is_split
+        {
+            let is_elsewhere = *place != workdir.real;
+            let shown = if is_elsewhere { format!(" in {}", place.display()) } else { String::new() };
+            left = format!("[still to run{shown}: {line}]\n");
+            target = Target::Command { line: line.clone(), directory: place.to_owned() };
+        }
         if let Some(approver) = approver.filter(|_| self.naming == Naming::Chat) {
             let tool = format!("{} outside the sandbox", invocation.name);
-            let target = match &left {
-                Some(_) => Target::Command { line: line.clone(), directory: directory.clone() },
-                None => Target::Other,
-            };
             let (kind, target, arguments) = (QuestionKind::OutsideSandbox, &target, &invocation.arguments);
             let preview = Some(plain_text(ran.text.trim_end()));
             let question = Question { kind, tool: &tool, arguments, target, preview, is_by_default: false };
             match approver.approve(question).await {
                 Consent::Given => {
-                    let order =
-                        if is_split { Order { plan: Plan::Shell(line), directory, ..order } } else { order };
-                    let ran = exec::run_order(order, Reach::User).await?;
-                    let note = left.map(|left| format!("[{left}]\n")).unwrap_or_default();
-                    return Ok(Ran { text: note + &ran.text, ..ran }.into());
+                    let steps = vec![Step::only(rest, directory, Reach::User)];
+                    let ran = exec::run_order(Order { steps, ..order }).await?;
+                    return Ok(Ran { text: left + &ran.text, ..ran }.into());
                 }
                 Consent::Refused(reason) => refusal = format!("{refusal}; {reason}"),
             }
         }
-        if let Some(left) = left {
-            refusal = format!("{refusal}]\n[{left}");
-        }
+        let notes = format!("[{refusal}]\n{left}");
         // The note on how the command ended stays last, for the model and for the person.
         let text = match ran.text.trim_end().rsplit_once('\n') {
-            Some((output, status)) => format!("{}\n\n[{refusal}]\n{status}", output.trim_end()),
-            None => format!("[{refusal}]\n{}", ran.text.trim_end()),
+            Some((output, status)) => format!("{}\n\n{notes}{status}", output.trim_end()),
+            None => format!("{notes}{}", ran.text.trim_end()),
         };
         Ok(ToolOutput { text, display: None })
-    }
-
-    /// Splits a line that contains a command of git which writes into a protected repository into commands
-    /// that run one by one; `None` for any other line.
-    fn git_steps(&self, line: &str, order: &Order) -> Option<Vec<Step>> {
-        let mut directory = order.directory.clone();
-        let (mut steps, commands) = (Vec::new(), command_list(line)?);
-        // Whether only `cd`s came before the command in those joined by `&&`, whether these run anyway, and
-        // whether a `cd` of theirs may not run.
-        let (mut is_first, mut runs_anyway, mut may_stay) = (true, false, false);
-        for (at, command) in commands.iter().enumerate() {
-            let words = plain_words(&command.text).unwrap_or_default();
-            if command.runs_anyway {
-                (!may_stay).then_some(())?;
-                (is_first, runs_anyway) = (true, true);
-            }
-            if let [cd, to] = words.as_slice()
-                && cd == "cd"
-            {
-                let place = self.workspace.find_place(&directory.join(to).to_string_lossy()).ok()?;
-                directory = self.command_directory(&place).ok()?;
-                // A shell would take `..` for where the link is, and `-` for an option.
-                (place.written == place.real && !to.starts_with('-')).then_some(())?;
-                may_stay |= !is_first;
-                continue;
-            }
-            let runs_anyway = std::mem::replace(&mut is_first, false) && runs_anyway;
-            let first = command.text.split_whitespace().next().unwrap_or_default();
-            let is_plain = first.chars().all(|c| c.is_ascii_alphanumeric() || "._/+-[".contains(c));
-            if !is_plain || SHELLS_OWN.contains(&first) {
-                return None;
-            }
-            let git = self.sandbox.git_words(&words, &directory);
-            let is_git = git.is_some();
-            let plan = git.map_or_else(|| Plan::Shell(command.text.clone()), Plan::Program);
-            let rest = join_commands(&commands[at..]);
-            steps.push(Step { plan, directory: directory.clone(), is_git, runs_anyway, rest });
-        }
-        steps.iter().any(|step| step.is_git).then_some(steps)
-    }
-
-    /// Runs one step after the other as a shell would, until the sandbox seems to stop one.
-    async fn run_steps(&self, steps: Vec<Step>, order: &Order) -> Result<(Ran, Option<Stopped>), ToolError> {
-        let deadline = Instant::now() + order.limit;
-        let mut all = Ran { text: String::new(), failed: false, is_changed: false };
-        // The settings of filters, which no step changes, and the directory in which they were listed.
-        let mut filters: Option<(PathBuf, String)> = None;
-        for step in steps {
-            if all.failed && !step.runs_anyway {
-                continue;
-            }
-            let limit = deadline.saturating_duration_since(Instant::now());
-            let (plan, directory) = (step.plan, step.directory.clone());
-            let order = Order { plan, directory, limit, ..order.clone() };
-            let ran = if step.is_git {
-                run_git_step(order, deadline, &mut filters).await
-            } else {
-                exec::run_order(order, Reach::Workspace).await
-            };
-            let ran = ran.map_err(|error| error_behind(&all.text, error))?;
-            // After a failure, a step without output says that it did not fail.
-            if ran.text != exec::NO_OUTPUT || all.failed {
-                let gap = if all.text.is_empty() || all.text.ends_with('\n') { "" } else { "\n" };
-                all.text.extend([gap, &ran.text]);
-            }
-            all.failed = ran.failed;
-            if let Some(refusal) = self.sandbox.refusal(&ran.text).filter(|_| ran.failed) {
-                let Step { rest: line, directory, .. } = step;
-                return Ok((all, Some(Stopped { refusal, line, directory })));
-            }
-        }
-        if all.text.is_empty() {
-            exec::NO_OUTPUT.clone_into(&mut all.text);
-        }
-        Ok((all, None))
-    }
-
-    fn describe_left(&self, stopped: &Stopped, order: &Order) -> String {
-        let place = match stopped.directory.strip_prefix(&self.workspace.root) {
-            Ok(place) if stopped.directory != order.directory => format!(" in {}", place.display()),
-            _ => String::new(),
-        };
-        format!("still to run{place}: {}", stopped.line)
     }
 
     /// Prepares files of the sandbox on a thread that may block.
@@ -545,85 +426,6 @@ impl Local {
         Err(ToolError::Failed(format!("the workdir {} is not a directory", place.written.display())))
     }
 }
-
-/// Returns a line as it runs: a here document, which shells read in different ways, as the quoted text for
-/// which it was taken.
-fn literal_line(line: &str) -> String {
-    let commands = command_list(line).filter(|_| line.contains("<<"));
-    commands.map_or_else(|| line.to_owned(), |commands| join_commands(&commands))
-}
-
-/// Returns commands as one line for a shell.
-fn join_commands(commands: &[ListedCommand]) -> String {
-    let mut line = String::new();
-    for (at, command) in commands.iter().enumerate() {
-        let join = if command.runs_anyway { "; " } else { " && " };
-        line.extend([if at == 0 { "" } else { join }, &command.text]);
-    }
-    line
-}
-
-/// Runs a step of git's. `filters`: the settings of filters, and the directory in which they were listed.
-async fn run_git_step(
-    order: Order,
-    deadline: Instant,
-    filters: &mut Option<(PathBuf, String)>,
-) -> Result<Ran, ToolError> {
-    let Plan::Program(words) = &order.plan else { return run_git(order).await };
-    if filters.as_ref().is_none_or(|(directory, _)| *directory != order.directory) {
-        let plan = Plan::Program(listing_words(words));
-        let listing = Order { plan, watcher: None, ..order.clone() };
-        let listed = exec::run_order(listing, Reach::Repository).await?.text;
-        *filters = Some((order.directory.clone(), listed));
-    }
-    let listed = filters.as_ref().map_or("", |(_, listed)| listed);
-    let ask_git = async |words: Vec<String>| {
-        let asking = Order { plan: Plan::Program(words), watcher: None, ..order.clone() };
-        exec::run_order(asking, Reach::Repository).await.ok().filter(|ran| !ran.failed).map(|ran| ran.text)
-    };
-    let hooks = hooks_left_out(words, &order.directory, listed, ask_git).await;
-    if !hooks.is_empty() {
-        let text =
-            format!("git was not run: this repository has the hook {}, and {NO_HOOKS}\n", hooks.join(", "));
-        return Ok(Ran { text, failed: true, is_changed: false });
-    }
-    let plan = Plan::Program(words_without_filters(words, listed));
-    run_git(Order { plan, limit: deadline.saturating_duration_since(Instant::now()), ..order }).await
-}
-
-/// Puts the output of the steps before it in front of the error of one.
-fn error_behind(output: &str, error: ToolError) -> ToolError {
-    match error {
-        ToolError::TimedOut(text) => ToolError::TimedOut(format!("{output}{text}")),
-        ToolError::Failed(text) => ToolError::Failed(format!("{output}{text}")),
-        other => other,
-    }
-}
-
-/// Runs a command of git's.
-async fn run_git(order: Order) -> Result<Ran, ToolError> {
-    let mut ran = exec::run_order(order, Reach::Repository).await?;
-    let is_unwritten = |line: &str| {
-        let (kind, text) = line.split_once(": ").unwrap_or_default();
-        ["error", "warning"].contains(&kind) && UNWRITTEN.iter().any(|sign| text.starts_with(sign))
-    };
-    if ran.is_changed || ran.text.lines().any(is_unwritten) {
-        ran.failed = true;
-        ran.text = format!("{}\n[{HALF_DONE}]\n", ran.text.trim_end());
-    }
-    Ok(ran)
-}
-
-/// git's words, with exit code 0, on files that it could not write or remove.
-const UNWRITTEN: [&str; 5] = [
-    "unable to unlink",
-    "unable to create file",
-    "failed to remove",
-    "could not write config file",
-    "external filter",
-];
-const HALF_DONE: &str = "git has done half of its work: files that commands only read could not be written or removed, or new ones were \
-    renamed. Ask the user to put that right (`git status`), and commit nothing before";
 
 /// Runs file work on a thread that may block. It stops when its caller has gone.
 async fn run_blocking<T: Send + 'static>(

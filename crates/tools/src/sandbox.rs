@@ -111,8 +111,17 @@ pub(super) enum Reach {
     Workspace,
     /// The same, and for git itself its directory.
     Repository,
+    /// git's directory alone, for a command of git's that leaves the work tree as it is.
+    Index,
     /// All files of the user, and Unix sockets: a person said so.
     User,
+}
+
+impl Reach {
+    /// Returns true for git's own commands, which run alone and execute nothing but git.
+    pub(super) fn is_gits(self) -> bool {
+        matches!(self, Self::Repository | Self::Index)
+    }
 }
 
 /// A command that is ready to start.
@@ -121,8 +130,6 @@ pub(super) struct Launch {
     pub(super) command: Command,
     /// Everything that it started ends when this is closed; `None` without a launcher.
     pub(super) control: Option<PipeWriter>,
-    /// Looks at the workspace when the command has ended.
-    pub(super) watched: Option<Watched>,
 }
 
 /// Why a command failed, as far as its sandbox is the reason.
@@ -255,7 +262,7 @@ impl Sandbox {
 
     /// Searches for what commands never write, if that is not known yet.
     pub(super) fn find_protected(&self) {
-        let _ = self.protected();
+        self.protected();
     }
 
     /// True where a command can be kept from changing anything at all.
@@ -263,17 +270,49 @@ impl Sandbox {
         self.level.has_namespaces()
     }
 
-    /// The words that start git for a command that writes into a protected repository; `None` where any
-    /// command may.
-    pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<Vec<String>> {
+    /// The words that start git for a command that writes into a protected repository, and what it reaches;
+    /// `None` where any command may.
+    pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<(Vec<String>, Reach)> {
         let git = self.programs.git.as_ref().filter(|_| writes_repository(words))?;
         let Repository { top, .. } = self.protected().repository_of(directory)?;
+        let reach = if git::leaves_work_tree(words) { Reach::Index } else { Reach::Repository };
         // git would leave half of its work undone above a workspace.
         let is_whole = self.protected().roots.iter().any(|root| top.starts_with(root));
-        if !is_whole && !git::leaves_work_tree(words) {
-            return None;
+        (is_whole || reach == Reach::Index).then(|| (git::own_words(&git.program, words), reach))
+    }
+
+    /// Returns the words of a command that lists changes which one of git's own would put back, and cannot.
+    pub(super) fn words_before(
+        &self,
+        words: &[String],
+        directory: &Path,
+        watched: &Watched,
+    ) -> Option<Vec<String>> {
+        let top = self.protected().repository_of(directory)?.top;
+        let is_setting = |place: &&PathBuf| place.starts_with(&top) && !search::is_of_git(place);
+        git::words_before(words, watched.kept.frozen.iter().filter(is_setting))
+    }
+
+    /// Looks at the workspace before commands with this reach; `None` where they are not watched.
+    ///
+    /// # Errors
+    /// When git's own commands have to be alone, and another one is at work.
+    pub(super) fn watch(&self, directory: &Path, reach: Reach) -> io::Result<Option<Watched>> {
+        // The owner may have accepted that commands make settings.
+        let is_watched = self.level.holds_files()
+            && (reach == Reach::Workspace || reach.is_gits())
+            && (self.level.has_namespaces() || !self.accepts_unprotected);
+        if !is_watched {
+            return Ok(None);
         }
-        Some(git::own_words(&git.program, words))
+        let mut watched = match reach {
+            Reach::Index => self.protected().begin_index()?,
+            _ => self.protected().begin(directory, reach == Reach::Repository)?,
+        };
+        // Where the command can write nothing, all is the person's.
+        let writable = self.spec(directory, reach, &watched.kept).writable;
+        watched.can_change = watched.protected.roots.iter().any(|root| writable.contains(root));
+        Ok(Some(watched))
     }
 
     /// Prepares a command: the one that starts the launcher, or without a launcher the command itself. `also`
@@ -288,33 +327,25 @@ impl Sandbox {
         passing: &Passing,
         also: &[(&str, &str)],
         reach: Reach,
+        watched: Option<&Watched>,
     ) -> io::Result<Launch> {
         let Some(launcher) = &self.programs.launcher else {
             let (program, arguments) = words.split_first().ok_or(io::ErrorKind::InvalidInput)?;
             let mut command = process::new_command(program, passing)?;
             command.args(arguments).current_dir(directory).env("PWD", directory).envs(also.iter().copied());
-            return Ok(Launch { command, control: None, watched: None });
+            return Ok(Launch { command, control: None });
         };
         if reach != Reach::Look {
             self.places.made.make_missing();
         }
-        let has_mounts = self.level.has_namespaces();
-        // The owner may have accepted that commands make settings.
-        let is_watched = self.level.holds_files()
-            && matches!(reach, Reach::Workspace | Reach::Repository)
-            && (has_mounts || !self.accepts_unprotected);
-        let is_git = reach == Reach::Repository;
-        let watched = is_watched.then(|| self.protected().begin(directory, is_git)).transpose()?;
         let nothing = Kept::default();
-        let kept = watched.as_ref().map_or(&nothing, |watched| &watched.kept);
-        let mut spec = self.spec(directory, reach, kept);
-        // Where the command can write nothing, all is the person's.
-        let can_write = self.protected().roots.iter().any(|root| spec.writable.contains(root));
-        let watched = watched.filter(|_| can_write);
-        if is_git {
-            let (Some(Repository { own, common, .. }), Some(git), Some(_)) =
-                (self.protected().repository_of(directory), &self.programs.git, &watched)
-            else {
+        let mut spec = self.spec(directory, reach, watched.map_or(&nothing, |watched| &watched.kept));
+        if reach.is_gits() {
+            let (Some(Repository { own, common, .. }), Some(git), Some(true)) = (
+                self.protected().repository_of(directory),
+                &self.programs.git,
+                watched.map(|watched| watched.can_change),
+            ) else {
                 return Err(io::ErrorKind::ReadOnlyFilesystem.into());
             };
             spec.executed.clone_from(&git.executed);
@@ -323,6 +354,9 @@ impl Sandbox {
             let kept = ["config", "config.worktree", "hooks"].map(|name| [own.join(name), common.join(name)]);
             let is_real = |path: &PathBuf| path.symlink_metadata().is_ok_and(|data| !data.is_symlink());
             spec.frozen.extend(kept.into_iter().flatten().filter(is_real));
+            if reach == Reach::Index {
+                spec.readable.append(&mut spec.writable);
+            }
             spec.writable.extend([own, common]);
         }
         let spec = serde_json::to_string(&spec)?;
@@ -339,7 +373,7 @@ impl Sandbox {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");
         }
-        if is_git {
+        if reach.is_gits() {
             // Of what git says, some words count.
             command.env("LANGUAGE", "C").env(git::YES, "true");
             // Nothing of a place that commands write is loaded or found by name, and no editor starts.
@@ -347,10 +381,11 @@ impl Sandbox {
             let names: Vec<OsString> = names.filter(|name| git::is_of_loader(name)).collect();
             names.iter().for_each(|name| _ = command.env_remove(name));
             let path = self.programs.git.as_ref().map(|git| ("PATH", &git.others));
-            command.envs(path).env("GIT_EDITOR", ":").env("GIT_SEQUENCE_EDITOR", ":");
+            command.envs(path).envs([git::PROTOCOLS]);
+            command.env("GIT_EDITOR", ":").env("GIT_SEQUENCE_EDITOR", ":");
         }
         hold_variables(&mut command);
-        Ok(Launch { command, control: Some(writer), watched })
+        Ok(Launch { command, control: Some(writer) })
     }
 
     fn spec(&self, directory: &Path, reach: Reach, kept: &Kept) -> Spec {
@@ -476,7 +511,7 @@ fn hold_variables(command: &mut Command) {
 }
 
 /// What a program says when the sandbox may have stopped it.
-const SIGNS: [&str; 18] = [
+const SIGNS: [&str; 17] = [
     "ermission denied",
     "peration not permitted",
     "ead-only file system",
@@ -494,10 +529,9 @@ const SIGNS: [&str; 18] = [
     "dubious ownership",
     // Where git's own commands find no program.
     "xternal filter",
+    "annot run ",
     // git's, of a remote that is a path outside.
     "does not appear to be a git repository",
-    "cannot run gpg",
-    "cannot run ssh-keygen",
     NO_HOOKS,
 ];
 

@@ -1,5 +1,5 @@
-//! `exec`: a command in the workspace. Both outputs are read as one, in order. When the call ends for any
-//! reason, every process that it started ends too. `sandbox` confines it.
+//! `exec`: commands in the workspace, one after the other. Both outputs are read as one, in order. When the
+//! call ends for any reason, every process that it started ends too. `sandbox` confines them.
 
 use std::io::{self, PipeWriter, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
@@ -19,7 +19,9 @@ use super::super::contract::{OutputWatcher, ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::Group;
-use super::super::sandbox::{Launch, Reach, Sandbox, Watched};
+use super::super::sandbox::{
+    Launch, NO_HOOKS, Reach, Refusal, Sandbox, Watched, hooks_left_out, listing_words, words_without_filters,
+};
 use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
 use super::run_blocking;
@@ -41,11 +43,21 @@ const NOT_ASKING: [(&str, &str); 7] = [
     ("VISUAL", "true"),
 ];
 
-/// One command to run.
+/// git's words, with exit code 0, on files that it could not write or remove.
+const UNWRITTEN: [&str; 5] = [
+    "unable to unlink",
+    "unable to create file",
+    "failed to remove",
+    "could not write config file",
+    "external filter",
+];
+const HALF_DONE: &str = "git has done half of its work: files that commands only read could not be written or removed, or new ones were \
+    renamed. Ask the user to put that right (`git status`), and commit nothing before. Later commands of the line have not run";
+
+/// Commands to run, one after the other.
 #[derive(Clone)]
 pub(super) struct Order {
-    pub(super) plan: Plan,
-    pub(super) directory: PathBuf,
+    pub(super) steps: Vec<Step>,
     pub(super) limit: Duration,
     pub(super) passing: Passing,
     pub(super) sandbox: Arc<Sandbox>,
@@ -53,13 +65,35 @@ pub(super) struct Order {
     pub(super) watcher: Option<OutputWatcher>,
 }
 
-/// The output of a command.
+/// One command of a line.
+#[derive(Clone)]
+pub(super) struct Step {
+    pub(super) plan: Plan,
+    pub(super) directory: PathBuf,
+    pub(super) reach: Reach,
+    /// Whether it runs even if the one before it has failed.
+    pub(super) runs_anyway: bool,
+    /// The line from here on, and the directory in which that begins.
+    pub(super) rest: (Plan, PathBuf),
+}
+
+impl Step {
+    /// Returns the only command of a line.
+    pub(super) fn only(plan: Plan, directory: PathBuf, reach: Reach) -> Self {
+        Self { rest: (plan.clone(), directory.clone()), plan, directory, reach, runs_anyway: true }
+    }
+}
+
+/// The output of commands.
+#[derive(Default)]
 pub(super) struct Ran {
     pub(super) text: String,
-    /// Whether its exit code was not 0.
+    /// Whether the exit code of the last one was not 0.
     pub(super) failed: bool,
-    /// Whether something that it made was put right.
-    pub(super) is_changed: bool,
+    /// git has done half of its work. None ran after it.
+    pub(super) half_done: bool,
+    /// The one that the sandbox seems to have stopped. None ran after it.
+    pub(super) stopped: Option<(Refusal, Step)>,
 }
 
 impl From<Ran> for ToolOutput {
@@ -128,12 +162,13 @@ pub async fn end_commands() {
     let _ = timeout(LONGEST_END, work.wait_for(|work| work.running == 0)).await;
 }
 
-pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolError> {
+pub(super) async fn run_order(order: Order) -> Result<Ran, ToolError> {
     // The caller may go away. In a task of its own the command is still ended, and its settings are renamed.
     let (caller, gone) = oneshot::channel::<()>();
     let at_work = AtWork::begin();
     let mut task = tokio::spawn(async move {
-        let ran = run_to_end(order, reach, gone).await;
+        let deadline = Instant::now() + order.limit;
+        let ran = Line { order, deadline, gone, filters: None, ran: Ran::default() }.run().await;
         drop(at_work);
         ran
     });
@@ -149,76 +184,222 @@ pub(super) async fn run_order(order: Order, reach: Reach) -> Result<Ran, ToolErr
     ran.unwrap_or_else(|error| Err(ToolError::Failed(format!("the command was lost: {error}"))))
 }
 
-async fn run_to_end(order: Order, reach: Reach, gone: oneshot::Receiver<()>) -> Result<Ran, ToolError> {
-    let captured = Captured::with_watcher(order.watcher.clone());
-    let (plan, mut limit) = (order.plan.clone(), order.limit);
-    let (mut notice, order, mut gone) = (order.watcher.clone(), Arc::new(order), gone);
-    let started = loop {
-        let next = Arc::clone(&order);
-        // Both search the workspace.
-        let started = run_blocking(move |_| Ok(start_order(&next, reach))).await?;
-        let is_busy = started.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
-        if !is_busy || limit.is_zero() || gone.try_recv() == Err(TryRecvError::Closed) {
-            break started;
+/// The commands of a line at work.
+struct Line {
+    order: Order,
+    deadline: Instant,
+    /// Ends when the caller has gone.
+    gone: oneshot::Receiver<()>,
+    /// The settings of filters, which no command changes, and the directory in which they were listed.
+    filters: Option<(PathBuf, String)>,
+    ran: Ran,
+}
+
+impl Line {
+    /// Runs one command after the other as a shell would, until the sandbox seems to stop one.
+    async fn run(mut self) -> Result<Ran, ToolError> {
+        let steps = std::mem::take(&mut self.order.steps);
+        for group in steps.chunk_by(|step, next| step.reach == next.reach) {
+            let ended = self.run_group(group).await;
+            ended.map_err(|error| error_behind(&self.ran.text, error))?;
+            if self.ran.stopped.is_some() || self.ran.half_done {
+                break;
+            }
         }
-        if let Some(watcher) = notice.take() {
-            watcher(AWAITED);
+        if self.ran.text.is_empty() {
+            NO_OUTPUT.clone_into(&mut self.ran.text);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
-        limit = limit.saturating_sub(LOOK_AGAIN);
-    };
-    let (running, watched) = match (started, plan) {
-        (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Ran { text: not_found(&words), failed: true, is_changed: false });
+        Ok(self.ran)
+    }
+
+    /// Runs commands of the same reach. The workspace is looked at before the first and after the last of
+    /// them, also when they were ended.
+    async fn run_group(&mut self, steps: &[Step]) -> Result<(), ToolError> {
+        let first = steps.iter().find(|step| step.runs_anyway || !self.ran.failed);
+        let Some(Step { directory, reach, .. }) = first.cloned() else { return Ok(()) };
+        let watched = Arc::new(self.watch(&directory, reach).await?);
+        let before = std::mem::take(&mut self.ran.text);
+        let ended = self.run_steps(steps, &watched).await;
+        let look = move || {
+            let watched = (*watched).as_ref().filter(|_| reach != Reach::Index);
+            watched.map(Watched::restore).unwrap_or_default()
+        };
+        let (is_changed, notes) = run_blocking(move |_| Ok(look())).await?;
+        let output = std::mem::replace(&mut self.ran.text, before);
+        // The end of a command is described last.
+        for note in notes {
+            append(&mut self.ran.text, &format!("[{note}]\n"));
         }
-        (started, _) => started.map_err(|error| start_error(&error))?,
-    };
-    let ended = wait_for_exit(running, captured, limit, gone).await;
-    // Also when the command was ended.
-    let restore = move || watched.map(|watched| watched.restore()).unwrap_or_default();
-    let (is_changed, notes) = run_blocking(move |_| Ok(restore())).await?;
-    with_notes(ended, &notes).map(|ran| Ran { is_changed, ..ran })
+        append(&mut self.ran.text, &output);
+        if is_changed && reach == Reach::Repository {
+            self.ran.fail_half_done();
+        }
+        ended
+    }
+
+    /// Looks at the workspace once no other command is at work, where that is needed.
+    async fn watch(&mut self, directory: &Path, reach: Reach) -> Result<Option<Watched>, ToolError> {
+        let mut notice = self.order.watcher.clone();
+        loop {
+            let (sandbox, directory) = (Arc::clone(&self.order.sandbox), directory.to_owned());
+            let began = Instant::now();
+            let watched = run_blocking(move |_| Ok(sandbox.watch(&directory, reach))).await?;
+            self.deadline += began.elapsed();
+            let is_busy = watched.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
+            let is_over = Instant::now() > self.deadline || self.gone.try_recv() == Err(TryRecvError::Closed);
+            if !is_busy || is_over {
+                return watched.map_err(|error| start_error(&error));
+            }
+            if let Some(watcher) = notice.take() {
+                watcher(AWAITED);
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    async fn run_steps(&mut self, steps: &[Step], watched: &Arc<Option<Watched>>) -> Result<(), ToolError> {
+        for step in steps {
+            if self.ran.failed && !step.runs_anyway {
+                continue;
+            }
+            let ran = if step.reach.is_gits() {
+                self.run_git(step, watched).await?
+            } else {
+                let watcher = self.order.watcher.clone();
+                self.run_plan(step.plan.clone(), step, watched, watcher).await?
+            };
+            // After a failure, one without output says that it did not fail.
+            if ran.text != NO_OUTPUT || self.ran.failed {
+                append(&mut self.ran.text, &ran.text);
+            }
+            (self.ran.failed, self.ran.half_done) = (ran.failed, ran.half_done);
+            if ran.half_done {
+                break;
+            }
+            if let Some(refusal) = self.order.sandbox.refusal(&ran.text).filter(|_| ran.failed) {
+                self.ran.stopped = Some((refusal, step.clone()));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a command of git's, which executes no filter.
+    async fn run_git(&mut self, step: &Step, watched: &Arc<Option<Watched>>) -> Result<Ran, ToolError> {
+        let Plan::Program(words) = &step.plan else { return Err(caller_gone()) };
+        if self.filters.as_ref().is_none_or(|(directory, _)| *directory != step.directory) {
+            let listed = self.run_plan(Plan::Program(listing_words(words)), step, watched, None).await?;
+            self.filters = Some((step.directory.clone(), listed.text));
+        }
+        let before = (**watched).as_ref();
+        let before = before.and_then(|kept| self.order.sandbox.words_before(words, &step.directory, kept));
+        if let Some(words) = before {
+            let changed = self.run_plan(Plan::Program(words), step, watched, None).await?;
+            if !changed.failed && changed.text != NO_OUTPUT {
+                let text = format!(
+                    "git would do half of its work: these have changes in a read-only file system:\n{}\n[exit code 1]",
+                    changed.text
+                );
+                return Ok(Ran { text, failed: true, ..Ran::default() });
+            }
+        }
+        let listed = self.filters.as_ref().map(|(_, listed)| listed.clone()).unwrap_or_default();
+        let ask_git = async |words: Vec<String>| {
+            let asked = self.run_plan(Plan::Program(words), step, watched, None).await.ok();
+            asked.filter(|asked| !asked.failed).map(|asked| asked.text)
+        };
+        let hooks = hooks_left_out(words, &step.directory, &listed, ask_git).await;
+        if !hooks.is_empty() {
+            let hooks = hooks.join(", ");
+            let text = format!("git was not run: this repository has the hook {hooks}, and {NO_HOOKS}\n");
+            return Ok(Ran { text, failed: true, ..Ran::default() });
+        }
+        let plan = Plan::Program(words_without_filters(words, &listed));
+        let watcher = self.order.watcher.clone();
+        let mut ran = self.run_plan(plan, step, watched, watcher).await?;
+        let is_unwritten = |line: &str| {
+            let (kind, text) = line.split_once(": ").unwrap_or_default();
+            ["error", "warning"].contains(&kind) && UNWRITTEN.iter().any(|sign| text.starts_with(sign))
+        };
+        if ran.text.lines().any(is_unwritten) {
+            ran.fail_half_done();
+        }
+        Ok(ran)
+    }
+
+    async fn run_plan(
+        &mut self,
+        plan: Plan,
+        step: &Step,
+        watched: &Arc<Option<Watched>>,
+        watcher: Option<OutputWatcher>,
+    ) -> Result<Ran, ToolError> {
+        let (order, step, watched) = (self.order.clone(), step.clone(), Arc::clone(watched));
+        let words = plan.clone();
+        let start = move || start_plan(&plan, &order, &step, (*watched).as_ref());
+        let running = match (run_blocking(move |_| Ok(start())).await?, words) {
+            (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Ran { text: not_found(&words), failed: true, ..Ran::default() });
+            }
+            (started, _) => started.map_err(|error| start_error(&error))?,
+        };
+        let captured = Captured { output: HeadAndTail::default(), watcher };
+        wait_for_exit(running, captured, (self.deadline, self.order.limit), &mut self.gone).await
+    }
 }
 
 /// How often a command that has to be alone looks whether the others have ended, and what is shown meanwhile.
 const LOOK_AGAIN: Duration = Duration::from_millis(300);
 const AWAITED: &[u8] = b"waiting for the end of another command in this directory\n";
 
-fn caller_gone() -> ToolError {
-    ToolError::Failed("the caller of the command has gone".to_owned())
+impl Ran {
+    fn fail_half_done(&mut self) {
+        (self.failed, self.half_done) = (true, true);
+        self.text = format!("{}\n[{HALF_DONE}]\n", self.text.trim_end());
+    }
 }
 
-/// Puts notes before the output of a command: its end is described last.
-fn with_notes(ended: Result<Ran, ToolError>, notes: &[String]) -> Result<Ran, ToolError> {
-    if notes.is_empty() {
-        return ended;
-    }
-    let notes = format!("[{}]\n", notes.join("]\n["));
-    match ended {
-        Ok(ran) => Ok(Ran { text: notes + &ran.text, ..ran }),
-        Err(ToolError::TimedOut(text)) => Err(ToolError::TimedOut(notes + &text)),
+/// Appends a text on a line of its own.
+fn append(text: &mut String, more: &str) {
+    let is_within = !text.is_empty() && !text.ends_with('\n') && !more.is_empty();
+    text.extend([if is_within { "\n" } else { "" }, more]);
+}
+
+/// Puts the output of the commands before it in front of the error of one.
+fn error_behind(output: &str, error: ToolError) -> ToolError {
+    let behind = |text: String| {
+        let mut all = output.to_owned();
+        append(&mut all, &text);
+        all
+    };
+    match error {
+        ToolError::TimedOut(text) => ToolError::TimedOut(behind(text)),
+        ToolError::Failed(text) => ToolError::Failed(behind(text)),
         other => other,
     }
+}
+
+fn caller_gone() -> ToolError {
+    ToolError::Failed("the caller of the command has gone".to_owned())
 }
 
 fn start_error(error: &io::Error) -> ToolError {
     ToolError::Failed(format!("the command could not be started: {error}"))
 }
 
-/// Waits for a command's end, for at most `limit` and as long as its caller waits.
+/// Waits for a command's end, at most to the deadline of its line, and as long as its caller waits.
 async fn wait_for_exit(
     mut running: Running,
     mut captured: Captured,
-    limit: Duration,
-    mut gone: oneshot::Receiver<()>,
+    (deadline, limit): (Instant, Duration),
+    gone: &mut oneshot::Receiver<()>,
 ) -> Result<Ran, ToolError> {
-    let deadline = Instant::now() + limit;
     let ended = timeout_at(deadline, async {
         tokio::select! {
             status = running.child.wait() => Some(status),
             // Its end of the pipe can be closed before it ends.
             () = captured.take_all(&mut running.output) => Some(running.child.wait().await),
-            _ = &mut gone => None,
+            _ = gone => None,
         }
     });
     let ended = ended.await;
@@ -255,28 +436,28 @@ fn command_words(plan: &Plan) -> Vec<&str> {
     }
 }
 
-fn start_order(order: &Order, reach: Reach) -> io::Result<(Running, Option<Watched>)> {
-    let Order { plan, directory, passing, sandbox, .. } = order;
+fn start_plan(plan: &Plan, order: &Order, step: &Step, watched: Option<&Watched>) -> io::Result<Running> {
     let (reader, writer) = io::pipe()?;
-    let Launch { mut command, control, watched } =
-        sandbox.prepare(&command_words(plan), directory, passing, &NOT_ASKING, reach)?;
+    let (words, passing) = (command_words(plan), &order.passing);
+    let Launch { mut command, control } =
+        order.sandbox.prepare(&words, &step.directory, passing, &NOT_ASKING, step.reach, watched)?;
     command.stdout(writer.try_clone()?).stderr(writer);
     let child = command.spawn()?;
     let output = Receiver::from_owned_fd(reader.into())?;
     let hold = control.map_or_else(|| Hold::Group(Group::from_child(&child)), Hold::Launcher);
-    Ok((Running { child, output, hold }, watched))
+    Ok(Running { child, output, hold })
 }
 
 fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     let output = captured.text();
     let note = match (status.code(), status.signal()) {
         (Some(0), _) if output.is_empty() => NO_OUTPUT.to_owned(),
-        (Some(0), _) => return Ran { text: output, failed: false, is_changed: false },
+        (Some(0), _) => return Ran { text: output, ..Ran::default() },
         (Some(code), _) => format!("[exit code {code}]"),
         (None, signal) => format!("[ended by signal {}]", signal.unwrap_or_default()),
     };
     let text = if output.is_empty() { note } else { format!("{}\n\n{note}", output.trim_end_matches('\n')) };
-    Ran { text, failed: !status.success(), is_changed: false }
+    Ran { text, failed: !status.success(), ..Ran::default() }
 }
 
 /// The output of a command, and the receiver of its pieces.
@@ -286,10 +467,6 @@ struct Captured {
 }
 
 impl Captured {
-    fn with_watcher(watcher: Option<OutputWatcher>) -> Self {
-        Self { output: HeadAndTail::default(), watcher }
-    }
-
     /// Reads the pipe to its end.
     async fn take_all(&mut self, pipe: &mut Receiver) {
         let mut buffer = vec![0; 16 << 10];

@@ -8,7 +8,7 @@
 use regex::Regex;
 
 use super::pattern::wildcard_expression;
-use super::shell::{Line, OPERATORS, Part, Word, mark_inner_spaces, read_line, read_literal_line};
+use super::shell::{Line, OPERATORS, Part, Word, mark_inner_spaces, read_line, read_literal_line, trim};
 
 /// A pattern for command lines; `*` is any text, but never an operator.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ pub struct ListedCommand {
 /// Returns the commands of a line that are joined by `&&`, `;` or new lines. `None` for a line with other
 /// operators except pipes, and for one that cannot be read.
 pub fn command_list(line: &str) -> Option<Vec<ListedCommand>> {
-    let line = read_literal_line(line.trim()).filter(is_runnable)?;
+    let line = read_literal_line(trim(line)).filter(is_runnable)?;
     let mut commands = vec![ListedCommand::default()];
     let mut index = 0;
     while let Some(part) = line.parts.get(index) {
@@ -121,19 +121,23 @@ pub fn command_list(line: &str) -> Option<Vec<ListedCommand>> {
         // A shell wants a word behind these.
         let lacks_word =
             part.words.is_empty() && index > 0 && matches!(line.operators[index - 1], '|' | '<' | '>');
-        match line.operators.get(index) {
+        let operator = line.operators.get(index).copied();
+        // `>>` and `<>` are one.
+        let is_one = lacks_word && !line.operators[index - 1].eq(&'|') && *part == Part::default();
+        match operator {
+            // As after `&&`, and a pipe goes on.
+            Some('\n') if last.trim().is_empty() || last.trim_end().ends_with('|') => last.push(' '),
+            Some('&' | '|') if is_target(index + 1) => last.push(line.operators[index]),
+            Some('<' | '>') if is_one => last.push(line.operators[index]),
+            _ if lacks_word => return None,
             Some('&') if line.operators.get(index + 1) == Some(&'&') && !is_target(index + 1) => {
                 (line.parts[index + 1] == Part::default()).then_some(())?;
                 commands.push(ListedCommand::default());
                 index += 1;
             }
-            // As after `&&`, and a pipe goes on.
-            Some('\n') if last.trim().is_empty() || last.trim_end().ends_with('|') => last.push(' '),
-            Some(';' | '\n') | None if lacks_word => return None,
             Some(';' | '\n') => commands.push(ListedCommand { runs_anyway: true, ..Default::default() }),
-            Some('&' | '|') if is_target(index + 1) => last.push(line.operators[index]),
             Some('|') if line.operators.get(index + 1) != Some(&'|') => last.push('|'),
-            Some(operator @ ('<' | '>')) => last.push(*operator),
+            Some(operator @ ('<' | '>')) => last.push(operator),
             Some(_) => return None,
             None => {}
         }
@@ -149,7 +153,7 @@ pub fn command_list(line: &str) -> Option<Vec<ListedCommand>> {
 /// Returns the simple commands of a pipeline, each as its words (see [`plain_words`]) and without `2>&1`.
 /// `None` for any other command.
 pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
-    let line = without_merged_outputs(read_literal_line(command.trim())?);
+    let line = without_merged_outputs(read_literal_line(trim(command))?);
     let is_pipeline = line.operators.iter().all(|operator| *operator == '|');
     let words = |part: Part| {
         let command = Line { parts: vec![part], operators: Vec::new() };
@@ -164,7 +168,7 @@ pub fn parse_pipeline(command: &str) -> Option<Vec<Vec<String>>> {
 /// Returns the words of each command of a line in which commands are only joined (`&&`, `||`, `;`, `|`).
 /// Globs stay as they are written. `None` for any other line.
 pub(crate) fn commands_of(line: &str) -> Option<Vec<Vec<String>>> {
-    let line = without_merged_outputs(read_line(line.trim())?);
+    let line = without_merged_outputs(read_line(trim(line))?);
     let only_joins = line.operators.iter().all(|operator| matches!(operator, '&' | '|' | ';' | '\n'));
     let parts = line.parts.into_iter().filter(|part| !part.words.is_empty());
     let words = |part: Part| part.words.into_iter().map(|word| word.text).collect();
@@ -195,8 +199,8 @@ fn merges_outputs(line: &Line, at: usize) -> bool {
 
 /// Removes `2>&1` at the end, which has no effect: both outputs are read as one anyway.
 fn plain_ending(command: &str) -> &str {
-    let command = command.trim();
-    command.strip_suffix(" 2>&1").unwrap_or(command).trim_end()
+    let command = trim(command);
+    trim(command.strip_suffix(" 2>&1").unwrap_or(command))
 }
 
 /// Returns the expression for the words of one part: a bare `*` is any text, a quoted one stays within its
@@ -243,9 +247,16 @@ fn word_position(line: &Line, index: usize) -> Position {
 fn is_runnable(line: &Line) -> bool {
     let adjacent =
         |at: usize| line.operators.get(at) == Some(&'<') && line.operators.get(at + 1) == Some(&'<');
+    // In `> log 2>&1`, it belongs to the next operator.
+    let is_number = |index: usize, word: &Word| {
+        let is_next = matches!(line.operators.get(index), Some('<' | '>')) && !line.parts[index].space_after;
+        is_next && word.source.chars().all(|c| c.is_ascii_digit())
+    };
     let is_plain = |(index, part): (usize, &Part)| match (word_position(line, index), part.words.first()) {
         (_, None) => true,
-        (Position::Target, Some(_)) => part.words.len() == 1,
+        (Position::Target, Some(_)) => {
+            part.words.len() == 1 || (part.words.len() == 2 && is_number(index, &part.words[1]))
+        }
         (Position::Program, Some(_)) => program_word(part).is_some_and(is_program),
     };
     !line.operators.iter().any(|c| matches!(c, '(' | ')'))
@@ -312,6 +323,9 @@ mod tests {
             ("echo x > a && git add a", Some(vec!["echo x > a", "git add a"])),
             ("make 2>&1 | tail -3 && ls", Some(vec!["make 2>&1 | tail -3", "ls"])),
             ("ls", Some(vec!["ls"])),
+            ("a > 'b' 2>&1 && c", Some(vec!["a > 'b' 2>&1", "c"])),
+            ("a > b 2 >&1", None),
+            ("a > b c", None),
             ("a && b || c", None),
             ("a; b\nc &&\n d;", Some(vec!["a", "; b", "; c", "d"])),
             (
@@ -321,6 +335,10 @@ mod tests {
             ("a |\nb && c", Some(vec!["a | b", "c"])),
             ("a |\n\n b", Some(vec!["a |   b"])),
             ("a | ; b", None),
+            ("a | && b", None),
+            ("a < > b; c", None),
+            ("a | > b", None),
+            ("a >> b; c", Some(vec!["a >> b", "; c"])),
             ("a > ; b", None),
             ("a >\nb", None),
             ("a |", None),

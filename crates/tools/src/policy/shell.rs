@@ -4,6 +4,9 @@
 /// The operators that join or redirect commands.
 pub(super) const OPERATORS: [char; 8] = [';', '&', '|', '<', '>', '(', ')', '\n'];
 
+/// Longer commands are not read: the time for it may grow with the square.
+const LONGEST: usize = 32 << 10;
+
 /// Stands for a space inside a word, so that a space in a text is always the end of a word.
 const INNER_SPACE: char = '\u{1}';
 
@@ -72,7 +75,8 @@ impl Reader {
         }
         word.expands |= "*?[]{}".contains(c) || (c == '~' && word.text.is_empty());
         word.text.push(c);
-        word.source.push(c);
+        // In some encodings a shell takes it for one character with the operator behind it.
+        if c.is_ascii() { word.source.push(c) } else { word.source.push_str(&quote_word(&c.to_string())) }
     }
 
     fn push_quoted(&mut self, text: &str) {
@@ -110,6 +114,11 @@ impl Reader {
     }
 }
 
+/// Returns a command without what separates words around it.
+pub(super) fn trim(command: &str) -> &str {
+    command.trim_matches([' ', '\t', '\n'])
+}
+
 /// Reads a command; `None` if a shell might read it differently. Rules read commands so: `$` and backticks
 /// are refused even where a shell takes them as they are, because programs may evaluate them.
 pub(super) fn read_line(text: &str) -> Option<Line> {
@@ -119,7 +128,7 @@ pub(super) fn read_line(text: &str) -> Option<Line> {
 /// Reads a command in which `$` and backticks are allowed where a shell takes them as they are: in single
 /// quotes, after a backslash, and in a quoted here document (see [`read_here_document`]).
 pub(super) fn read_literal_line(text: &str) -> Option<Line> {
-    if text.contains(['\0', '\r', INNER_SPACE]) {
+    if text.contains(['\0', '\r', INNER_SPACE]) || text.len() > LONGEST {
         return None;
     }
     let mut reader = Reader::default();

@@ -26,10 +26,10 @@ const REBASE: &str = "--abort --continue --quit --skip";
 /// configuration is not written.
 const SETTINGS: &str = "\
     core.hooksPath=/dev/null core.fsmonitor=false gc.auto=0 maintenance.auto=false branch.autoSetupMerge=false \
-    submodule.recurse=false fetch.recurseSubmodules=false";
+    submodule.recurse=false fetch.recurseSubmodules=false rebase.autoStash=false merge.autoStash=false";
 /// Options that name a file which git writes, or a program of any name, or by which it writes the
 /// configuration.
-const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file";
+const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file --autostash";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// The words of a command that lists the programs of filters, and says whether hooks are elsewhere.
@@ -40,6 +40,8 @@ const OF_COMMIT: [&str; 3] = ["pre-commit", "prepare-commit-msg", "commit-msg"];
 /// Those that forbid or change a merge.
 const OF_MERGE: [&str; 2] = ["pre-merge-commit", "commit-msg"];
 
+/// The only kinds of URLs: by others, git starts a program of any name or with any words.
+pub(super) const PROTOCOLS: (&str, &str) = ("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh");
 /// A variable of git's own commands, whose value is `true`.
 pub(super) const YES: &str = "RESPOOL_YES";
 
@@ -70,44 +72,34 @@ pub(super) fn is_of_loader(name: &OsStr) -> bool {
     name.starts_with("LD_") || ["GCONV_PATH", "GIT_EXEC_PATH", "LOCPATH"].contains(&&*name)
 }
 
-/// Returns the program that loads another one, which an ELF file of 64 bits names.
+/// Returns the program that loads this one: the first text in it that names one.
 fn loader_of(program: &Path) -> Option<PathBuf> {
-    const INTERPRETER: u64 = 3;
     let bytes = fs::read(program).ok()?;
-    let number = |at: u64, length: usize| {
-        let at = usize::try_from(at).ok()?;
-        let mut number = [0; 8];
-        number[..length].copy_from_slice(bytes.get(at..at.checked_add(length)?)?);
-        Some(u64::from_le_bytes(number))
-    };
-    let (first, size, count) = (number(0x20, 8)?, number(0x36, 2)?, number(0x38, 2)?);
-    let mut headers = (0..count).map(|index| first.wrapping_add(index * size));
-    let header = headers.find(|header| number(*header, 4) == Some(INTERPRETER))?;
-    let (at, length) = (number(header.checked_add(8)?, 8)?, number(header.checked_add(0x20)?, 8)?);
-    let name = bytes.get(usize::try_from(at).ok()?..usize::try_from(at.checked_add(length)?).ok()?)?;
-    Some(PathBuf::from(std::str::from_utf8(name).ok()?.trim_end_matches('\0')))
+    let mut texts = bytes.split(|byte| *byte == 0).filter_map(|text| std::str::from_utf8(text).ok());
+    texts.find(|text| text.starts_with('/') && text.contains("/ld-")).map(PathBuf::from)
 }
 
 /// Returns true for the words of a git command that writes into its repository, and names no program, file or
 /// unusual reference.
 pub(crate) fn writes_repository(words: &[String]) -> bool {
     let [git, verb, rest @ ..] = words else { return false };
-    let only_looks = verb == "stash" && matches!(rest.first().map(String::as_str), Some("list" | "show"));
-    // `stash` removes them, and stops half way at one that is read-only.
-    let takes_untracked = |word: &String| {
-        let is_long =
-            word.len() > 2 && ["--include-untracked", "--all"].iter().any(|long| long.starts_with(word));
-        is_long || (word.starts_with('-') && !word.starts_with("--") && word.contains(['u', 'a']))
+    let (letters, options): (&[char], _) = match verb.as_str() {
+        // It removes such files, and stops half way at one that is read-only.
+        "stash" => (&['u', 'a'], "--include-untracked --all"),
+        // It hands its strategy on to `rebase`, which starts any program.
+        "pull" => (&['s'], ""),
+        _ => (&[], ""),
     };
-    // `pull` hands its strategy on to `rebase`, which starts any program.
-    let names_strategy =
-        |word: &String| word.starts_with('-') && !word.starts_with("--") && word.contains('s');
+    let is_refused = |word: &String| {
+        let is_short = word.starts_with('-') && !word.starts_with("--");
+        begins_one_of(word, NAMING)
+            || begins_one_of(word, options)
+            || replaces(word)
+            || (is_short && word.contains(letters))
+    };
     git == "git"
         && (is_in(WRITING, verb) || (verb == "rebase" && matches!(rest, [word] if is_in(REBASE, word))))
-        && !only_looks
-        && !(verb == "stash" && rest.iter().any(takes_untracked))
-        && !(verb == "pull" && rest.iter().any(names_strategy))
-        && !rest.iter().any(|word| names_other(word) || replaces(word))
+        && !rest.iter().any(is_refused)
 }
 
 /// Returns true for such words that leave the work tree as it is.
@@ -115,10 +107,10 @@ pub(super) fn leaves_work_tree(words: &[String]) -> bool {
     words.get(1).is_some_and(|verb| is_in(OF_INDEX, verb))
 }
 
-/// Returns true for an option that names such a file or program. git knows it by its beginning, too.
-fn names_other(word: &str) -> bool {
+/// Returns true for one of these options: git knows each by its beginning, too.
+fn begins_one_of(word: &str, options: &str) -> bool {
     let option = word.split('=').next().unwrap_or_default();
-    option.len() > 2 && NAMING.split(' ').any(|known| known.starts_with(option))
+    option.len() > 2 && options.split_ascii_whitespace().any(|known| known.starts_with(option))
 }
 
 /// Returns true for a target that may be one of the references that replace objects.
@@ -132,12 +124,11 @@ pub(super) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     let settings = SETTINGS.split(' ').flat_map(|setting| ["-c", setting]).map(str::to_owned);
     let program = git.to_string_lossy().into_owned();
     // What was renamed is ignored by its old name alone.
-    let is_long = |word: &String| {
-        word.len() > 2
-            && ["--all", "--update", "--no-ignore-removal"].iter().any(|long| long.starts_with(word))
-    };
     let is_short = |word: &String| !word.starts_with("--") && word.contains(['A', 'u']);
-    let adds = |word: &String| !word.starts_with('-') || is_long(word) || is_short(word);
+    let adds = |word: &String| {
+        let is_long = begins_one_of(word, "--all --update --no-ignore-removal");
+        !word.starts_with('-') || is_long || is_short(word)
+    };
     let is_add = words.get(1).is_some_and(|verb| verb == "add") && words.iter().skip(2).any(adds);
     let without = is_add.then(|| format!(":(exclude,top)*{RENAMED}*"));
     std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).chain(without).collect()
@@ -150,7 +141,7 @@ pub(crate) fn listing_words(words: &[String]) -> Vec<String> {
 
 /// Returns the hooks that may forbid or change what these words do, with which git itself is started.
 fn hooks_for(words: &[String]) -> &'static [&'static str] {
-    let mut own = words.iter().skip(1).skip_while(|word| *word == "-c" || word.contains('='));
+    let mut own = words[place_of_verb(words)..].iter();
     let verb = own.next().map(String::as_str);
     // What the words themselves leave out needs no second question.
     let is_left_out = own.any(|word| word == "--no-verify" || (word == "-n" && verb == Some("commit")));
@@ -192,17 +183,82 @@ pub(crate) async fn hooks_left_out(
 }
 
 /// Returns the words of a command that fails where one of the listed filters would have to run. Without that,
-/// git would take a file as it is.
+/// git would take a file as it is. A commit of what is in the index runs none: it only compares files.
 pub(crate) fn words_without_filters(words: &[String], listed: &str) -> Vec<String> {
+    const NONE: &[&str] = &["clean=", "process=", "required=false"];
+    let values = if takes_index(words) { NONE } else { &["required=true"] };
     let names = listed.lines().filter_map(|key| key.strip_prefix("filter.")?.rsplit_once('.'));
-    // With `-c`, a name could not have a `=`.
-    let settings = names.map(|(name, _)| format!("--config-env=filter.{name}.required={YES}"));
+    let settings = names.flat_map(|(name, _)| match name {
+        // `-c` takes this for the end of the key, and older versions of git know no other option.
+        name if name.contains('=') => vec![format!("--config-env=filter.{name}.required={YES}")],
+        name => values.iter().flat_map(|value| ["-c".to_owned(), format!("filter.{name}.{value}")]).collect(),
+    });
     words.iter().take(1).cloned().chain(settings).chain(words.iter().skip(1).cloned()).collect()
+}
+
+/// Returns true for a commit that takes nothing from the work tree.
+fn takes_index(words: &[String]) -> bool {
+    const FLAGS: &str = "-q --quiet -s --signoff --amend --no-edit --no-verify --allow-empty";
+    let mut rest = words[place_of_verb(words)..].iter().map(String::as_str);
+    let is_commit = rest.next() == Some("commit");
+    let mut reads_message = false;
+    let are_known = rest.all(|word| {
+        let is_message = reads_message;
+        reads_message = !is_message && is_in("-m -qm --message", word);
+        is_message || reads_message || is_in(FLAGS, word)
+    });
+    is_commit && are_known
+}
+
+/// Returns the words of a command that lists those of some files that have changes, before a `stash`: git
+/// would keep all of these, and put back only the others.
+pub(super) fn words_before<'a>(
+    words: &[String],
+    files: impl Iterator<Item = &'a PathBuf>,
+) -> Option<Vec<String>> {
+    let (before, rest) = words.split_at(place_of_verb(words));
+    let keeps = rest.get(1).is_none_or(|word| word.starts_with('-') || is_in("push save", word));
+    let files: Vec<String> = files.map(|file| file.to_string_lossy().into_owned()).collect();
+    let listing = ["--literal-pathspecs", "diff", "--name-only", "HEAD", "--"].map(str::to_owned);
+    (rest.first().is_some_and(|verb| verb == "stash") && keeps && !files.is_empty())
+        .then(|| [before, &listing, &files].concat())
+}
+
+/// Returns the place of the verb behind git and the pairs of words that set something.
+fn place_of_verb(words: &[String]) -> usize {
+    1 + 2 * words.iter().skip(1).step_by(2).take_while(|word| *word == "-c").count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_commits_of_the_index_need_no_filter() {
+        let with_filters = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            words_without_filters(
+                &own_words(Path::new("git"), &words),
+                "filter.a.b.clean\nfilter.c=d.process",
+            )
+            .join(" ")
+        };
+        for line in ["git commit", "git commit -qm -a", "git commit --amend -m x --no-edit -s"] {
+            assert!(with_filters(line).contains(" -c filter.a.b.clean= -c filter.a.b.process= "), "{line}");
+        }
+        for line in [
+            "git add commit",
+            "git commit -am x",
+            "git commit -m x file",
+            "git commit -m -m x",
+            "git commit -a -m x",
+            "git stash",
+        ] {
+            let words = with_filters(line);
+            assert!(words.contains(" -c filter.a.b.required=true ") && !words.contains("clean="), "{words}");
+            assert!(words.contains(" --config-env=filter.c=d.required=RESPOOL_YES "), "{words}");
+        }
+    }
 
     #[test]
     fn commits_have_hooks_unless_they_are_left_out() {
@@ -230,6 +286,7 @@ mod tests {
             "git fetch . a:refs/heads/b",
             "git fetch ssh://x:22/refs/y",
             "git stash pop",
+            "git stash list",
             "git commit -s",
             "git cherry-pick -s x",
             "git tag v1",
@@ -241,8 +298,8 @@ mod tests {
         for line in [
             "git push . x",
             "git commit --outpu=.git/index",
-            "git stash list",
-            "git stash show -p",
+            "git stash -qu",
+            "git stash push --incl",
             "git fetch . x:refs/replace/y",
             "git fetch . +refs/*:refs/*",
             "git fetch --refmap=refs/heads/x:refs/replace/y . x",

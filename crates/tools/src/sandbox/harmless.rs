@@ -2,19 +2,18 @@
 //! their like make it. Called by `watched`.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::handles::{RENAMED, read_bytes, read_small};
 
-/// In git's directory, the names by which git starts nothing and finds no other configuration.
-const WRITTEN: &str = "\
+/// The names at the first level of git's directory by which git starts nothing and finds no other
+/// configuration.
+const NAMES: &str = "\
     AUTO_MERGE CHERRY_PICK_HEAD COMMIT_EDITMSG FETCH_HEAD HEAD MERGE_AUTOSTASH MERGE_HEAD MERGE_MODE MERGE_MSG \
-    ORIG_HEAD REBASE_HEAD REVERT_HEAD SQUASH_MSG index logs objects packed-refs refs reftable shallow";
-/// The names at the first level of git's directory, besides those that git's commands write.
-const NAMES: &str = "branches config description hooks info";
+    ORIG_HEAD REBASE_HEAD REVERT_HEAD SQUASH_MSG branches config description hooks index info logs objects \
+    packed-refs refs reftable shallow";
 /// Sections of its configuration, also with a name in quotes, and the keys in them. By none git starts a
 /// program, or fetches what is missing unasked.
 const SECTIONS: &str = "core user init extensions remote branch advice";
@@ -32,22 +31,15 @@ pub(super) fn is_in(names: &str, name: &str) -> bool {
     names.split_ascii_whitespace().any(|known| known == name)
 }
 
-/// Returns true for a name in git's directory that git's commands may write. Locks are among them, also
-/// those of a person's git.
-fn is_written(name: &OsStr) -> bool {
-    let is_lock = Path::new(name).extension().is_some_and(|extension| extension == "lock");
-    is_lock || name.to_str().is_some_and(|name| is_in(WRITTEN, name))
-}
-
 /// True for a directory of git's in this form, with none of the `links` in it. No file has a second name, by
 /// which a later command could change it.
 pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> bool {
     let is_known = |entry: DirEntry| {
         let (name, data) = (entry.file_name(), entry.metadata());
-        let is_plain = data.is_ok_and(|data| data.is_dir() || (data.is_file() && data.nlink() == 1));
-        is_plain
-            && (is_written(&name)
-                || name.to_str().is_some_and(|name| is_in(NAMES, name) || name.contains(RENAMED)))
+        let name = name.to_string_lossy();
+        // Also locks of a person's git.
+        data.is_ok_and(|data| data.is_dir() || (data.is_file() && data.nlink() == 1))
+            && (is_in(NAMES, &name) || name.ends_with(".lock") || name.contains(RENAMED))
     };
     let is_sample = |entry: DirEntry| entry.path().extension().is_some_and(|extension| extension == "sample");
     let has_none = |name: &str| git.join(name).symlink_metadata().is_err();

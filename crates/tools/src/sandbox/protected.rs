@@ -8,9 +8,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::fs::OFlags;
+
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
 use super::budget::Budget;
-use super::handles::{Entry, read_path, target_of};
+use super::handles::{Entry, open_place, read_path, target_of};
 use super::kept::Kept;
 use super::locks::Locks;
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
@@ -85,18 +87,10 @@ impl Protected {
     /// # Errors
     /// When it has to be alone, and another command is at work.
     pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<Watched> {
-        let locks = Locks::take(self.locks.as_deref(), &self.roots);
-        if is_alone && !locks.are_alone {
-            return Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "another command may be at work in this workspace; wait for its end",
-            ));
-        }
+        let locks = self.lock(is_alone)?;
         let mut budget = Budget::new();
         let mut search = Search::run(&self.roots, &mut budget, None);
-        if locks.are_alone {
-            self.learn(&search);
-        }
+        self.learn(&search, locks.are_alone);
         let mut kept = self.find_kept(&search, &mut budget);
         // The launcher gets places as text.
         let is_odd = |place: &PathBuf| place.to_str().is_none_or(|text| text.contains(char::is_control));
@@ -120,16 +114,47 @@ impl Protected {
         search.closed.append(&mut search.unfinished);
         search.entries = self.state().known.clone();
         let locks = if is_alone { locks } else { locks.share() };
-        Ok(Watched { protected: Arc::clone(self), before: search, kept, notes, _locks: locks })
+        // No other file gets the number of one that is open.
+        let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
+        let (protected, can_change) = (Arc::clone(self), true);
+        Ok(Watched { protected, before: search, kept, notes, can_change, _held: held, _locks: locks })
     }
 
-    /// Takes note of what is there although no command is at work, and forgets what is gone.
-    fn learn(&self, search: &Search) {
+    /// Begins commands of git's that change nothing but its directory: nothing has to be looked at.
+    ///
+    /// # Errors
+    /// When another command is at work.
+    pub(super) fn begin_index(self: &Arc<Self>) -> io::Result<Watched> {
+        let (protected, locks) = (Arc::clone(self), self.lock(true)?);
+        let (before, kept) = (Search::default(), Kept::default());
+        let (notes, _held) = (Vec::new(), Vec::new());
+        Ok(Watched { protected, before, kept, notes, can_change: false, _held, _locks: locks })
+    }
+
+    fn lock(&self, is_alone: bool) -> io::Result<Locks> {
+        let locks = Locks::take(self.locks.as_deref(), &self.roots);
+        if is_alone && !locks.are_alone {
+            return Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                "another command may be at work in this workspace; wait for its end",
+            ));
+        }
+        Ok(locks)
+    }
+
+    /// Takes note of what is there although no command is at work, and forgets what is gone: its number may
+    /// be given to what a command makes.
+    fn learn(&self, search: &Search, is_alone: bool) {
         let mut state = self.state();
-        if state.unseen.is_empty() && search.unfinished.is_empty() {
+        if is_alone && state.unseen.is_empty() && search.unfinished.is_empty() {
             state.known.clone_from(&search.entries);
             state.is_sure = true;
+            return;
         }
+        let unsearched = search.closed.iter().chain(&search.unfinished);
+        state.known.retain(|path, _| {
+            search.entries.contains_key(path) || unsearched.clone().any(|place| path.starts_with(place))
+        });
     }
 
     /// Finds what is read-only.
@@ -357,6 +382,43 @@ mod tests {
         assert!(is_named("late/.git") && is_named("made/.git"), "{notes:?}");
         assert!(first.join(".git").is_dir() && persons.join(".git").is_dir());
         assert!(running.restore().1.is_empty());
+    }
+
+    /// The person removes a repository while a command is at work, which makes another one in its place.
+    #[test]
+    fn no_number_is_given_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        let git = root.join("dep/.git");
+        make_repository(&root.join("dep"), "");
+        let protected = Arc::new(with_locks(dir.path(), &root));
+        let _running = protected.begin(&root, false).unwrap();
+        let old = Entry::find_at(&git).unwrap();
+        fs::remove_dir_all(&git).unwrap();
+        for number in 0..500 {
+            fs::create_dir(root.join(number.to_string())).unwrap();
+            assert_ne!(Entry::find_at(&root.join(number.to_string())).as_ref(), Some(&old));
+        }
+        // Another one begins.
+        assert!(protected.state().known.contains_key(&git));
+        protected.begin(&root, false).unwrap();
+        assert!(!protected.state().known.contains_key(&git));
+    }
+
+    /// The next command cannot write the file `.git`, but another name of it.
+    #[test]
+    fn a_marker_with_two_names_is_renamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let watched = protected.begin(&root, false).unwrap();
+        for name in ["one", "two"] {
+            fs::create_dir(root.join(name)).unwrap();
+            fs::write(root.join(name).join(".git"), "gitdir: /dev/null\n").unwrap();
+        }
+        fs::hard_link(root.join("two/.git"), root.join("two/other")).unwrap();
+        let (_, notes) = watched.restore();
+        assert!(notes.len() == 1 && notes[0].contains("two/.git was made"), "{notes:?}");
     }
 
     /// The person goes on with a repository that a command cloned.

@@ -140,7 +140,10 @@ impl Search {
                 directories.push(name.clone());
             } else if !kind.is_some_and(|kind| kind.is_file()) {
                 let target = directory.read_link_contents(&name).unwrap_or_default();
-                self.links.insert(path.join(&name), target);
+                let link = path.join(&name);
+                // All are in memory.
+                budget.take(1 + (link.as_os_str().len() + target.as_os_str().len()) / 256);
+                self.links.insert(link, target);
             }
             names.push(name);
             if !budget.take(0) {

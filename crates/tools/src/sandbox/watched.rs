@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,12 +35,18 @@ pub(in super::super) struct Watched {
     pub(super) before: Search,
     pub(super) kept: Kept,
     pub(super) notes: Vec<String>,
+    /// The command can write in the workspace or another of these places.
+    pub(super) can_change: bool,
+    pub(super) _held: Vec<OwnedFd>,
     pub(super) _locks: Locks,
 }
 
 impl Watched {
     /// Puts right what is not as it was, and returns whether there was anything, and a note on each.
     pub(in super::super) fn restore(&self) -> (bool, Vec<String>) {
+        if !self.can_change {
+            return Default::default();
+        }
         let roots = &self.protected.roots;
         let (mut budget, mut notes, mut unseen) = (Budget::new(), self.notes.clone(), BTreeSet::new());
         let after = Search::run(roots, &mut budget, Some(&self.before));
@@ -111,10 +119,12 @@ impl Watched {
                     && path.parent().is_some_and(is_top)
             };
             if is_of_git(path) {
+                // By a second name, a later command could change a file.
+                let has_one_name = || path.metadata().is_ok_and(|data| data.nlink() == 1);
                 let is_excused = || {
                     is_harmless(path, &after.links)
-                        || read_small(path).as_deref() == Some(MARKER)
-                        || self.protected.is_linked(path)
+                        || has_one_name()
+                            && (read_small(path).as_deref() == Some(MARKER) || self.protected.is_linked(path))
                 };
                 // A directory of the person's may become a repository without a work tree: none stays.
                 if !path.ends_with(".git") || entry.is_link() || !is_excused() {
