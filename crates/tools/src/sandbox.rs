@@ -48,7 +48,7 @@ use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
 use super::programs::{find_program, resolve_symlinks};
-use git::{Git, writes_repository};
+use git::Git;
 pub(super) use git::{hooks_left_out, listing_words, words_without_filters};
 pub(super) use handles::read_text;
 use kept::Kept;
@@ -273,9 +273,8 @@ impl Sandbox {
     /// The words that start git for a command that writes into a protected repository, and what it reaches;
     /// `None` where any command may.
     pub(super) fn git_words(&self, words: &[String], directory: &Path) -> Option<(Vec<String>, Reach)> {
-        let git = self.programs.git.as_ref().filter(|_| writes_repository(words))?;
+        let (git, reach) = (self.programs.git.as_ref()?, git::reach_of(words)?);
         let Repository { top, .. } = self.protected().repository_of(directory)?;
-        let reach = if git::leaves_work_tree(words) { Reach::Index } else { Reach::Repository };
         // git would leave half of its work undone above a workspace.
         let is_whole = self.protected().roots.iter().any(|root| top.starts_with(root));
         (is_whole || reach == Reach::Index).then(|| (git::own_words(&git.program, words), reach))

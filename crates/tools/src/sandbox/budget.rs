@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 /// The most directories that are searched and places that are looked up before or after one command, and the
 /// longest time for that. A workspace that needs more is read-only as a whole.
-const MOST_STEPS: usize = 400_000;
+pub(super) const MOST_STEPS: usize = 400_000;
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// How much may still be done for one command.

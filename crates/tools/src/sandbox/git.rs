@@ -11,15 +11,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::Reach;
 use super::handles::RENAMED;
 use super::harmless::is_in;
 
-/// Commands that write into a repository and ask nobody. `push` is not among them: it starts what the other
-/// repository says.
-const WRITING: &str =
-    "add branch checkout cherry-pick commit fetch merge mv pull reset restore revert rm stash switch tag";
-/// Of these, the ones that leave the work tree as it is.
+/// Commands that write into a repository and leave the work tree as it is.
 const OF_INDEX: &str = "add branch commit fetch tag";
+/// Others that write into a repository and ask nobody. `push` is not among them: it starts what the other
+/// repository says.
+const OF_WORK_TREE: &str = "checkout cherry-pick merge mv pull reset restore revert rm stash switch";
 /// Of `rebase`, which runs what its list says, the words that end one which `pull` began.
 const REBASE: &str = "--abort --continue --quit --skip";
 /// Before the command: no hooks, and no work in the background. A new branch follows none, because the
@@ -79,10 +79,10 @@ fn loader_of(program: &Path) -> Option<PathBuf> {
     texts.find(|text| text.starts_with('/') && text.contains("/ld-")).map(PathBuf::from)
 }
 
-/// Returns true for the words of a git command that writes into its repository, and names no program, file or
-/// unusual reference.
-pub(crate) fn writes_repository(words: &[String]) -> bool {
-    let [git, verb, rest @ ..] = words else { return false };
+/// Returns what a git command reaches that writes into its repository, and names no program, file or unusual
+/// reference; `None` for any other one.
+pub(super) fn reach_of(words: &[String]) -> Option<Reach> {
+    let [git, verb, rest @ ..] = words else { return None };
     let (letters, options): (&[char], _) = match verb.as_str() {
         // It removes such files, and stops half way at one that is read-only.
         "stash" => (&['u', 'a'], "--include-untracked --all"),
@@ -97,14 +97,13 @@ pub(crate) fn writes_repository(words: &[String]) -> bool {
             || replaces(word)
             || (is_short && word.contains(letters))
     };
-    git == "git"
-        && (is_in(WRITING, verb) || (verb == "rebase" && matches!(rest, [word] if is_in(REBASE, word))))
-        && !rest.iter().any(is_refused)
-}
-
-/// Returns true for such words that leave the work tree as it is.
-pub(super) fn leaves_work_tree(words: &[String]) -> bool {
-    words.get(1).is_some_and(|verb| is_in(OF_INDEX, verb))
+    let is_end = verb == "rebase" && matches!(rest, [word] if is_in(REBASE, word));
+    let reach = match verb {
+        verb if is_in(OF_INDEX, verb) => Reach::Index,
+        verb if is_end || is_in(OF_WORK_TREE, verb) => Reach::Repository,
+        _ => return None,
+    };
+    (git == "git" && !rest.iter().any(is_refused)).then_some(reach)
 }
 
 /// Returns true for one of these options: git knows each by its beginning, too.
@@ -277,7 +276,7 @@ mod tests {
 
     #[test]
     fn options_that_name_programs_are_no_work_of_gits() {
-        let writes = |line: &str| writes_repository(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        let writes = |line: &str| reach_of(&line.split(' ').map(str::to_owned).collect::<Vec<_>>()).is_some();
         for line in [
             "git add -A",
             "git fetch -u origin",

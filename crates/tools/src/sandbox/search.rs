@@ -166,3 +166,22 @@ impl Search {
         Ok(directories)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::budget::MOST_STEPS;
+    use super::*;
+
+    /// Hundreds of thousands with paths of kilobytes took gigabytes of memory.
+    #[test]
+    fn long_links_use_up_the_budget() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        for number in 0..10 {
+            std::os::unix::fs::symlink("x/".repeat(2_000), root.join(number.to_string())).unwrap();
+        }
+        let mut budget = Budget::new();
+        budget.take(MOST_STEPS - 100);
+        assert!(Search::run(&[root.clone()], &mut budget, None).unfinished.contains(&root));
+    }
+}
