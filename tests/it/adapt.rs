@@ -1,6 +1,7 @@
 //! Requests that a server refuses are adapted, learned from and sent right the next time.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::support::served::Served;
-use adapt::{FAMILIES, Loss, Row, Rule, Switch, row_of, rows};
+use adapt::{FAMILIES, Loss, Rule, Switch, parameter_rows, row_of, rows};
 use upstream::RuleFile;
 
 fn refusal(status: u16, words: &str) -> Script {
@@ -68,7 +69,7 @@ async fn one_refusal_teaches_each_rule() {
 /// Parameters that are unknown, have another name, exclude one another or are out of range.
 #[tokio::test]
 async fn one_refusal_teaches_each_parameter() {
-    let unknown = ["store", "metadata", "service_tier", "logit_bias", "parallel_tool_calls", "user"];
+    let unknown = ["store", "metadata", "service_tier", "parallel_tool_calls", "user"];
     let unknown = unknown.map(|name| {
         (json!({name: false}), json!({}), format!("Unrecognized request argument supplied: {name}"))
     });
@@ -96,6 +97,7 @@ async fn one_refusal_teaches_each_parameter() {
             json!({"reasoning_effort": "high"}),
             "Harmony does not support reasoning effort xhigh",
         ),
+        (json!({"tool_choice": "auto"}), json!({}), "tool_choice is not supported"),
     ];
     let others = others.map(|(before, after, words)| (before, after, words.to_owned()));
     for (before, after, words) in unknown.into_iter().chain(others) {
@@ -120,6 +122,43 @@ async fn lossy_rules_need_consent() {
     assert!(reply.text().contains(r#"`[adapt] lossy = [\"messages.system_as_user\"]`"#), "{}", reply.text());
 }
 
+/// A server that does not know `tool_choice`: the rule that leaves out `auto` leaves out nothing else.
+#[tokio::test]
+async fn a_default_is_left_out_alone() {
+    let fake = FakeVllm::thinking(|request| match &request["tool_choice"] {
+        Value::Null => ok(),
+        _ => refusal(400, "tool_choice is not supported"),
+    })
+    .await;
+    let respool = Respool::before(&fake).await;
+    for (choice, status) in [("auto", 200), ("required", 400), ("auto", 200)] {
+        let body = request(&json!({"tool_choice": choice}).to_string());
+        let reply = exchange(respool.address, &Request::chat(&body)).await;
+        assert_eq!(reply.status, status, "{choice}");
+        let is_named = reply.text().contains(r#"`[adapt] lossy = [\"parameter.drop:tool_choice\"]`"#);
+        assert_eq!(is_named, status == 400, "{}", reply.text());
+    }
+    assert_eq!(fake.requests().len(), 4);
+}
+
+#[tokio::test]
+async fn learned_rules_end_with_their_consent() {
+    let state = tempfile::tempdir().unwrap();
+    let body = request(r#"{"logit_bias":{"5":-100}}"#);
+    let fake = FakeVllm::start([refusal(400, "logit_bias is not supported"), ok(), ok()]).await;
+    for (consent, sent, is_left_out) in [("\"parameter.drop:*\"", 2, true), ("", 3, false)] {
+        let config = format!("state_dir = {:?}\n[adapt]\nlossy = [{consent}]\n", state.path());
+        let respool = Respool::with(&fake, &config).await;
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+        let requests = fake.requests();
+        assert_eq!(
+            (requests.len(), requests[sent - 1].json().get("logit_bias").is_none()),
+            (sent, is_left_out)
+        );
+        respool.killed().await;
+    }
+}
+
 /// Each lossy row of the table, and lossy parameters: the body that was refused, and the one that is sent
 /// with consent.
 #[tokio::test]
@@ -128,7 +167,12 @@ async fn lossy_rules_apply_with_consent() {
         let (before, after) = row.example;
         (row.said[0].1, request(before), request(after))
     });
-    let parameters = [("tool_choice", json!("required")), ("max_tokens", json!(9)), ("n", json!(2))];
+    let parameters = [
+        ("tool_choice", json!("required")),
+        ("max_tokens", json!(9)),
+        ("n", json!(2)),
+        ("logit_bias", json!({"5": -100})),
+    ];
     let of_parameters = parameters.map(|(name, value)| {
         let before = request(&json!({name: value}).to_string());
         (name, before, request("{}"))
@@ -137,7 +181,7 @@ async fn lossy_rules_apply_with_consent() {
         .map(|(words, before, after)| (words.to_owned(), before, after))
         .chain(of_parameters.map(|(name, before, after)| (format!("{name} is not supported"), before, after)))
         .collect();
-    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.len(), 6);
     for (words, before, after) in rows {
         let fake = FakeVllm::start([refusal(400, &words), ok(), ok()]).await;
         let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.*\", \"parameter.drop:*\"]").await;
@@ -256,7 +300,7 @@ async fn calls_need_no_parser_at_the_server() {
 #[tokio::test]
 async fn a_running_conversation_keeps_its_prefix() {
     let words = row_of(&Rule::ResultName).unwrap().said[0].1;
-    let fake = FakeVllm::start([ok(), refusal(400, words), ok(), ok()]).await;
+    let fake = FakeVllm::start([ok(), refusal(400, words), ok(), ok(), ok()]).await;
     let respool = Respool::before(&fake).await;
     let long = "s".repeat(9_000);
     let turns = |first: &str, more: &[Value]| {
@@ -271,13 +315,38 @@ async fn a_running_conversation_keeps_its_prefix() {
         json!({"model": "m", "messages": messages})
     };
     let next = [json!({"role": "assistant", "content": "a"}), json!({"role": "user", "content": "b"})];
-    for body in [turns("one", &[]), turns("two", &[]), turns("one", &next)] {
+    for body in [turns("one", &[]), turns("two", &[]), turns("one", &next), turns("two", &next)] {
         assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
     }
+    let bytes: Vec<Vec<u8>> = fake.requests().into_iter().map(|seen| seen.body).collect();
+    assert!(bytes[4].starts_with(bytes[2].strip_suffix(b"]}").unwrap()), "byte for byte");
     let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
     let messages = |at: usize| sent[at]["messages"].as_array().unwrap();
     assert_eq!(messages(2)[3]["name"], "f", "the other conversation is adapted");
     assert_eq!(messages(3)[..4], messages(0)[..4], "the running one keeps its form");
+}
+
+/// The client's conversation goes on, and its system message comes first at the server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rule_that_costs_the_prefix_is_noticed() {
+    let words = row_of(&Rule::SystemFirst).unwrap().said[0].1;
+    let fake = FakeVllm::start([refusal(400, words), ok(), ok(), ok()]).await;
+    let served = Served::start(&fake.url());
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
+    let short = [message("user", "a"), message("system", "b")];
+    let mut long = vec![message("system", "a"), message("user", &"u".repeat(9_000))];
+    let mut lost = Vec::new();
+    for late in [None, None, Some(message("system", "It is noon."))] {
+        long.extend(late);
+        let messages = if lost.is_empty() { &short[..] } else { &long };
+        let body = json!({"model": "m", "messages": messages});
+        assert_eq!(exchange(served.address, &Request::chat(&body)).await.status, 200);
+        let line = served.line(|line| line["message"] == "request", Duration::from_secs(20));
+        lost.push(line["prefix_lost"].clone());
+    }
+    assert_eq!(lost[..2], [Value::Null, Value::Null]);
+    let place = "message 0 as rules of docs/requests.md changed it, byte 29: ";
+    assert!(lost[2].as_str().is_some_and(|lost| lost.starts_with(place)), "{lost:?}");
 }
 
 /// Some servers send the head of a stream before they read the request.
@@ -359,6 +428,37 @@ async fn each_attempt_removes_one_cause() {
     let sent: Vec<Value> = fake.requests().iter().map(Seen::json).collect();
     let expected = json!([{"role": "system", "content": "s"}, {"role": "user", "content": "a\n\nb"}]);
     assert_eq!((sent.len(), &sent[2]["messages"], &sent[3]["messages"]), (4, &expected, &expected));
+}
+
+/// Four causes are removed; the refusal of a fifth one reaches the client.
+#[tokio::test]
+async fn a_fifth_cause_is_the_clients() {
+    let names = ["metadata", "store", "user", "service_tier", "prompt_cache_key"];
+    let body =
+        request(&json!(names.iter().map(|name| (*name, false)).collect::<BTreeMap<_, _>>()).to_string());
+    let words = names.map(|name| refusal(400, &format!("Unrecognized request argument supplied: {name}")));
+    let fake = FakeVllm::start(words).await;
+    let respool = Respool::before(&fake).await;
+    let reply = exchange(respool.address, &Request::chat(&body)).await;
+    assert_eq!((reply.status, fake.requests().len()), (400, 5));
+    assert!(reply.text().contains("prompt_cache_key"), "{}", reply.text());
+    let last = fake.requests()[4].json();
+    let left: Vec<&str> = names.into_iter().filter(|name| last.get(*name).is_some()).collect();
+    assert_eq!(left, ["prompt_cache_key"]);
+}
+
+#[tokio::test]
+async fn metrics_count_each_adapted_request() {
+    let words = "Unrecognized request argument supplied: store";
+    let fake = FakeVllm::start([refusal(400, words), ok(), ok(), ok()]).await;
+    let respool =
+        Respool::configured(&format!("[[upstream]]\nname = \"counted\"\nurl = \"{}\"\n", fake.url())).await;
+    for body in [r#"{"store":false}"#, r#"{"store":false}"#, "{}"] {
+        assert_eq!(exchange(respool.address, &Request::chat(&request(body))).await.status, 200);
+    }
+    let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
+    let line = r#"respool_adaptations_total{rule="refused_parameter",upstream="counted"} 2"#;
+    assert!(metrics.lines().any(|one| one == line), "{metrics}");
 }
 
 const VARIANTS: &str = r#"
@@ -459,10 +559,9 @@ fn fields_that_make_the_request_cannot_be_declared() {
     for declared in ["set = { messages = [] }", "default = { model = \"x\" }", "strip = [\"stream\"]"] {
         let text = format!("[models.m]\n{declared}\n");
         let file = settings::FileText { path: "test.toml".as_ref(), text: &text };
-        let problems =
-            settings::resolve(Some(file), &std::collections::BTreeMap::new(), &settings::Flags::default())
-                .err()
-                .unwrap_or_else(|| panic!("{declared} is taken"));
+        let problems = settings::resolve(Some(file), &BTreeMap::new(), &settings::Flags::default())
+            .err()
+            .unwrap_or_else(|| panic!("{declared} is taken"));
         assert!(problems.to_string().contains("makes the request what it is"), "{problems}");
     }
 }
@@ -497,11 +596,11 @@ at once; one that is under way keeps the form of its requests, and so the prompt
 unless it is refused itself. After a day, and when the server's version changes, a new conversation is tried
 unchanged. `respool upstreams` shows the rules, and `respool upstreams forget NAME` forgets them.
 
-A change that costs part of the meaning needs your consent: the refusal then names the setting. Pictures,
-audio and files are the exception, because they stay in the conversation and every later request would fail:
-they become a text that says so, unless `[adapt] media = false` forbids it. Before a model counts as
-blind or deaf, respool sends it a picture or a sound that is certainly good: one broken picture takes the
-sight from no other conversation.
+A change that costs an essential part of the meaning needs your consent: the refusal then names the setting.
+Smaller losses need none; this page, `respool upstreams` and respool's page name them. Pictures, audio and files
+need none either, because they stay in the conversation and every later request would fail: they become a text
+that says so, unless `[adapt] media = false` forbids it. Before a model counts as blind or deaf, respool sends
+it a picture or a sound that is certainly good: one broken picture takes the sight from no other conversation.
 
 gpt-oss takes only text, and vLLM leaves out its pictures and sounds without a word. For it they become such
 texts at once, unless `media` forbids it.
@@ -515,6 +614,23 @@ This page is generated from the table of rules (`crates/adapt/src/table.rs`); to
 
 | rule | refused | sent instead | lost | in whose words |
 |---|---|---|---|---|
+";
+
+const PARAMETERS: &str = "
+Rules about single parameters; the first row that names a parameter counts:
+
+| rule | sent instead | lost |
+|---|---|---|
+";
+
+const PROOF: &str = "
+Some clients send `store: false` with every chat request. A server that does not know the parameter keeps nothing
+because of it, and has the prompt already when it refuses. The `store: false` of a client of `/v1/responses`, such
+as Codex, never goes to the server: respool itself keeps nothing then (docs/clients.md).
+
+Each row is proven by its words and an example, alone (`crates/adapt/src/refusal.rs`) and through respool: the first
+turn takes one request more, the next one none (`tests/it/adapt.rs`). Rules that keep every word are held to it on
+random conversations of real clients (`crates/adapt/src/properties.rs`).
 ";
 
 const DECLARED: &str = "
@@ -593,11 +709,11 @@ fn switch_in_words(switch: Switch) -> String {
     }
 }
 
-fn loss(row: &Row) -> String {
-    match row.loss {
-        Loss::Lossless | Loss::Enforced => row.lost.to_owned(),
-        Loss::Lossy => format!("**needs consent**: {}", row.lost),
-        Loss::Media => format!("{} (`[adapt] media`)", row.lost),
+fn loss(loss: Loss, lost: &str) -> String {
+    match loss {
+        Loss::Lossless | Loss::Enforced | Loss::Minor => lost.to_owned(),
+        Loss::Lossy => format!("**needs consent**: {lost}"),
+        Loss::Media => format!("{lost} (`[adapt] media`)"),
     }
 }
 
@@ -611,21 +727,24 @@ fn the_page_of_rules_is_current() {
             .map(|(server, words)| format!("{server}: “{}”", words.replace('\n', " ")))
             .collect();
         let said = said.join("<br>").replace('|', "\\|");
-        writeln!(page, "| `{}` | {} | {} | {} | {said} |", row.rule, row.refused, row.change, loss(row))
-            .unwrap();
+        writeln!(
+            page,
+            "| `{}` | {} | {} | {} | {said} |",
+            row.rule,
+            row.refused,
+            row.change,
+            loss(row.loss, row.lost)
+        )
+        .unwrap();
     }
-    page.push_str(
-        "
-A single parameter that a server does not know is left out (`parameter.drop:NAME`), renamed
-(`parameter.rename:FROM:TO`) or limited to the server's range (`parameter.at_most:NAME:NUMBER`). Leaving out
-`tool_choice`, `response_format`, `max_tokens`, `max_completion_tokens`, `stop` or `n` needs consent.
-
-Leaving out `store: false` needs none. Some clients send it with every chat request. A server that does not know
-the parameter keeps nothing because of it, and has the prompt already when it refuses. The `store: false` of a
-client of `/v1/responses`, such as Codex, never goes to the server: respool itself keeps nothing then
-(docs/clients.md).
-",
-    );
+    page.push_str(PARAMETERS);
+    for row in parameter_rows() {
+        let names: Vec<String> = row.names.iter().map(|name| format!("`{name}`")).collect();
+        let rule = format!("`{}{}`", row.rule, row.values);
+        let of = if names.is_empty() { String::new() } else { format!(" of {}", names.join(", ")) };
+        writeln!(page, "| {rule}{of} | {} | {} |", row.change, loss(row.loss, row.lost)).unwrap();
+    }
+    page.push_str(PROOF);
     page.push_str(DECLARED);
     for family in FAMILIES {
         writeln!(page, "| {} | {} |", family.name, switch_in_words(family.switch)).unwrap();

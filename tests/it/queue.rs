@@ -107,6 +107,31 @@ async fn background_work_gives_its_place_to_a_person() {
     assert_eq!((beat.attempts, &*beat.details.earlier_attempts[0].why), (1, "put_back"));
 }
 
+/// The most urgent that a key's requests may be is `priority` of the key.
+#[tokio::test]
+async fn a_key_in_the_background_waits() {
+    let _time = IdleTime::begin();
+    let fake = long_on_the_first().await;
+    let dir = tempfile::tempdir().unwrap();
+    let keys = dir.path().join("keys.toml");
+    let text = "[batch]\nkey = \"sk-batch-012345\"\npriority = \"background\"\n[person]\nkey = \"sk-person-012345\"\n";
+    std::fs::write(&keys, text).unwrap();
+    let config = format!("client_keys_file = {keys:?}\n[[upstream]]\nmax_concurrency = 1");
+    let respool = Respool::with(&fake, &config).await;
+    let mut clients = Vec::new();
+    let arriving =
+        [("sk-person-012345", "first"), ("sk-batch-012345", "batch"), ("sk-person-012345", "person")];
+    for (count, (key, name)) in (0..).zip(arriving) {
+        let urgent = request(key, name).header("x-respool-priority", "interactive");
+        clients.push(Client::sending(respool.address, &urgent).await);
+        queued(&respool, count).await;
+    }
+    for client in &mut clients {
+        client.reply().await.stream(&Rules::default());
+    }
+    assert_eq!(names(&fake.requests()), ["first", "person", "batch"]);
+}
+
 #[tokio::test]
 async fn addresses_separate_clients_of_a_key() {
     let _time = IdleTime::begin();

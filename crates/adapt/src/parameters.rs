@@ -1,6 +1,6 @@
 //! Applies the rules about single parameters.
 
-use serde_json::Number;
+use serde_json::{Number, Value, json};
 use wire::{Object, is_empty_array};
 
 use crate::declared::EFFORT;
@@ -11,10 +11,30 @@ use crate::rule::Parameter;
 pub(crate) fn change_parameter(object: &mut Object<'_>, parameter: &Parameter) -> bool {
     match parameter {
         Parameter::Drop(name) => object.remove(name),
+        Parameter::DropDefault(name) => is_default(object, name) && object.remove(name),
         Parameter::Rename(from, to) => rename(object, from, to),
         Parameter::AtMost(name, limit) => limit_number(object, name, limit),
         Parameter::LimitEffort => limit_effort(object),
     }
+}
+
+/// Returns true when a parameter has the value that it has without being named.
+pub(crate) fn is_default(object: &Object<'_>, name: &str) -> bool {
+    let Some(value) = object.get_raw(name).and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
+        return false;
+    };
+    value.is_null()
+        || match name {
+            "tool_choice" => value == "auto",
+            "response_format" => value == json!({"type": "text"}),
+            "modalities" => value == json!(["text"]),
+            "n" => value == 1,
+            "logit_bias" => value == json!({}),
+            "stop" => value == json!([]),
+            "logprobs" => value == false,
+            "top_logprobs" => value == 0,
+            _ => false,
+        }
 }
 
 /// Asks the server to leave calls in the text, where respool reads them. Returns false when the client does

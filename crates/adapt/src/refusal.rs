@@ -11,7 +11,8 @@ use wire::pattern::compile_pattern;
 
 use crate::apply::adapt;
 use crate::declared::EFFORT;
-use crate::rule::{Parameter, Rule, RuleSet};
+use crate::parameters::is_default;
+use crate::rule::{Loss, Parameter, Rule, RuleSet};
 use crate::table::rows;
 
 /// The part of an error's text, in bytes, that is searched: a dump of the request may follow.
@@ -158,9 +159,18 @@ fn unknown_parameters(reason: &str, param: Option<&str>, object: &Object<'_>) ->
     names.retain(|name| !NEEDED.contains(&name.as_str()) && object.get_raw(name).is_some());
     let replace = |name: String| match name.as_str() {
         "max_completion_tokens" => Parameter::Rename(name, "max_tokens".to_owned()),
-        _ => Parameter::Drop(name),
+        _ => drop_rule(name, object),
     };
     names.into_iter().map(replace).collect()
+}
+
+/// The rule that leaves a parameter out. Where that would need consent, a value that says nothing goes alone.
+fn drop_rule(name: String, object: &Object<'_>) -> Parameter {
+    let drop = Rule::Parameter(Parameter::Drop(name.clone()));
+    if drop.loss() == Loss::Lossy && is_default(object, &name) {
+        return Parameter::DropDefault(name);
+    }
+    Parameter::Drop(name)
 }
 
 fn is_refusal(reason: &str) -> bool {

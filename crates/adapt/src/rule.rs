@@ -96,6 +96,8 @@ pub enum Rule {
 pub enum Parameter {
     /// It is left out.
     Drop(String),
+    /// It is left out where it has the value that it has without being named.
+    DropDefault(String),
     /// It goes under another name.
     Rename(String, String),
     /// Its value is at most this number, written in decimal.
@@ -111,6 +113,8 @@ pub enum Loss {
     Lossless,
     /// The server no longer checks something in a call; respool checks what it can of it in the reply.
     Enforced,
+    /// Something that the reply can do without: it is said, and needs no consent.
+    Minor,
     /// Something that the client asked for is missing: the owner must allow it.
     Lossy,
     /// A picture, sound or file becomes a text that says so. Allowed unless the owner forbids it.
@@ -143,7 +147,7 @@ impl Consent {
     /// True when this rule may be applied.
     pub fn allows(&self, rule: &Rule) -> bool {
         match rule.loss() {
-            Loss::Lossless | Loss::Enforced => true,
+            Loss::Lossless | Loss::Enforced | Loss::Minor => true,
             Loss::Media => self.media,
             Loss::Lossy => {
                 let name = rule.to_string();
@@ -155,10 +159,6 @@ impl Consent {
         }
     }
 }
-
-/// Names of parameters without which the request would be another one.
-const LOSSY_PARAMETERS: [&str; 6] =
-    ["tool_choice", "response_format", "max_tokens", "max_completion_tokens", "stop", "n"];
 
 /// The rules without a value, with their names.
 const NAMED: &[(Rule, &str)] = &[
@@ -225,18 +225,9 @@ impl Rule {
     }
 
     /// True for a rule that changes messages or the media in them.
-    pub(crate) fn is_about_messages(&self) -> bool {
+    pub fn is_about_messages(&self) -> bool {
         let name = self.name();
         name.starts_with("messages.") || name.starts_with("media.") || *self == Self::ToolNames
-    }
-}
-
-impl Parameter {
-    pub(crate) fn loss(&self) -> Loss {
-        match self {
-            Self::Drop(name) if LOSSY_PARAMETERS.contains(&name.as_str()) => Loss::Lossy,
-            _ => Loss::Lossless,
-        }
     }
 }
 
@@ -244,6 +235,7 @@ impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Parameter(Parameter::Drop(name)) => write!(f, "parameter.drop:{name}"),
+            Self::Parameter(Parameter::DropDefault(name)) => write!(f, "parameter.drop_default:{name}"),
             Self::Parameter(Parameter::Rename(from, to)) => write!(f, "parameter.rename:{from}:{to}"),
             Self::Parameter(Parameter::AtMost(name, limit)) => write!(f, "parameter.at_most:{name}:{limit}"),
             Self::Parameter(Parameter::LimitEffort) => f.write_str("parameter.limit_effort"),
@@ -267,6 +259,7 @@ impl FromStr for Rule {
         let parts: Vec<&str> = name.split(':').collect();
         let parameter = match parts.as_slice() {
             ["parameter.drop", name] => Parameter::Drop((*name).to_owned()),
+            ["parameter.drop_default", name] => Parameter::DropDefault((*name).to_owned()),
             ["parameter.rename", from, to] => Parameter::Rename((*from).to_owned(), (*to).to_owned()),
             ["parameter.at_most", name, limit] if limit.parse::<f64>().is_ok() => {
                 Parameter::AtMost((*name).to_owned(), (*limit).to_owned())
@@ -286,6 +279,7 @@ mod tests {
     fn every_name_reads_back() {
         let parameters = [
             Parameter::Drop("store".to_owned()),
+            Parameter::DropDefault("tool_choice".to_owned()),
             Parameter::Rename("max_completion_tokens".to_owned(), "max_tokens".to_owned()),
             Parameter::AtMost("temperature".to_owned(), "1".to_owned()),
             Parameter::LimitEffort,

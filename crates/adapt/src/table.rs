@@ -6,7 +6,10 @@
 
 mod media;
 mod messages;
+mod parameters;
 mod tools;
+
+pub use parameters::ParameterRow;
 
 use crate::row::Row;
 use crate::rule::{Loss, Rule};
@@ -24,19 +27,30 @@ pub fn row_of(rule: &Rule) -> Option<&'static Row> {
     rows().find(|row| row.rule == *rule)
 }
 
+/// The rows about single parameters.
+pub fn parameter_rows() -> &'static [ParameterRow] {
+    parameters::ROWS
+}
+
 /// Says what the rule of this name changes, and what that costs, for people.
 pub fn describe_rule(name: &str) -> String {
-    match name.parse::<Rule>().ok().as_ref().and_then(row_of) {
-        Some(row) => format!("{} (lost: {})", row.change, row.lost),
-        None => "one parameter is left out or changed".to_owned(),
-    }
+    let known = match name.parse::<Rule>() {
+        Ok(Rule::Parameter(parameter)) => parameters::find_row(&parameter).map(|row| (row.change, row.lost)),
+        Ok(rule) => row_of(&rule).map(|row| (row.change, row.lost)),
+        Err(_) => None,
+    };
+    let (change, lost) = known.unwrap_or(("something that this version does not know", "unknown"));
+    // In the table the parameter's name stands before.
+    let change =
+        change.strip_prefix("it ").map_or_else(|| change.to_owned(), |rest| format!("the parameter {rest}"));
+    format!("{change} (lost: {lost})")
 }
 
 impl Rule {
     /// The part of the request's meaning that the rule costs.
     pub fn loss(&self) -> Loss {
         match self {
-            Self::Parameter(parameter) => parameter.loss(),
+            Self::Parameter(parameter) => parameters::find_row(parameter).map_or(Loss::Lossy, |row| row.loss),
             rule => row_of(rule).map_or(Loss::Lossy, |row| row.loss),
         }
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use adapt::{Declared, EffortReader, Loss, Rule, RuleSet, adapt_object, has_media};
+use adapt::{Consent, Declared, EffortReader, Loss, Rule, RuleSet, adapt_object, has_media};
 use translate::{Additions, Outbound, edit_request};
 use wire::{ChatRequest, Pieces, ServerTraits, encode_string};
 
@@ -47,12 +47,14 @@ pub(super) struct Adapted {
     pub(super) rules: Vec<(&'static str, usize)>,
     /// Something in the tools' schemas is left out: the server does not check it.
     pub(super) drops_checks: bool,
+    /// The messages as rules have changed them.
+    pub(super) messages: Option<Arc<str>>,
 }
 
 impl Adapted {
     /// Returns this body without any edit.
     pub(super) fn from_body(body: Pieces) -> Self {
-        Self { body, edits: Vec::new(), rules: Vec::new(), drops_checks: false }
+        Self { body, edits: Vec::new(), rules: Vec::new(), drops_checks: false, messages: None }
     }
 }
 
@@ -81,6 +83,8 @@ pub(super) fn adapt_request<'a>(
     let applied = adapt_object(&mut request.object, how.rules);
     let rules: Vec<_> = applied.iter().map(|applied| (applied.rule.label(), applied.tools)).collect();
     edits.extend(rules.iter().map(|(label, _)| *label));
+    let changes_messages = applied.iter().any(|applied| applied.rule.is_about_messages());
+    let messages = changes_messages.then(|| request.object.get("messages").map(Arc::from)).flatten();
     let body = if edits.is_empty() {
         original.clone().into()
     } else {
@@ -89,8 +93,18 @@ pub(super) fn adapt_request<'a>(
     if how.is_declared {
         edits.push("declared");
     }
-    let drops_checks = applied.iter().any(|applied| applied.rule.loss() == Loss::Enforced);
-    Adapted { body, edits, rules, drops_checks }
+    let drops_checks =
+        applied.iter().any(|applied| applied.tools > 0 && applied.rule.loss() == Loss::Enforced);
+    Adapted { body, edits, rules, drops_checks, messages }
+}
+
+/// The rules that the owner allows. Those that were learned before may need a consent that is withdrawn, or
+/// that an earlier version did not ask for.
+pub(super) fn allowed_rules(rules: Arc<RuleSet>, consent: &Consent) -> Arc<RuleSet> {
+    if rules.iter().all(|rule| consent.allows(rule)) {
+        return rules;
+    }
+    Arc::new(rules.iter().filter(|rule| consent.allows(rule)).cloned().collect())
 }
 
 /// Adds the rules about pictures and sounds for a model that takes only text, if the request has any. The

@@ -44,7 +44,7 @@ pub(super) struct Changed {
 impl Attempt {
     /// Returns the client's own request, edited for this upstream.
     pub(super) fn first(upstream: Arc<Upstream>, adapted: Adapted, token_limit: Option<u64>) -> Self {
-        let Adapted { body, edits, rules, drops_checks } = adapted;
+        let Adapted { body, edits, rules, drops_checks, .. } = adapted;
         Self {
             upstream,
             body,

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 
-use super::adaptation::{Adaptation, adapt_request, add_media_rules};
+use super::adaptation::{Adaptation, adapt_request, add_media_rules, allowed_rules};
 use super::answer::ReadRequest;
 use super::attempt::Attempt;
 use super::client::{Origin, Wire};
@@ -163,10 +163,6 @@ impl Relay {
         let prior = likely_dialects(&profile, modes.dialects, target_model, &upstream);
         let tools = self.recent.declared_tools(&request, recent.as_deref());
         let (conversation_rules, loss) = self.remember(body, &request, recent.as_ref(), &tools, &origin);
-        if let Some(loss) = loss {
-            let bytes_per_1000 = upstream.models.facts_of(target_model).bytes_per_1000;
-            origin.record.record_prefix_loss(describe_prefix_loss(&loss, bytes_per_1000));
-        }
         let mut rules = ReplyRules::from_request(&request, tools, prior);
         rules.response_template = self.config.response_template(&profile.model);
         let is_raw = modes.tool_parsing == ToolParsing::Raw;
@@ -176,6 +172,7 @@ impl Relay {
         let is_harmony = upstream.models.facts_of(target_model).is_harmony;
         let drops_media = is_harmony && self.config.adapt.media;
         let known_rules = conversation_rules.rules_for(&upstream, target_model);
+        let known_rules = allowed_rules(known_rules, &self.config.adapt);
         let known_rules = if drops_media { add_media_rules(known_rules, &request) } else { known_rules };
         let how = Adaptation {
             outbound: traits.outbound,
@@ -190,6 +187,13 @@ impl Relay {
             reports_progress: self.config.recovery.announce_waiting,
         };
         let adapted = adapt_request(&mut request, body, &how);
+        let before = recent.as_ref().map_or(&[][..], |recent| recent.messages_of(body));
+        let sent = (&*upstream, target_model, adapted.messages.as_ref());
+        let loss_by_rules = conversation_rules.note_sent(sent, before);
+        if let Some(loss) = loss.or(loss_by_rules) {
+            let bytes_per_1000 = upstream.models.facts_of(target_model).bytes_per_1000;
+            origin.record.record_prefix_loss(describe_prefix_loss(&loss, bytes_per_1000));
+        }
         let first = Attempt::first(upstream, adapted, rules.token_limit);
         let Origin { headers, request_id, path_and_query, received, record, progress, .. } = origin;
         let headers = upstream_headers(headers, traits.outbound);

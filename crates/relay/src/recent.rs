@@ -212,6 +212,11 @@ impl RecentRequest {
         self.tools.as_ref().map(|tools| &tools.tools)
     }
 
+    /// Its messages; none when the body is of another conversation.
+    pub(super) fn messages_of(&self, body: &[u8]) -> &[Arc<KnownMessage>] {
+        if self.is_of_same_conversation(body) { &self.messages } else { &[] }
+    }
+
     /// The rules of its conversation; `None` when the body is of another one.
     fn rules_for(&self, body: &[u8]) -> Option<ConversationRules> {
         self.is_of_same_conversation(body).then(|| self.rules.clone())
@@ -260,7 +265,8 @@ impl RecentRequest {
 
     fn size(&self) -> usize {
         let tools = self.tools.as_ref().map_or(0, |tools| 2 * tools.known.text_len());
-        self.messages.iter().map(|message| message.text_len()).sum::<usize>() + tools
+        let messages = self.messages.iter().map(|message| message.text_len()).sum::<usize>();
+        messages + tools + self.rules.sent_len()
     }
 }
 
@@ -273,7 +279,7 @@ pub(super) fn find_rules(body: &[u8], like: Option<&RecentRequest>) -> Conversat
 }
 
 /// The bytes that two texts have in common at their beginning.
-fn shared_length(one: &str, other: &str) -> usize {
+pub(super) fn shared_length(one: &str, other: &str) -> usize {
     one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
 }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::adaptation::{Adaptation, Adapted, adapt_request, add_media_rules};
+use super::adaptation::{Adaptation, Adapted, adapt_request, add_media_rules, allowed_rules};
 use super::attempt::{Attempt, Changed, Fit};
 use super::client::{RequestProgress, Wire};
 use super::config::RelayConfig;
@@ -190,7 +190,8 @@ impl ClientRequest {
         };
         let original = changed.as_ref().map_or(&self.outgoing.body, |changed| &changed.body);
         let mut parsed = ChatRequest::parse(original).ok();
-        let mut known = self.conversation_rules.rules_for(upstream, self.target_model());
+        let known = self.conversation_rules.rules_for(upstream, self.target_model());
+        let mut known = allowed_rules(known, &self.settings.adapt);
         if let Some(request) = parsed.as_ref().filter(|_| is_harmony && self.settings.adapt.media) {
             known = add_media_rules(known, request);
         }
@@ -207,7 +208,7 @@ impl ClientRequest {
             rules: &all,
             reports_progress: self.settings.recovery.announce_waiting,
         };
-        let Adapted { body, edits, rules, drops_checks } = match &mut parsed {
+        let Adapted { body, edits, rules, drops_checks, .. } = match &mut parsed {
             Some(parsed) => adapt_request(parsed, original, &how),
             None => Adapted::from_body(original.clone().into()),
         };

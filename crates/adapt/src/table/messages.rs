@@ -38,7 +38,7 @@ pub(super) const ROWS: &[Row] = &[
         rule: Rule::SystemFirst,
         refused: "a system message that is not the first message, or a second one",
         change: "its text is added to the first system message",
-        loss: Loss::Lossless,
+        loss: Loss::Minor,
         lost: "its place in the conversation; the prompt's beginning changes when a new one comes",
         signs: &[
             r"(?i)system messages? (?:must|should|can only|has to|may only) (?:be|come|appear)[^\n]{0,20}(?:beginning|first|start)",
@@ -125,7 +125,7 @@ pub(super) const ROWS: &[Row] = &[
         rule: Rule::AssistantNotLast,
         refused: "a conversation that ends with the assistant's message",
         change: "the user says \"Continue.\"",
-        loss: Loss::Lossless,
+        loss: Loss::Minor,
         lost: "the model begins a new message in place of continuing its last one",
         signs: &[
             r"(?i)expected last role user or tool[^\n]{0,80}but got assistant",

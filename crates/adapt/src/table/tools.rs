@@ -8,7 +8,8 @@ use crate::words::{GEMINI_TYPE_LIST, GRAMMAR, NO_PARSER, ONE_BACKEND, VLLM_RUST}
 /// The words for the checks that respool takes over.
 const CHECKED: &str = "the server's check; respool checks the arguments against the client's schema";
 /// The words where respool takes over some of the checks.
-const FORMATS: &str = "the server's check; respool checks dates, times and UUIDs";
+const FORMATS: &str =
+    "the server's check; respool checks all but international formats, templates and `regex`";
 
 pub(super) const ROWS: &[Row] = &[
     Row {
