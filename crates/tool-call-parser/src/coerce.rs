@@ -10,8 +10,8 @@ use super::aliases;
 use super::lenient_json;
 use super::repairs::{Repair, Repairs};
 use super::schema::{
-    Document, accepts, branches, is_same, is_type, properties, required_names, resolve_reference, type_names,
-    weight,
+    Document, accepts, branches, is_same, is_type, item_rule, properties, required_names, resolve_reference,
+    type_names, weight,
 };
 
 /// Keys that models wrap the arguments in.
@@ -131,7 +131,7 @@ impl Coercion<'_> {
             Value::String(text) => !may_hold_more(text),
             _ => true,
         };
-        let rule = schema.get("items").unwrap_or(&Value::Null);
+        let rule = item_rule(schema, 0).unwrap_or(&Value::Null);
         let mut repairs = Repairs::new();
         let mut attempt = Coercion { document: self.document, repairs: &mut repairs };
         let item = is_one.then(|| attempt.coerce_value(value.clone(), rule, depth + 1))?;
@@ -148,7 +148,7 @@ impl Coercion<'_> {
         let mut fitted = Map::new();
         let must: Vec<&str> = required_names(schema).collect();
         for (name, value) in self.rename_members(object, declared, &must) {
-            let rule = declared.get(&name).or_else(|| schema.get("additionalProperties"));
+            let rule = declared.get(&name).or_else(|| rule_of_others(schema));
             let value = match rule {
                 Some(rule) => self.coerce_value(value, rule, depth + 1),
                 None => value,
@@ -247,11 +247,17 @@ impl Coercion<'_> {
     }
 
     fn coerce_items(&mut self, items: Vec<Value>, schema: &Value, depth: usize) -> Vec<Value> {
-        match schema.get("items") {
-            Some(rule) => items.into_iter().map(|item| self.coerce_value(item, rule, depth + 1)).collect(),
-            None => items,
-        }
+        let coerce = |(place, item)| match item_rule(schema, place) {
+            Some(rule) => self.coerce_value(item, rule, depth + 1),
+            None => item,
+        };
+        items.into_iter().enumerate().map(coerce).collect()
     }
+}
+
+/// The rule of members that are not declared; `None` where it depends on their names.
+fn rule_of_others(schema: &Value) -> Option<&Value> {
+    schema.get("additionalProperties").filter(|_| schema.get("patternProperties").is_none())
 }
 
 /// Returns the steps of comparing an object's names with each other and with the declared ones.
@@ -384,5 +390,14 @@ mod tests {
             assert!(!repairs.is_empty());
         }
         assert_eq!(sole_string(&schema), Some("file_path"));
+    }
+
+    #[test]
+    fn each_member_has_its_own_rule() {
+        let pair = json!({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}]});
+        check(&pair, &json!([5, "5"]), &json!(["5", 5]));
+        let named = json!({"type": "object", "patternProperties": {"^x-": {"type": "string"}},
+            "properties": {"n": {"type": "integer"}}, "additionalProperties": {"type": "integer"}});
+        check(&named, &json!({"x-a": "5", "n": "5"}), &json!({"x-a": "5", "n": 5}));
     }
 }

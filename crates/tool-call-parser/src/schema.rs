@@ -1,13 +1,14 @@
 //! Checks a value against a tool's JSON Schema, limited to the keywords that tool declarations use.
 //!
-//! The `jsonschema` crate does all of JSON Schema and brings two dozen crates (two regex engines, big
-//! numbers, URI and IDN tables) into a binary that only asks "does this fit, and what is missing". Unknown
-//! keywords are ignored: a value never fails an unknown rule. Of `format`, only dates, times and UUIDs are
-//! checked (`formats`), the ones for which servers have grammars. Used by `coerce`.
+//! Unknown keywords are ignored: a value never fails an unknown rule. Used by `coerce`.
 //!
 //! Schemas come from clients and MCP servers, and a small one can describe more combinations than any machine
 //! can try. So a pair of a value and a referenced schema is checked once, and all checks of a reply share a
 //! number of [`Steps`]. Values that were not checked count as right.
+//!
+//! The `jsonschema` crate does all of JSON Schema, but bounds no work. It compiles a schema before each use,
+//! which costs more than one check, and brings some 25 crates. `coerce` also asks for parts of schemas, which
+//! such a library does not show.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -78,6 +79,39 @@ pub(crate) fn weight(value: &Value) -> usize {
     }
 }
 
+/// Keywords without schemas in them that are checked, or that say nothing about values.
+const LEAVES: [&str; 29] = [
+    "type",
+    "enum",
+    "const",
+    "required",
+    "dependentRequired",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minContains",
+    "minProperties",
+    "maxProperties",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "nullable",
+    "title",
+    "description",
+    "default",
+    "examples",
+    "deprecated",
+    "discriminator",
+    "$schema",
+    "$comment",
+    "$defs",
+    "definitions",
+];
+
 /// The most fields of an object in which comparing each key costs less than hashing one.
 const FEW_FIELDS: usize = 8;
 
@@ -135,6 +169,16 @@ pub(crate) fn required_names(schema: &Value) -> impl Iterator<Item = &str> {
     keyword(schema, "required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str)
 }
 
+/// Returns the schema of the item at this place. `items` as a list is how older drafts write `prefixItems`.
+pub(crate) fn item_rule(schema: &Value, index: usize) -> Option<&Value> {
+    let items = keyword(schema, "items");
+    let (first, rest) = match items {
+        Some(Value::Array(first)) => (Some(first), keyword(schema, "additionalItems")),
+        _ => (keyword(schema, "prefixItems").and_then(Value::as_array), items),
+    };
+    first.and_then(|first| first.get(index)).or(rest)
+}
+
 /// Returns the schemas of `anyOf` and `oneOf`.
 pub(crate) fn branches(schema: &Value) -> impl Iterator<Item = &Value> {
     ["anyOf", "oneOf"].into_iter().filter_map(|key| keyword(schema, key)?.as_array()).flatten()
@@ -163,8 +207,13 @@ pub(crate) fn accepts(value: &Value, schema: &Value, document: Document<'_>) -> 
 
 /// Returns the violations of `value`, each with its place.
 pub(crate) fn find_problems(value: &Value, schema: &Value, document: Document<'_>) -> Vec<String> {
-    let mut check =
-        Check { document, problems: Vec::new(), references: HashMap::new(), patterns: Patterns::default() };
+    let mut check = Check {
+        document,
+        problems: Vec::new(),
+        references: HashMap::new(),
+        checked: HashMap::new(),
+        patterns: Patterns::default(),
+    };
     check.check_value(value, schema, &Path::Arguments, 0);
     check.problems
 }
@@ -189,11 +238,22 @@ impl fmt::Display for Path<'_> {
     }
 }
 
+/// The rules for the members of an object.
+#[derive(Clone, Copy)]
+struct MemberRules<'a> {
+    declared: Option<&'a Map<String, Value>>,
+    patterns: Option<&'a Map<String, Value>>,
+    /// The rule of those that are neither.
+    others: Option<&'a Value>,
+}
+
 struct Check<'a> {
     document: Document<'a>,
     problems: Vec<String>,
     /// Whether a value fits a referenced schema, by their addresses. Also true while the check is running.
     references: HashMap<(*const Value, *const Value), bool>,
+    /// Whether all of a schema is checked, by its address. Also true while that is being found out.
+    checked: HashMap<*const Value, bool>,
     patterns: Patterns,
 }
 
@@ -279,19 +339,25 @@ impl Check<'_> {
         for part in keyword(schema, "allOf").and_then(Value::as_array).into_iter().flatten() {
             self.check_value(value, part, path, depth + 1);
         }
-        let mut branches = branches(schema).peekable();
-        if branches.peek().is_none() {
-            return;
+        let forms = |key| keyword(schema, key).and_then(Value::as_array).filter(|forms| !forms.is_empty());
+        for forms in ["anyOf", "oneOf"].into_iter().filter_map(forms) {
+            if !forms.iter().any(|form| self.fits_known(value, form, path, depth)) {
+                self.add_problem(path, "fits none of the allowed forms");
+            }
         }
+        let exclusive = forms("oneOf").into_iter().flatten();
+        let fitting = exclusive.filter(|form| self.fits_all(value, form, path, depth) == Some(true));
+        if fitting.take(2).count() == 2 {
+            self.add_problem(path, "fits several forms, of which only one is allowed");
+        }
+    }
+
+    /// Returns whether a value breaks no rule that is known.
+    fn fits_known(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) -> bool {
         let before = self.problems.len();
-        let fits = branches.any(|branch| {
-            let fits = self.passes_check(|check| check.check_value(value, branch, path, depth + 1));
-            self.problems.truncate(before);
-            fits
-        });
-        if !fits {
-            self.add_problem(path, "fits none of the allowed forms");
-        }
+        let fits = self.passes_check(|check| check.check_value(value, schema, path, depth + 1));
+        self.problems.truncate(before);
+        fits
     }
 
     /// Checks `not`, `if`, `then` and `else`, where every keyword of the schema below them is checked.
@@ -311,12 +377,10 @@ impl Check<'_> {
 
     /// Returns whether a value fits a schema; `None` where a part of the schema is not checked.
     fn fits_all(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) -> Option<bool> {
-        if depth >= MAX_DEPTH || !is_checked(schema, depth) {
+        if depth >= MAX_DEPTH || !self.is_checked(schema) {
             return None;
         }
-        let before = self.problems.len();
-        let fits = self.passes_check(|check| check.check_value(value, schema, path, depth + 1));
-        self.problems.truncate(before);
+        let fits = self.fits_known(value, schema, path, depth);
         (!self.document.steps.are_spent()).then_some(fits)
     }
 
@@ -328,19 +392,54 @@ impl Check<'_> {
             self.add_problem(path, format_args!("`{name}` is missing"));
         }
         self.check_range(to_float(object.len()), schema, ["minProperties", "maxProperties"], path);
-        let declared = properties(schema);
-        let open = keyword(schema, "patternProperties").is_some();
+        let (names, others) = (keyword(schema, "propertyNames"), keyword(schema, "dependentRequired"));
+        let rules = MemberRules {
+            declared: properties(schema),
+            patterns: keyword(schema, "patternProperties").and_then(Value::as_object),
+            others: keyword(schema, "additionalProperties"),
+        };
         for (name, value) in object {
             let path = &Path::Member(path, name);
-            match (declared.and_then(|declared| declared.get(name)), keyword(schema, "additionalProperties"))
-            {
-                (Some(rule), _) => self.check_value(value, rule, path, depth + 1),
-                (None, Some(Value::Bool(false))) if !open => self.add_problem(path, "unknown property"),
-                (None, Some(rule @ Value::Object(_))) if !open => {
-                    self.check_value(value, rule, path, depth + 1);
-                }
-                _ => {}
+            // With a check of its own: what is known of references holds for values that stay.
+            if names.is_some_and(|names| !accepts(&Value::from(name.as_str()), names, self.document)) {
+                self.add_problem(path, "its name is not allowed");
             }
+            self.check_member(name, value, rules, path, depth);
+            let also = others.and_then(|others| others.get(name)?.as_array()).into_iter().flatten();
+            for missing in also.filter_map(Value::as_str).filter(|other| !object.contains_key(*other)) {
+                self.add_problem(path, format_args!("it also needs `{missing}`"));
+            }
+        }
+    }
+
+    fn check_member(
+        &mut self,
+        name: &str,
+        value: &Value,
+        rules: MemberRules<'_>,
+        path: &Path<'_>,
+        depth: usize,
+    ) {
+        let declared = rules.declared.and_then(|declared| declared.get(name));
+        let mut is_known = declared.is_some();
+        if let Some(rule) = declared {
+            self.check_value(value, rule, path, depth + 1);
+        }
+        for (pattern, rule) in rules.patterns.into_iter().flatten() {
+            if !self.document.steps.take(self.patterns.steps(pattern, name)) {
+                return;
+            }
+            match self.patterns.matches(pattern, name) {
+                Some(true) => self.check_value(value, rule, path, depth + 1),
+                Some(false) => continue,
+                None => {}
+            }
+            is_known = true;
+        }
+        match rules.others.filter(|_| !is_known) {
+            Some(Value::Bool(false)) => self.add_problem(path, "unknown property"),
+            Some(rule @ Value::Object(_)) => self.check_value(value, rule, path, depth + 1),
+            _ => {}
         }
     }
 
@@ -354,9 +453,17 @@ impl Check<'_> {
         {
             self.add_problem(path, "must not hold the same item twice");
         }
-        if let Some(rule @ Value::Object(_)) = keyword(schema, "items") {
-            for (index, item) in items.iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
+            if let Some(rule) = item_rule(schema, index) {
                 self.check_value(item, rule, &Path::Item(path, index), depth + 1);
+            }
+        }
+        if let Some(wanted) = keyword(schema, "contains") {
+            let least = keyword(schema, "minContains").and_then(Value::as_u64).unwrap_or(1);
+            let least = usize::try_from(least).unwrap_or(usize::MAX);
+            let fitting = items.iter().filter(|item| self.fits_known(item, wanted, path, depth));
+            if fitting.take(least).count() < least {
+                self.add_problem(path, "lacks an item that it must contain");
             }
         }
     }
@@ -369,13 +476,16 @@ impl Check<'_> {
         {
             self.add_problem(path, "out of range");
         }
+        if let Some(step) = bound("multipleOf").filter(|step| *step > 0.0 && !is_multiple(number, *step)) {
+            self.add_problem(path, format_args!("must be a multiple of {step}"));
+        }
     }
 
     /// Checks the form and the bounds of a text. It counts characters only if there are bounds.
     fn check_text(&mut self, text: &str, schema: &Value, path: &Path<'_>) {
         if let Some(pattern) = keyword(schema, "pattern").and_then(Value::as_str)
-            && self.document.steps.take(Patterns::steps(pattern, text))
-            && self.patterns.excludes(pattern, text)
+            && self.document.steps.take(self.patterns.steps(pattern, text))
+            && self.patterns.matches(pattern, text) == Some(false)
         {
             self.add_problem(path, format_args!("must match the pattern {pattern}"));
         }
@@ -391,6 +501,44 @@ impl Check<'_> {
         }
     }
 
+    /// Returns true when every keyword of a schema is one that is checked, or says nothing about values.
+    fn is_checked(&mut self, schema: &Value) -> bool {
+        let schema = resolve_reference(schema, self.document.root);
+        let Value::Object(fields) = schema else { return schema.is_boolean() };
+        let address = std::ptr::from_ref(schema);
+        if let Some(known) = self.checked.get(&address) {
+            return *known;
+        }
+        self.checked.insert(address, true);
+        let is_checked = self.document.steps.take(1)
+            && fields.iter().all(|(key, value)| match (key.as_str(), value) {
+                ("properties", Value::Object(members)) => members.values().all(|part| self.is_checked(part)),
+                ("patternProperties", Value::Object(members)) => {
+                    members.iter().all(|(pattern, part)| self.is_readable(pattern) && self.is_checked(part))
+                }
+                ("pattern", Value::String(pattern)) => self.is_readable(pattern),
+                ("items" | "prefixItems" | "anyOf" | "allOf" | "oneOf", Value::Array(parts)) => {
+                    parts.iter().all(|part| self.is_checked(part))
+                }
+                (
+                    "items" | "additionalItems" | "additionalProperties" | "propertyNames" | "contains",
+                    part,
+                ) => self.is_checked(part),
+                (key, _) => LEAVES.contains(&key),
+            });
+        if !is_checked {
+            // Others were found to be checked because this one seemed to be.
+            self.checked.clear();
+        }
+        self.checked.insert(address, is_checked);
+        is_checked
+    }
+
+    fn is_readable(&mut self, pattern: &str) -> bool {
+        self.document.steps.take(self.patterns.steps(pattern, ""))
+            && self.patterns.matches(pattern, "").is_some()
+    }
+
     fn check_range(&mut self, measured: f64, schema: &Value, [low, high]: [&str; 2], path: &Path<'_>) {
         let bound = |key| keyword(schema, key).and_then(Value::as_f64);
         if let Some(low) = bound(low).filter(|low| measured < *low) {
@@ -402,42 +550,13 @@ impl Check<'_> {
     }
 }
 
-/// Returns true when every keyword of a schema is one that is checked, or says nothing about values.
-fn is_checked(schema: &Value, depth: usize) -> bool {
-    const LEAVES: [&str; 20] = [
-        "type",
-        "enum",
-        "const",
-        "required",
-        "minLength",
-        "maxLength",
-        "pattern",
-        "minItems",
-        "maxItems",
-        "uniqueItems",
-        "minProperties",
-        "maxProperties",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "title",
-        "description",
-        "default",
-        "examples",
-    ];
-    let Value::Object(fields) = schema else { return schema.is_boolean() };
-    depth < MAX_DEPTH
-        && fields.iter().all(|(key, value)| match key.as_str() {
-            "properties" => value.as_object().is_some_and(|properties| {
-                properties.values().all(|property| is_checked(property, depth + 1))
-            }),
-            "items" => is_checked(value, depth + 1),
-            "anyOf" | "allOf" => {
-                value.as_array().is_some_and(|parts| parts.iter().all(|part| is_checked(part, depth + 1)))
-            }
-            key => LEAVES.contains(&key),
-        })
+/// Returns true for a multiple, as far as floating-point numbers can tell.
+fn is_multiple(number: f64, step: f64) -> bool {
+    if number.fract() == 0.0 && step.fract() == 0.0 {
+        return number % step == 0.0;
+    }
+    let times = number / step;
+    (times - times.round()).abs() <= (4.0 * f64::EPSILON * times.abs()).max(1e-9)
 }
 
 fn text_length(text: &str) -> f64 {
@@ -522,13 +641,68 @@ mod tests {
             &[json!({"a": 1}), json!({})],
             &[json!({"a": 1, "b": 1})],
         );
-        check(&json!({"not": {"contains": 1}}), &[json!([1]), json!("x")], &[]);
+        check(&json!({"not": {"unheard": 1}}), &[json!([1]), json!("x")], &[]);
+        check(&json!({"not": {"pattern": "^(?=a)"}}), &[json!("a"), json!("b")], &[]);
+        check(&json!({"multipleOf": 0.1}), &[json!(0.3), json!(7)], &[json!(0.35)]);
+        check(&json!({"multipleOf": 5}), &[json!(0), json!(-10)], &[json!(9_999_999_999_u64)]);
         check(
             &json!({"if": {"properties": {"kind": {"const": "url"}}}, "then": {"required": ["url"]},
                     "else": {"required": ["path"]}}),
             &[json!({"kind": "url", "url": "x"}), json!({"kind": "file", "path": "x"})],
             &[json!({"kind": "url"}), json!({"kind": "file"})],
         );
+    }
+
+    #[test]
+    fn objects_and_lists_are_checked_whole() {
+        check(
+            &json!({"patternProperties": {"^x-": {"type": "string"}}, "properties": {"a": {}},
+                    "additionalProperties": false}),
+            &[json!({"a": 1, "x-b": "c"})],
+            &[json!({"x-b": 1}), json!({"b": 1})],
+        );
+        let unreadable =
+            json!({"patternProperties": {"^(?=x)": {"type": "string"}}, "additionalProperties": false});
+        check(&unreadable, &[json!({"x": 1})], &[]);
+        let named = json!({"propertyNames": {"$ref": "#/$defs/short"}, "$defs": {"short": {"maxLength": 2}}});
+        check(&named, &[json!({"ab": 1})], &[json!({"ab": 1, "abc": 1})]);
+        check(
+            &json!({"dependentRequired": {"a": ["b"]}}),
+            &[json!({"b": 1}), json!({"a": 1, "b": 1})],
+            &[json!({"a": 1})],
+        );
+        for pair in [
+            json!({"prefixItems": [{"type": "string"}, {"type": "integer"}], "items": false}),
+            json!({"items": [{"type": "string"}, {"type": "integer"}], "additionalItems": false}),
+        ] {
+            check(&pair, &[json!(["a", 1]), json!(["a"])], &[json!([1, "a"]), json!(["a", 1, 2])]);
+        }
+        check(&json!({"contains": {"const": 1}}), &[json!([2, 1])], &[json!([2]), json!([])]);
+        check(&json!({"contains": {"const": 1}, "minContains": 2}), &[json!([1, 1])], &[json!([1, 2])]);
+    }
+
+    #[test]
+    fn exactly_one_form_of_one_of_fits() {
+        check(
+            &json!({"oneOf": [{"type": "integer"}, {"minimum": 2}]}),
+            &[json!(1), json!(2.5)],
+            &[json!(3), json!(1.5)],
+        );
+        let forms = json!({"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}], "$defs": {
+            "A": {"type": "object", "required": ["a"], "properties": {"next": {"$ref": "#"}}},
+            "B": {"type": "object", "required": ["b"]}}});
+        check(
+            &forms,
+            &[json!({"a": 1}), json!({"b": 1}), json!({"a": 1, "next": {"b": 1}})],
+            &[json!({"a": 1, "b": 1}), json!({})],
+        );
+        // A form with a keyword that is not checked excludes nothing, also behind a reference to the whole.
+        let cycle = json!({"oneOf": [{"$ref": "#/$defs/A"}, {"$ref": "#/$defs/B"}], "$defs": {
+            "A": {"properties": {"b": {"$ref": "#/$defs/B"}}, "unheard": 1},
+            "B": {"properties": {"a": {"$ref": "#/$defs/A"}}}}});
+        check(&cycle, &[json!({})], &[]);
+        check(&json!({"oneOf": [{"unheard": 1}, {"type": "integer"}]}), &[json!(1)], &[]);
+        check(&json!({"anyOf": [{"type": "integer"}], "oneOf": [{"minimum": 2}]}), &[json!(3)], &[json!(1)]);
     }
 
     #[test]
