@@ -55,14 +55,25 @@ async fn heartbeats_bridge_a_late_start() {
 #[tokio::test]
 async fn waiting_for_a_model_is_announced() {
     let _time = IdleTime::begin();
-    for (setting, announced) in [("announce_waiting = true", 1), ("", 0)] {
-        let fake = FakeVllm::start([Script::sse(replies::text_stream(&["late"], true)).delay(SILENCE)]).await;
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let thinking = json!({"type": "enabled", "budget_tokens": 1_024});
+    let turn = json!({"model": "m", "stream": true, "max_tokens": 2_000, "messages": messages, "thinking": thinking});
+    let requests = [
+        Request::chat(&passthrough::request()),
+        Request::post("/v1/responses", json!({"model": "m", "stream": true, "input": "hi"}).to_string()),
+        Request::post("/v1/messages", turn.to_string()),
+    ];
+    for (setting, announced) in [("announce_waiting = true", true), ("", false)] {
+        let late = || Script::sse(replies::text_stream(&["late"], true)).delay(SILENCE);
+        let fake = FakeVllm::start([late(), late(), late()]).await;
         fake.pose_as("library", json!({"models": []}));
         let respool = Respool::with(&fake, &format!("[recovery]\n{setting}\n{LIMITS}")).await;
-        let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
-        assert_eq!(reply.text().matches("this request waits for it").count(), announced, "{}", reply.text());
-        let turn = reply.stream(&Rules { usage: Some(false), ..Rules::default() });
-        assert_eq!(turn.choices[&0].content, "late");
+        for request in &requests {
+            let text = exchange(respool.address, request).await.text();
+            let deltas = text.lines().filter(|line| line.contains("delta") && line.contains("waits for it"));
+            assert_eq!(deltas.count(), usize::from(announced), "{text}");
+            assert!(text.contains(r#""late""#), "{text}");
+        }
     }
 }
 

@@ -311,9 +311,9 @@ wire::settings! {
         /// which it tries afterwards.
         #[serde(deserialize_with = "deserialize_duration")]
         pub wait_for_upstream: Duration = Duration::from_mins(1), allow_zero();
-        /// Say in the reasoning of a chat completion's stream, before its reply begins, that the request
-        /// waits for its server, which is starting or loads the model, and how much of the prompt llama.cpp
-        /// has read. Clients may keep reasoning in their history.
+        /// Say in the reasoning of a stream, before its reply begins, that the request waits for its server,
+        /// which is starting or loads the model, and how much of the prompt llama.cpp has read. Clients may
+        /// keep reasoning in their history.
         pub announce_waiting: bool = false;
         /// The form of an error after the last attempt. `auto`: OpenClaw, Codex and Claude Code get it in a
         /// form that stops them from sending the request again. `plain`: every client gets the true status.

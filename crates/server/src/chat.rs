@@ -18,6 +18,7 @@ use http::StatusCode;
 use hyper::body::Incoming;
 use tokio_util::sync::CancellationToken;
 
+use super::announced_progress::AnnouncedProgress;
 use super::app::App;
 use super::final_error::ErrorForm;
 use super::front::{Arrival, Cost, TurnAnswer, begin_turn};
@@ -29,10 +30,7 @@ use telemetry::RequestRecord;
 use translate::{ChatSink, Head, Reply, completion_json};
 use upstream::CHAT_PATH;
 use wire::ApiError;
-use wire::turn::{ChoiceEvent, TurnEvent};
-
-/// The words for a client whose request waits for its server.
-const WAITS: &str = "(The model server is starting or loads the model; this request waits for it.)\n";
+use wire::turn::ChoiceEvent;
 
 /// Answers a chat request.
 pub(super) async fn handle_chat(
@@ -86,8 +84,8 @@ async fn answer_request(app: App, request: ReadRequest) -> Response {
     let (profile, record) = (Arc::clone(request.profile()), request.record().clone());
     let errors = app.error_form(Wire::Chat, profile.program);
     if profile.stream {
-        let (progress, announces) = (Arc::clone(request.progress()), request.announces_waiting());
-        return Committer { app, profile, errors, record, progress, announces }
+        let (progress, announced) = (Arc::clone(request.progress()), AnnouncedProgress::new(&request));
+        return Committer { app, profile, errors, record, progress, announced }
             .commit_answer(Box::pin(request.answer()))
             .await;
     }
@@ -123,8 +121,7 @@ struct Committer {
     errors: ErrorForm,
     record: RequestRecord,
     progress: Arc<RequestProgress>,
-    /// The progress is announced to the client.
-    announces: bool,
+    announced: Option<AnnouncedProgress>,
 }
 
 impl Committer {
@@ -174,10 +171,9 @@ impl Committer {
     }
 
     fn reply_source(self, stage: Stage) -> ReplySource {
-        let Self { app, profile, errors, record, progress, announces } = self;
+        let Self { app, profile, errors, record, progress, announced } = self;
         let sink = ChatSink::new(profile.reply.reasoning, profile.reply.usage);
         let (abort, every) = (app.abort.clone(), app.limits.heartbeat);
-        let announced = announces.then(AnnouncedProgress::default);
         ReplySource { abort, every, sink, errors, record, stage, progress, announced }
     }
 }
@@ -194,27 +190,6 @@ struct ReplySource {
     progress: Arc<RequestProgress>,
     /// The announcements, until the reply begins.
     announced: Option<AnnouncedProgress>,
-}
-
-/// The part of a request's progress that its client knows, before the reply begins.
-#[derive(Default)]
-struct AnnouncedProgress {
-    /// The client knows that its request waits.
-    waits: bool,
-    /// The part of the prompt that the client knows to have been read, in percent.
-    prompt_read: Option<u64>,
-}
-
-impl AnnouncedProgress {
-    /// Returns the words that are due, if there is anything new to say.
-    fn next_words(&mut self, progress: &RequestProgress) -> Option<String> {
-        if progress.is_waiting() && !std::mem::replace(&mut self.waits, true) {
-            return Some(WAITS.to_owned());
-        }
-        let percent = progress.prompt_read().filter(|percent| self.prompt_read != Some(*percent))?;
-        self.prompt_read = Some(percent);
-        Some(format!("({percent} % of the prompt has been read.)\n"))
-    }
 }
 
 /// The stage of a reply.
@@ -292,10 +267,10 @@ impl ReplySource {
 
     /// Says in the reasoning what is new about a request whose reply has not begun.
     fn announce_progress(&mut self) -> Option<Bytes> {
-        let words = self.announced.as_mut()?.next_words(&self.progress)?;
+        let words = self.announced.as_mut()?.next_words()?;
         let mut out = Vec::new();
-        self.sink.write_step(&ChoiceEvent::new(0, TurnEvent::Reasoning(words)), &mut out);
-        (!out.is_empty()).then(|| out.into())
+        self.sink.write_step(&ChoiceEvent::new(0, words), &mut out);
+        Some(out.into())
     }
 
     fn failure_frames(&mut self, error: ApiError) -> Bytes {

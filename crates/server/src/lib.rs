@@ -7,6 +7,7 @@ mod access;
 mod admin_routes;
 mod agent;
 mod agent_apis;
+mod announced_progress;
 mod app;
 mod approvals;
 mod body;

@@ -14,6 +14,7 @@ use super::errors::Client;
 use super::source::{Piece, Source};
 use super::writer::Writer;
 use crate::agent::RUN_ID;
+use crate::announced_progress::AnnouncedProgress;
 use crate::app::App;
 use crate::body::BodyReservation;
 use crate::stream_head::{StreamHead, run_until_stopped};
@@ -30,6 +31,8 @@ pub(super) struct ReplyWriter {
     pub(super) client: Client,
     pub(super) record: RequestRecord,
     progress: Arc<RequestProgress>,
+    /// The announcements to a stream's client, until the reply begins.
+    announced: Option<AnnouncedProgress>,
     /// The bytes of text that were written.
     written: usize,
     /// The end of the turn, which is written once its stream has ended and the reply is kept.
@@ -56,7 +59,7 @@ impl ReplyWriter {
         record: RequestRecord,
         progress: Arc<RequestProgress>,
     ) -> Self {
-        Self { app, writer, client, record, progress, written: 0, end: None, _held: None }
+        Self { app, writer, client, record, progress, announced: None, written: 0, end: None, _held: None }
     }
 
     /// Holds this reservation until the reply has ended.
@@ -106,6 +109,7 @@ impl ReplyWriter {
     /// Answers with a stream: until `commit_after` a failure has a true status.
     async fn answer_streamed(mut self, mut source: Source) -> Response {
         let head = StreamHead::new(&self.app, &self.record);
+        self.announced = source.take_announced();
         loop {
             let Some(piece) = head.wait_for(self.next_piece(&mut source)).await else {
                 return self.commit_head(source, None).await;
@@ -147,6 +151,7 @@ impl ReplyWriter {
 
     /// Writes a piece; returns true at the end.
     fn write_piece(&mut self, piece: Piece, out: &mut Vec<u8>) -> bool {
+        self.announced.take_if(|_| !matches!(piece, Piece::Opened));
         match piece {
             Piece::Opened => return false,
             Piece::Steps(steps) => {
@@ -246,7 +251,10 @@ impl heartbeat::Source for ReplyEvents {
             return None;
         }
         let mut out = Vec::new();
-        self.reply.writer.write_heartbeat(&mut out);
+        match self.reply.announced.as_mut().and_then(AnnouncedProgress::next_words) {
+            Some(words) => self.reply.writer.write_event(&words, &mut out),
+            None => self.reply.writer.write_heartbeat(&mut out),
+        }
         Some(out.into())
     }
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 
 use crate::agent::{RunOutput, RunReply};
+use crate::announced_progress::AnnouncedProgress;
 use crate::app::App;
 use crate::front::{TurnAnswer, begin_turn};
 use crate::respond;
@@ -15,8 +16,8 @@ use wire::turn::{ChoiceEvent, TurnEvent, Usage};
 
 /// The source of a turn.
 pub(super) enum Source {
-    /// The relay, once it has an answer.
-    Opening(Pending<Opened>),
+    /// The relay, once it has an answer, and what a stream's client learns until then.
+    Opening(Pending<Opened>, Option<AnnouncedProgress>),
     /// An agent's run.
     Agent(Box<RunReply>),
     /// The relay's stream.
@@ -53,7 +54,8 @@ impl Source {
             }
             TurnAnswer::Model(request) => {
                 let program = request.profile().program;
-                (Self::Opening(Box::pin(open_reply(request))), program)
+                let announced = AnnouncedProgress::new(&request);
+                (Self::Opening(Box::pin(open_reply(request)), announced), program)
             }
         })
     }
@@ -63,10 +65,15 @@ impl Source {
         if let Self::Agent(run) = self { run.run_id() } else { None }
     }
 
+    /// Takes what is announced of the reply before it begins.
+    pub(super) fn take_announced(&mut self) -> Option<AnnouncedProgress> {
+        if let Self::Opening(_, announced) = self { announced.take() } else { None }
+    }
+
     /// Waits for the next piece. Safe to cancel.
     pub(super) async fn next_piece(&mut self) -> Piece {
         match self {
-            Self::Opening(work) => {
+            Self::Opening(work, _) => {
                 *self = work.await.map_or_else(|error| Self::Known(Some(Piece::Failed(error))), Self::from);
                 Piece::Opened
             }
