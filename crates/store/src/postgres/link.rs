@@ -18,6 +18,8 @@ use crate::error::StoreError;
 
 /// A caller waits this long. The work may still be done later, as after a lost connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
+/// How often it looks meanwhile whether the database answers at all.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How often work is tried that another transaction stood in the way of, or whose connection was lost before
 /// anything could be committed.
 const TRIES: u32 = 5;
@@ -115,19 +117,28 @@ impl Pool {
         work: impl Fn(&mut Change<'_>) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, StoreError> {
         self.presence.check_joined()?;
-        let (caller, answer) = oneshot::channel();
+        let (caller, mut answer) = oneshot::channel();
         let job = move |link: &mut Link| {
             // The caller may be gone; the commit stands.
             let _ = caller.send(link.work(mode, &work));
         };
         let ended = || StoreError("the store's threads have ended; restart respool".to_owned());
         self.jobs.send(Box::new(job)).map_err(|_| ended())?;
-        match tokio::time::timeout(ANSWER_WITHIN, answer).await {
-            Ok(answered) => answered.unwrap_or_else(|_| Err(ended())),
-            Err(_) => Err(StoreError(format!(
-                "the database did not answer within {} s; look at its load and at the network",
-                ANSWER_WITHIN.as_secs()
-            ))),
+        let asked = Instant::now();
+        loop {
+            if let Ok(answered) = tokio::time::timeout(LOOK_EVERY, &mut answer).await {
+                return answered.unwrap_or_else(|_| Err(ended()));
+            }
+            // The work may still be done later, as after a lost connection.
+            if self.presence.is_silent() {
+                self.presence.check()?;
+            }
+            if asked.elapsed() > ANSWER_WITHIN {
+                return Err(StoreError(format!(
+                    "the database did not answer within {} s; look at its load and at the network",
+                    ANSWER_WITHIN.as_secs()
+                )));
+            }
         }
     }
 

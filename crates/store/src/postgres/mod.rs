@@ -27,6 +27,8 @@ mod tls;
 mod usage;
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use postgres::Error;
 
@@ -150,15 +152,27 @@ fn default_name(owner: &str) -> String {
     format!("{}-{}", host.as_deref().unwrap_or("respool"), &owner[..8])
 }
 
-/// Joins on a thread of its own: the client cannot be used on a thread of the runtime.
+/// How long a command waits for a database to answer at first.
+const COMMAND_WAITS: Duration = Duration::from_secs(10);
+/// The same for a process that serves: it may have to wait for the one before, and to change the schema.
+const SERVER_WAITS: Duration = Duration::from_mins(2);
+
+/// Joins on a thread of its own: the client cannot be used on a thread of the runtime, and a database that
+/// hangs holds only that thread.
 fn join_from_elsewhere(address: &Address, node: &Node) -> Result<(), Refused> {
-    let unusable = |why: String| Refused::from(StoreError(why));
-    std::thread::scope(|scope| {
-        std::thread::Builder::new()
-            .name("store-open".into())
-            .spawn_scoped(scope, || join(address, node))
-            .map_err(|error| unusable(format!("the store's thread cannot be started: {error}")))?
-            .join()
-            .unwrap_or_else(|_| Err(unusable("the database cannot be opened".to_owned())))
+    let within = if node.serves { SERVER_WAITS } else { COMMAND_WAITS };
+    let (joined, answer) = mpsc::channel();
+    let (address, node) = (address.clone(), node.clone());
+    std::thread::Builder::new()
+        .name("store-open".into())
+        .spawn(move || joined.send(join(&address, &node)))
+        .map_err(|error| Refused::from(StoreError(format!("the store's thread cannot be started: {error}"))))?;
+    answer.recv_timeout(within).unwrap_or_else(|error| {
+        let is_away = error == RecvTimeoutError::Timeout;
+        let why = if is_away { "does not answer" } else { "cannot be opened" };
+        Err(Refused {
+            why: StoreError(format!("the database {why}; look at its load and at the network")),
+            is_away,
+        })
     })
 }

@@ -105,6 +105,8 @@ pub(super) fn join(address: &Address, node: &Node) -> Result<(), Refused> {
 
 /// How often a process looks whether another one of its name lives.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// How long a process that ends waits for the database to hear of it. Else it is missed a little later.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Says for the first time that a process lives. Returns false if another one of its name does, which says so
 /// meanwhile. One that was killed is waited for until it counts as gone, so that its successor can start.
@@ -172,9 +174,9 @@ impl Presence {
 impl Drop for Presence {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // A thread that has panicked has nothing left to say.
-            let _ = thread.join();
+        let until = Instant::now() + FAREWELL;
+        while self.thread.as_ref().is_some_and(|thread| !thread.is_finished()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 }
@@ -183,7 +185,7 @@ fn keep_present(address: &Address, node: &Node, signals: &Weak<Signals>, shared:
     join_late(address, node, shared);
     let mut client = None;
     while !shared.has_ended() {
-        let said = say_present(&mut client, address, node, shared).map(|()| shared.set_problem(None));
+        let said = say_present(&mut client, address, node, shared).map(|()| shared.note_answer());
         if let Err(error) = said.and_then(|()| listen(&mut client, node, signals, shared)) {
             shared.set_problem(Some(explain(&error)));
             client = None;
@@ -203,7 +205,7 @@ fn join_late(address: &Address, node: &Node, shared: &Shared) {
         match join(address, node) {
             Ok(()) => {
                 tracing::info!(target: "respool::store", "the database can be used now");
-                shared.set_problem(None);
+                shared.note_answer();
                 shared.has_joined.store(true, Ordering::Release);
             }
             Err(error) => {

@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
 
+use super::nodes::GONE_AFTER;
 use super::poll::Polls;
 use crate::error::StoreError;
 
@@ -14,6 +16,8 @@ pub(super) struct Shared {
     pub(super) has_joined: AtomicBool,
     /// Why it could not say so the last time.
     problem: Mutex<Option<StoreError>>,
+    /// When the database last answered that it has heard so.
+    answered: Mutex<Option<Instant>>,
     /// How many processes that serve live, this one among them.
     pub(super) live: AtomicU32,
     /// How many of these have this one's configuration, this one among them.
@@ -30,7 +34,20 @@ impl Shared {
     /// Returns the state of a process that has joined the others, or could not yet because of a problem.
     pub(super) fn new(problem: Option<StoreError>) -> Self {
         let has_joined = AtomicBool::new(problem.is_none());
-        Self { has_joined, problem: Mutex::new(problem), ..Self::default() }
+        let answered = Mutex::new(problem.is_none().then(Instant::now));
+        Self { has_joined, problem: Mutex::new(problem), answered, ..Self::default() }
+    }
+
+    /// Notes that the database has answered.
+    pub(super) fn note_answer(&self) {
+        self.set_problem(None);
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    /// Returns true while a database hangs that answered before. The others count this process as gone then.
+    pub(super) fn is_silent(&self) -> bool {
+        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        answered.is_some_and(|at| at.elapsed() > GONE_AFTER)
     }
 
     pub(super) fn set_configuration(&self, digest: String) {
@@ -56,11 +73,36 @@ impl Shared {
 
     /// Returns an error while the database cannot be used.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone().map_or(Ok(()), Err)
+        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        match problem {
+            Some(problem) => Err(problem),
+            None if self.is_silent() => Err(StoreError(format!(
+                "the database has not answered for {} s; look at its load and at the network",
+                GONE_AFTER.as_secs()
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Returns an error until the process has joined the others for the first time.
     pub(super) fn check_joined(&self) -> Result<(), StoreError> {
         if self.has_joined.load(Ordering::Acquire) { Ok(()) } else { self.check() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_database_that_hangs_is_away() {
+        let shared = Shared::new(None);
+        assert!(shared.check().is_ok());
+        let long_ago = Instant::now().checked_sub(2 * GONE_AFTER);
+        *shared.answered.lock().unwrap() = long_ago;
+        assert!(shared.check().unwrap_err().0.contains("has not answered for 15 s"));
+        shared.note_answer();
+        assert!(shared.check().is_ok());
+        assert!(!Shared::new(Some(StoreError("away".into()))).is_silent(), "it has another problem");
     }
 }
