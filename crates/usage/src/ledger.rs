@@ -197,11 +197,14 @@ impl Ledger {
 
     /// Loads today's spending from before this process started.
     pub async fn load_spending(&self) {
-        let settings = self.current_settings();
-        if self.shared_usage().is_some() {
-            return;
+        if self.shared_usage().is_none() && self.has_budgets() {
+            self.count_rows_of_today().await;
         }
-        let Some(store) = self.store.as_ref().filter(|_| !settings.budgets.is_empty()) else { return };
+    }
+
+    async fn count_rows_of_today(&self) {
+        let settings = self.current_settings();
+        let Some(store) = &self.store else { return };
         self.flush().await;
         let now = clock::now();
         let query = UsageQuery {
@@ -253,11 +256,23 @@ impl Ledger {
             tracing::error!(target: "respool::usage", %error, "the tokens that keys used today cannot be read: their limits count from zero");
         }
         let _ = self.key_store.set(store);
-        if self.shared_usage().is_some() {
-            // The database knows what processes of before spent.
-            self.lock_state().spending = Spending::default();
+        if let Some(shared) = self.shared_usage() {
+            if self.is_new_to(shared).await {
+                self.count_rows_of_today().await;
+            } else {
+                // The database knows what processes of before spent.
+                self.lock_state().spending = Spending::default();
+            }
             self.share().await;
         }
+    }
+
+    /// Returns true if the rows are older than the use of this database, which does not know their cost.
+    async fn is_new_to(&self, shared: &dyn SharedUsage) -> bool {
+        let Some((store, database)) = self.store.as_ref().zip(shared.database_id().await.ok()) else {
+            return false;
+        };
+        matches!(store.was_copied_to(database).await, Ok(false))
     }
 
     /// Exchanges what is used with the processes of the same database, until `stop`.
@@ -847,6 +862,33 @@ mod tests {
         assert_eq!((found.shortage, found.scope), (Shortage::Spent, Scope::Everybody));
         wait_until("and the first one of the second", async || has_learnt(&first).await).await;
         assert_eq!(first.reached_budgets()[0].spent, Money::from_units(2.1));
+    }
+
+    /// Regression: budgets began at zero when a store was taken along to a database.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn spending_of_before_the_database_counts() {
+        let Some(url) = testing::postgres_server::new_database() else { return };
+        let dir = tempfile::tempdir().unwrap();
+        let open = || {
+            let budgets = BudgetsConfig { day: Some(9.0), ..BudgetsConfig::default() };
+            let settings = LedgerSettings { prices: prices(), budgets, ..LedgerSettings::default() };
+            Ledger::new(settings, Some(Arc::new(UsageStore::open(dir.path()).unwrap())))
+        };
+        let alone = open();
+        record(&alone, used("alice", "paid", 1_500_000, 0));
+        alone.close().await;
+        drop(alone);
+        let database =
+            DatabaseConfig { url: Some(Secret::new(url.clone())), pool: 2, ..DatabaseConfig::default() };
+        let config =
+            StoreConfig { state_dir: dir.path().to_owned(), store: database, ..StoreConfig::default() };
+        for starts in 1..=3 {
+            let ledger = open();
+            ledger.load_spending().await;
+            ledger.use_key_store(Arc::new(Store::open(&config).unwrap())).await;
+            let spent = ledger.budgets(&[])[0].spent;
+            assert_eq!(spent, Money::from_units(1.5), "start {starts}");
+        }
     }
 
     /// Reports of every node are about all of them, and a row arrives once however often it is sent.

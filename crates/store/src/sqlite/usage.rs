@@ -180,6 +180,19 @@ impl UsageStore {
         self.work(&self.writer, "read", list).await
     }
 
+    /// Returns true if rows were ever copied to this database, or were about to be.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub async fn was_copied_to(&self, database: String) -> Result<bool, StoreError> {
+        let find = move |connection: &mut Connection| {
+            connection.execute_batch(COPIES)?;
+            let sql = "SELECT EXISTS (SELECT 1 FROM copies WHERE database = ?1)";
+            connection.query_row(sql, params![database], |row| row.get(0))
+        };
+        self.work(&self.writer, "read", find).await
+    }
+
     /// Notes that a database has the rows of this origin up to this number.
     ///
     /// # Errors
