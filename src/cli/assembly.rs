@@ -117,7 +117,9 @@ pub(super) async fn assemble(
     let traces =
         Traces::open(&settings.otlp).map_err(|why| vec![UnusableSetting::new(&["otlp", "endpoint"], why)])?;
     let usage = usage::open_ledger(settings).await?;
-    let relay = Arc::new(Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds));
+    let names = settings.agents.keys().cloned().collect();
+    let relay = Relay::new(settings.relay.clone(), Arc::clone(&fleet), bounds).with_agents(names);
+    let relay = Arc::new(relay);
     let agents = build_agents(settings, &relay, &fleet, bounds, equipped, abort.clone())
         .map_err(|problem| vec![problem])?;
     agents.use_accounts(access.clone());

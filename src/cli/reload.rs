@@ -135,7 +135,9 @@ impl Reloading {
         let Prepared { terms, upstreams, policy, agents } = prepared;
         let app = self.new_app();
         let (fleet, bounds) = (&upstreams.fleet, relay_limits(settings));
-        let relay = Arc::new(app.relay.succeeding(settings.relay.clone(), Arc::clone(fleet), bounds));
+        let names = settings.agents.keys().cloned().collect();
+        let relay = app.relay.succeeding(settings.relay.clone(), Arc::clone(fleet), bounds);
+        let relay = Arc::new(relay.with_agents(names));
         // Restrictions are applied first.
         if let Some(policy) = policy {
             self.sources.hold_policy(policy);

@@ -67,9 +67,12 @@ async fn upstream_errors_keep_their_status() {
 async fn a_missing_model_is_answered_with_the_available_ones() {
     let fake = FakeVllm::always(said(404, "The model `x` does not exist.")).await;
     fake.serve_models(&["gpt-oss-20b", "glm-air"]);
-    let respool = Respool::with(&fake, ONCE).await;
+    let state = tempfile::tempdir().unwrap();
+    let agent = format!("state_dir = {:?}\n{ONCE}[agents.worker]\nmodel = \"glm-air\"\n", state.path());
+    let respool = Respool::with(&fake, &agent).await;
     let reply = exchange(respool.address, &Request::chat(&passthrough::request())).await;
-    let expected = "The model `x` does not exist. Available models: gpt-oss-20b, glm-air";
+    // The one that the server has just refused is not among them.
+    let expected = "The model `x` does not exist. Available models: glm-air, worker";
     assert_eq!((reply.status, &reply.error()["message"]), (404, &json!(expected)));
     let misspelt = r#"{"model":"gpt-os-20b","messages":[{"role":"user","content":"hi"}]}"#;
     let reply = exchange(respool.address, &Request::post("/v1/chat/completions", misspelt)).await;

@@ -27,6 +27,8 @@ pub struct Relay {
     nothing_declared: Arc<Declared>,
     /// Some model has another one that may answer in its place.
     pub(super) has_fallbacks: bool,
+    /// The agents that may be asked for in place of a model.
+    agents: Vec<String>,
     pub(super) fleet: Arc<Fleet>,
     pub(super) max_body: usize,
     pub(super) guard: GuardLimits,
@@ -53,7 +55,25 @@ impl Relay {
         let has_fallbacks =
             config.models.values().any(|model| !model.fallback.is_empty() || model.vision.is_some());
         let config = Arc::new(config);
-        Self { config, declared, nothing_declared, has_fallbacks, fleet, max_body, guard, memory, recent }
+        let agents = Vec::new();
+        Self {
+            config,
+            declared,
+            nothing_declared,
+            has_fallbacks,
+            agents,
+            fleet,
+            max_body,
+            guard,
+            memory,
+            recent,
+        }
+    }
+
+    /// Names these agents, too, where it names the available models.
+    #[must_use]
+    pub fn with_agents(self, agents: Vec<String>) -> Self {
+        Self { agents, ..self }
     }
 
     /// Returns the relay that follows this one when the configuration changes. It remembers the same
@@ -91,7 +111,11 @@ impl Relay {
             return ". `/v1/models` lists the available ones".to_owned();
         }
         let refusals = self.fleet.refusals().map(|(it, why)| format!("those of `{}` ({why})", it.name));
-        available_models(wrong, &self.known_models(), &refusals.collect::<Vec<_>>())
+        let mut known = self.known_models();
+        // Its upstream may still list a model that it has just refused.
+        known.retain(|name| self.target(name) != self.target(wrong));
+        known.extend(self.agents.iter().cloned());
+        available_models(wrong, &known, &refusals.collect::<Vec<_>>())
     }
 
     /// Returns the models that `[models]` names and no upstream serves, each with what it is named for; none
