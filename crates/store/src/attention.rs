@@ -20,6 +20,9 @@ macro_rules! attention {
                      SELECT substr(outbox.id, 1, length(outbox.id) - 7) FROM ",
             $schema,
             "outbox WHERE outbox.delivered IS NULL AND outbox.id LIKE '%:failed'))
+                 AND NOT EXISTS (SELECT 1 FROM ",
+            $schema,
+            "outbox WHERE outbox.id = task.id || ':failed' AND outbox.note LIKE 'done:%')
                  ORDER BY seq DESC LIMIT $2) AS tasks
              UNION ALL SELECT 'dead_letter', id, queue, NULL FROM (
                  SELECT id, queue FROM ",

@@ -178,6 +178,12 @@ pub(super) async fn what_needs_a_person_is_found_together(bed: &Bed) {
     assert_eq!(much_later().await, of("lost", "desk"), "it waits for a person");
     assert!(store.end_message("lost:failed", 2, None).await.unwrap());
     assert_eq!(much_later().await, []);
+    assert_eq!(store.attention(0, 9).await.unwrap().failed_tasks, of("lost", "desk"), "it failed lately");
+    let message = NewMessage { id: "lost:failed".into(), ..NewMessage::default() };
+    store.forget_messages(u64::MAX).await.unwrap();
+    assert!(store.post(message, 1).await.unwrap());
+    assert!(store.end_message("lost:failed", 2, Some("done: dropped")).await.unwrap());
+    assert_eq!(store.attention(0, 9).await.unwrap().failed_tasks, [], "a person dropped it");
 }
 
 async fn woken(store: &Store, now: u64) -> Vec<String> {
