@@ -203,7 +203,7 @@ enum Command {
         #[command(flatten)]
         options: Configured,
     },
-    /// Check the store of runs, events and approvals.
+    /// Check the store of runs, events and approvals, or copy it to PostgreSQL.
     #[command(after_help = "Example:\n  respool store check")]
     Store {
         #[command(flatten)]
@@ -320,17 +320,21 @@ fn run(command: Command) -> Result<(), Failure> {
         #[cfg(feature = "chat")]
         Command::Chat(arguments) => chat::run_chat(&arguments),
         Command::Runs { options, command } => {
-            let loaded = options.load()?;
+            let command = command.unwrap_or_default();
+            let loaded = if command.only_reads() { options.load_for_reading() } else { options.load() }?;
             unread_notes(&loaded).iter().for_each(|note| say::say_on_stderr(&format!("respool: {note}")));
-            runs::run_runs(&loaded, command.unwrap_or_default())
+            runs::run_runs(&loaded, command)
         }
         Command::Alerts { options, command } => {
             let command = command.unwrap_or_default();
             let loaded = if command.only_reads() { options.load_for_reading() } else { options.load() }?;
             alerts::run_alerts(&loaded, command)
         }
-        Command::Nodes { options, arguments } => nodes::run_nodes(&options.load()?, &arguments),
-        Command::Store { options, command } => store::run_store(&options.load()?, command),
+        Command::Nodes { options, arguments } => nodes::run_nodes(&options.load_for_reading()?, &arguments),
+        Command::Store { options, command } => {
+            let loaded = if command.only_reads() { options.load_for_reading() } else { options.load() }?;
+            store::run_store(&loaded, command)
+        }
         Command::Replay { options, arguments } => replay::run_replay(&options.load()?, &arguments),
         Command::Requests { config, arguments } => {
             let loaded = Configured { config, ..Configured::default() }.load_for_reading()?;

@@ -52,6 +52,13 @@ pub(super) enum RunsCommand {
     },
 }
 
+impl RunsCommand {
+    /// Returns true for a command that changes nothing.
+    pub(super) fn only_reads(&self) -> bool {
+        matches!(self, Self::List(_) | Self::Show { .. })
+    }
+}
+
 impl Default for RunsCommand {
     fn default() -> Self {
         Self::List(ListArgs::default())

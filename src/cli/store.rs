@@ -31,6 +31,13 @@ pub(super) enum StoreCommand {
     },
 }
 
+impl StoreCommand {
+    /// Returns true for a command that changes nothing.
+    pub(super) fn only_reads(&self) -> bool {
+        matches!(self, Self::Check { .. })
+    }
+}
+
 pub(super) fn run_store(loaded: &Loaded, command: StoreCommand) -> Result<(), Failure> {
     match command {
         StoreCommand::Check { json } => check_store(loaded, json),

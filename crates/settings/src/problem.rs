@@ -107,8 +107,12 @@ impl Problems {
         self.0.is_empty()
     }
 
-    /// Returns an error when there is any, in the order of file and line.
+    /// Returns an error when there is any, in the order of file and line. Where a key does not take text, it
+    /// is not said that text needs quotes.
     pub(super) fn into_result(mut self) -> Result<(), Self> {
+        let takes_no_text = |one: &&Problem| !one.key.is_empty() && one.message.starts_with("expected ");
+        let others: Vec<Place> = self.0.iter().filter(takes_no_text).map(|one| one.place.clone()).collect();
+        self.0.retain(|one| !one.key.is_empty() || !others.contains(&one.place));
         self.0.sort_by(|a, b| a.place.order().cmp(&b.place.order()));
         if self.is_empty() { Ok(()) } else { Err(self) }
     }

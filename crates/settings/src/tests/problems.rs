@@ -54,6 +54,15 @@ fn text_without_quotes_is_named() {
             "[[upstream]]\nurl = http://gpu:8000 # the box\n",
             "respool.toml:2: text needs quotes: write `url = \"…\"`",
         ),
+        // Where text is wrong, quotes do not help.
+        (
+            "[[upstream]]\nurl = 'http://a'\nweight = three",
+            "respool.toml:3: upstream[0].weight: expected a whole number, such as 1, found the text \"three\"",
+        ),
+        (
+            "[log]\ncontent = yes",
+            "respool.toml:2: log.content: expected true or false, such as false, found the text \"yes\"",
+        ),
         (
             "[[upstream]]\nurl = \"http://a\"\nlisten = \"127.0.0.1:1\"",
             "respool.toml:3: upstream[0].listen: unknown key here; write `listen` above the first [table]",
