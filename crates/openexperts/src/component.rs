@@ -427,7 +427,7 @@ fn read_value(
 fn read_options(fields: &mut Fields<'_, '_, '_>, kind: &str) -> Vec<String> {
     let Some(node) = fields.value("enum") else { return Vec::new() };
     let Value::List(items) = &node.value else {
-        fields.wrong_type("enum", node, "a list");
+        fields.wrong_list("enum", node, "a list");
         return Vec::new();
     };
     let mut options = Vec::new();

@@ -59,6 +59,14 @@ const HOMES: [(&str, &str); 21] = [
     ("orchestrator", "`components`"),
 ];
 
+/// Lists of maps, each with the form of an entry, in which `NAME` stands for what was written.
+const ENTRIES: [(&str, &str); 4] = [
+    ("inputs", "{name: NAME, type: string}"),
+    ("outputs", "{name: NAME, type: string}"),
+    ("operations", "{name: NAME}"),
+    ("triggers", "{name: NAME, type: cron, expr: \"0 8 * * 1-5\"}"),
+];
+
 /// The fields of one map.
 pub struct Fields<'n, 'r, 'f> {
     entries: &'n [Entry],
@@ -234,8 +242,11 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
             {
                 digits
             }
-            _ => {
-                self.wrong_type(name, node, "a whole number");
+            value => {
+                let is_quoted =
+                    matches!(value, Value::Text(text) if text.chars().all(|c| c.is_ascii_digit()));
+                let how = if is_quoted { "without quotes" } else { "digits" };
+                self.wrong_structure(name, node, "a whole number", format!("write {how}, such as {name}: 3"));
                 return None;
             }
         };
@@ -351,11 +362,7 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
         let is_complete = !self.is_repeated(name);
         let Some(node) = self.value(name) else { return Listing { items: Vec::new(), is_complete } };
         let Value::List(nodes) = &node.value else {
-            let value = match &node.value {
-                Value::Text(text) | Value::Number(text) => text,
-                _ => "…",
-            };
-            self.wrong_structure(name, node, what, format!("write it as a list: `{name}: [{value}]`"));
+            self.wrong_list(name, node, what);
             return Listing::unreadable();
         };
         let mut list = Listing { items: Vec::new(), is_complete };
@@ -366,10 +373,20 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
                 list.is_complete = false;
                 let message =
                     format!("an entry of `{name}` is {}, but `{name}` is {what}", node.value.kind());
-                self.report.add(Code::WrongType, node.at, message, describe_quoting(&node.value));
+                let help = match entry_form(name, &node.value) {
+                    (entry, true) => format!("write `- {entry}`"),
+                    _ => describe_quoting(&node.value),
+                };
+                self.report.add(Code::WrongType, node.at, message, help);
             }
         }
         list
+    }
+
+    /// Reports a field that has to be a list.
+    pub fn wrong_list(&mut self, name: &str, node: &Node, what: &str) {
+        let (entry, _) = entry_form(name, &node.value);
+        self.wrong_structure(name, node, what, format!("write it as a list: `{name}: [{entry}]`"));
     }
 
     /// Returns a map, read as separate fields; missing ones are reported at its key. `None` if it is absent;
@@ -418,11 +435,26 @@ impl<'n, 'r, 'f> Fields<'n, 'r, 'f> {
     }
 }
 
+/// Returns the form of an entry of this list that says what was written, and whether it is a map.
+fn entry_form(list: &str, written: &Value) -> (String, bool) {
+    let value = match written {
+        Value::Text(text) | Value::Number(text) => text,
+        _ => "…",
+    };
+    match ENTRIES.iter().find(|(known, _)| *known == list) {
+        Some((_, form)) => (form.replace("NAME", value), true),
+        None => (value.to_owned(), false),
+    }
+}
+
 /// Returns how to turn a value into a text.
 fn describe_quoting(value: &Value) -> String {
     match value {
         Value::Number(text) => format!("as a text it is written \"{text}\""),
         Value::Bool(value) => format!("as a text it is written \"{value}\""),
+        Value::Text(text) if matches!(text.as_str(), "true" | "false") => {
+            "write it without quotes".to_owned()
+        }
         Value::Text(text) if matches!(text.as_str(), "yes" | "no" | "on" | "off") => {
             "in YAML 1.2 the booleans are written true and false".to_owned()
         }

@@ -439,6 +439,18 @@ fn wrong_keys_and_structures_get_a_correction() {
     check("descripton: d\n", Severity::Warn, "did you mean \"description\"?");
     check("execution: 3\n", Severity::Error, "write its fields below `execution:`, indented");
     check("requires: {tools: crm}\n", Severity::Error, "write it as a list: `tools: [crm]`");
+    let trigger = "[{name: clock, type: cron, expr: \"0 8 * * 1-5\"}]`";
+    check("triggers: clock\n", Severity::Error, &format!("write it as a list: `triggers: {trigger}"));
+    check("triggers: [clock]\n", Severity::Error, "write `- {name: clock, type: cron");
+    check(
+        "execution: {retry: {max_attempts: two}}\n",
+        Severity::Error,
+        "write digits, such as max_attempts: 3",
+    );
+    check("execution: {retry: {max_attempts: \"2\"}}\n", Severity::Error, "write without quotes, such as");
+    check("learning: {enabled: \"true\"}\n", Severity::Error, "write it without quotes");
+    check("requires: {tools: [crm]\ndescription: d\n", Severity::Error, "the `{` in line ");
+    check("description: \"d\nexecution: {}\n", Severity::Error, "the `\"` in line ");
 }
 
 #[test]

@@ -68,9 +68,27 @@ pub(crate) fn read_yaml(text: &str, first_line: usize, report: &mut FileReport<'
         Ok(node) => Some(node),
         Err(Stop { at, why }) => {
             let line = text.lines().nth(at.line.saturating_sub(first_line)).unwrap_or_default();
-            report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), hint_for(&why, line));
+            let before = text.lines().take(at.line.saturating_sub(first_line)).enumerate();
+            let open = before.filter_map(|(place, line)| Some((place + first_line, left_open(line)?))).last();
+            let help = match open {
+                Some((number, mark)) => format!("the `{mark}` in line {number} is not closed there"),
+                None => hint_for(&why, line).to_owned(),
+            };
+            report.add(Code::BadYaml, at, format!("this is not valid YAML: {why}"), help);
             None
         }
+    }
+}
+
+/// Returns the bracket or quote that a line opens and does not close.
+fn left_open(line: &str) -> Option<char> {
+    let value = line.split_once(": ").map_or(line, |(_, value)| value);
+    let value = value.trim_start_matches(['-', ' ']);
+    match value.chars().next()? {
+        quote @ ('"' | '\'') => (value.matches(quote).count() % 2 == 1).then_some(quote),
+        '[' => (value.matches('[').count() > value.matches(']').count()).then_some('['),
+        '{' => (value.matches('{').count() > value.matches('}').count()).then_some('{'),
+        _ => None,
     }
 }
 
