@@ -112,21 +112,24 @@ pub(super) enum ExpertCommand {
         unbind: bool,
     },
     /// Send an expert a message and print its answer, or execute one of its processes.
-    #[command(after_help = "Example:\n  respool expert run support-desk 'Which tickets are open?'")]
+    #[command(
+        override_usage = "respool expert run <NAME> <MESSAGE>\n       respool expert run <NAME> --process <PROCESS> [--payload <PAYLOAD>] [--dry-run]",
+        after_help = "Examples:\n  respool expert run support-desk 'Which tickets are open?'\n  respool expert run support-desk --process triage --payload '{\"ticket\": 7}' --dry-run"
+    )]
     Run {
         /// The expert
         name: String,
         /// The message
-        #[arg(required_unless_present = "process", conflicts_with = "process")]
+        #[arg(required_unless_present_any = ["process", "payload", "dry_run"], conflicts_with = "process")]
         message: Option<String>,
         /// Execute this process instead
         #[arg(long)]
         process: Option<String>,
         /// The payload of the process: JSON, @FILE, or - for standard input
-        #[arg(long, requires = "process")]
+        #[arg(long, requires = "process", conflicts_with = "message")]
         payload: Option<String>,
         /// Change nothing: run only `auto` operations that read, and describe all other calls
-        #[arg(long, requires = "process")]
+        #[arg(long, requires = "process", conflicts_with = "message")]
         dry_run: bool,
     },
     /// List invocations that are queued, in progress, waiting for a person, or failed.
@@ -268,7 +271,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::run_update(
-                &options.load()?.settings.experts,
+                &options.load()?.settings,
                 name.as_deref(),
                 source.as_deref(),
                 rollback,
@@ -285,5 +288,35 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         ExpertCommand::Approvals { command } => {
             approvals::run_approvals(&options.load_for_reading()?, command)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: ExpertCommand,
+    }
+
+    /// Regression: `--dry-run` was ignored where a message was given, and wrote files.
+    #[test]
+    fn only_processes_have_dry_runs() {
+        let read = |words: &[&str]| Line::try_parse_from([&["expert", "run", "desk"], words].concat());
+        assert!(
+            read(&["hello"]).is_ok() && read(&["--process", "p", "--payload", "{}", "--dry-run"]).is_ok()
+        );
+        for wrong in [&["hello", "--dry-run"][..], &["--dry-run", "hello"], &["hello", "--payload", "{}"]] {
+            let said = read(wrong).unwrap_err().to_string();
+            assert!(said.contains("cannot be used with '[MESSAGE]'"), "{said}");
+        }
+        let said = read(&["--dry-run"]).unwrap_err().to_string();
+        assert!(said.contains("provided:\n  --process <PROCESS>\n\n"), "{said}");
+        let said = read(&[]).unwrap_err().to_string();
+        assert!(said.contains("  <MESSAGE>\n") && said.contains("run <NAME> --process <PROCESS>"), "{said}");
     }
 }

@@ -438,6 +438,38 @@ fn later_binds_add_operations() {
     it.refused(&["bind", "lending-desk", "shelf", "books", "--operation", "=search"]);
 }
 
+/// Of respool's own tools, too, one that is missing is a warning, and a draft needs none.
+#[test]
+fn missing_local_tools_cause_warnings() {
+    let it = Installation::new();
+    let needs = "requires: {tools: [shelf]}\npolicy: {approval: {overrides: {shelf.remind: manual}}}\ncomponents:\n  tools: [tools/shelf.yaml]";
+    it.edit("expert.yaml", "components:", needs);
+    let tool = |operations: &str| {
+        let text = format!("name: shelf\ndescription: d\noperations: [{operations}]\n");
+        fs::create_dir_all(it.path("source/tools")).unwrap();
+        fs::write(it.path("source/tools/shelf.yaml"), text).unwrap();
+    };
+    let config = fs::read_to_string(it.path("respool.toml")).unwrap();
+    let local = format!("[tools.local]\nworkspace = {:?}\n", it.path("books"));
+    fs::create_dir(it.path("books")).unwrap();
+    fs::write(it.path("respool.toml"), config + &local).unwrap();
+    tool("{name: write, description: d}, {name: lend, description: d}, {name: remind, description: d}");
+    it.install();
+    it.refused(&["bind", "lending-desk", "shelf", "books", "--type", "local"]);
+    it.done(&["bind", "lending-desk", "shelf", "--type", "local"]);
+    let shown = it.run(&["validate", "lending-desk"]).1;
+    assert!(shown.contains("shelf.lend: local has no lend; it has write"), "{shown}");
+    assert!(!shown.contains("remind") && !shown.contains("not ready: shelf"), "{shown}");
+    tool("{name: lend, description: d}, {name: remind, description: d}");
+    it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
+    it.done(&["update", "lending-desk", it.path("source").to_str().unwrap(), "--yes"]);
+    let shown = it.run(&["validate", "lending-desk"]).1;
+    assert!(
+        shown.contains("local has no tool \"lend\": name one of its tools with `respool expert bind"),
+        "{shown}"
+    );
+}
+
 #[test]
 fn clutter_is_not_installed() {
     let it = Installation::new();
@@ -619,6 +651,10 @@ fn state_is_never_overwritten() {
         (Some("one\n".into()), Some("one\n".into()), None)
     );
 
+    // What an installation could not write comes with the next update, even if nothing has changed.
+    fs::remove_file(it.path("workspace/expert-state/lending-desk/state/unused.md")).unwrap();
+    it.done(&["update", "lending-desk"]);
+    assert_eq!(kept("unused.md").as_deref(), Some("one\n"));
     fs::write(it.path("workspace/expert-state/lending-desk/state/used.md"), "mine\n").unwrap();
     template("state/used.md", "two\n");
     template("state/unused.md", "two\n");
@@ -691,6 +727,27 @@ fn loosening_updates_need_consent() {
         it.done(&["update", "lending-desk", "--yes"]);
         assert!(it.installed("expert.yaml").contains("0.1.1"), "{said}");
     }
+}
+
+/// The sender of a hook got a 401, and what waited became dead letters, without a word before.
+#[test]
+fn updates_say_what_ends() {
+    let it = Installation::new();
+    let lend = "triggers: [{name: asked, type: webhook, process: lend}]\ncomponents:\n  processes: [lend.md]";
+    fs::write(it.path("source/lend.md"), "---\nname: lend\ndescription: Lends\n---\nLend.\n").unwrap();
+    it.edit("expert.yaml", "components:", lend);
+    it.install();
+    it.done(&["fire", "lending-desk", "asked", "--payload", "{}"]);
+    it.edit("expert.yaml", lend, "components:");
+    it.edit("expert.yaml", "version: \"0.1.0\"", "version: \"0.1.1\"");
+    let text = it.refused(&["update", "lending-desk"]);
+    for said in
+        ["the trigger asked is gone", "wait for it and become dead letters: 1", "you have not consented"]
+    {
+        assert!(text.contains(said), "{said}: {text}");
+    }
+    it.done(&["update", "lending-desk", "--yes"]);
+    assert!(it.installed("expert.yaml").contains("0.1.1"));
 }
 
 #[test]

@@ -300,9 +300,13 @@ async fn killed_functions_continue() {
         .unwrap();
     let text = String::from_utf8_lossy(&listed.stdout).into_owned();
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[0].starts_with("run-") && lines[0].ends_with("expert/sales-desk"), "{text}");
     assert!(
-        lines[1].starts_with("  run-") && lines[1].ends_with("expert/sales-desk/compose-response"),
+        lines[0].starts_with("run-") && lines[0].ends_with("expert/sales-desk  inbound-email-triage"),
+        "{text}"
+    );
+    assert!(
+        lines[1].starts_with("  run-")
+            && lines[1].ends_with("expert/sales-desk/compose-response  inbound-email-triage"),
         "{text}"
     );
 }

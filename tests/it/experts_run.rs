@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use agent::CallOutcome;
@@ -14,7 +14,7 @@ use experts::{
     settled_operations,
 };
 use serde_json::{Value, json};
-use store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Store, StoreConfig};
+use store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Status, Store, StoreConfig};
 
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
@@ -1089,9 +1089,38 @@ async fn injected_instructions_meet_the_policy() {
 }
 
 pub fn respool(desk: &Desk, arguments: &[&str]) -> Output {
+    command(desk, arguments).output().unwrap()
+}
+
+fn command(desk: &Desk, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
     command.args(["expert", "--config", "respool.toml"]).args(arguments).current_dir(desk.dir.path());
-    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).output().unwrap()
+    command.env_clear().env("PATH", std::env::var_os("PATH").unwrap());
+    command
+}
+
+/// Regression: a server that used the same store went on with a conversation that a person had stopped.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_conversation_is_cancelled() {
+    let fake = FakeVllm::thinking(|request| moving(request).delay(Duration::from_secs(60))).await;
+    fake.allow_cut_requests();
+    let desk = Desk::new(&fake.url());
+    let mut asking = command(&desk, &["run", "sales-desk", "Hello"]);
+    let asking = asking.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let asked = async || fake.requests().iter().any(|seen| seen.path().ends_with("/chat/completions"));
+    wait_until("the model is asked", asked).await;
+    let pid = nix::unistd::Pid::from_raw(asking.id().try_into().unwrap());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+    let out = asking.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        out.status.code() == Some(1) && said.contains("is cancelled; what it did before stays"),
+        "{said}"
+    );
+    let store =
+        Store::open(&StoreConfig { state_dir: desk.path("state"), ..StoreConfig::default() }).unwrap();
+    let runs = store.newest(RunFilter::All, 9).await.unwrap();
+    assert_eq!(runs.iter().map(|run| run.status).collect::<Vec<_>>(), [Status::Cancelled]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

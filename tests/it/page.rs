@@ -384,7 +384,10 @@ async fn calls_are_approved_one_by_one() {
     assert!(page.contains("Approve the marked calls") && page.contains("Model call: "), "{page}");
     let form = format!("csrf={}&call={}&comment=one+is+enough&approve=yes", mark(&page), asked.calls[0].id);
     let path = format!("/ui/approvals/{}", asked.id);
-    assert_eq!(post(&respool, &path, &cookie, &form, "http://127.0.0.1").await.status, 303);
+    let done = post(&respool, &path, &cookie, &form, "http://127.0.0.1").await;
+    assert_eq!(done.status, 303);
+    let said = get(&respool, done.headers.get("location").unwrap(), &cookie).await.text();
+    assert!(said.contains("Approved: the run goes on."), "{said}");
     let store = respool.agents.store().unwrap();
     let decided = store.approval(&asked.id).await.unwrap().unwrap().decision.unwrap();
     let decision: Decision = serde_json::from_str(&decided).unwrap();

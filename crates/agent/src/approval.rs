@@ -110,8 +110,11 @@ pub struct ApprovalRequest {
     pub id: String,
     /// The calls with their exact inputs.
     pub calls: Vec<RequestedCall>,
-    /// The text that the model wrote with them.
+    /// Why the model makes them: the text that it wrote with them, else the end of its reasoning.
     pub reason: String,
+    /// That text alone.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub content: String,
     /// When it times out.
     pub expires: Option<u64>,
     /// The consequence of a timeout: a later decision counts only after an escalation.
@@ -123,6 +126,13 @@ pub struct ApprovalRequest {
     /// The effects of the calls as the person was shown them, by the calls' ids, where they are known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub effects: BTreeMap<String, Effect>,
+}
+
+impl ApprovalRequest {
+    /// Returns true if its time ran out, and that was reported to a person, who may still decide.
+    pub fn is_overdue(&self, now: u64) -> bool {
+        self.on_timeout == OnTimeout::Escalate && self.expires.is_some_and(|expires| expires < now)
+    }
 }
 
 /// A decision about a request. Calls that it does not name as approved are rejected.
@@ -185,6 +195,14 @@ pub(super) fn request_id(seed: u64, number: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_escalated_requests_are_overdue() {
+        let request = ApprovalRequest { expires: Some(5), ..ApprovalRequest::default() };
+        let with = |on_timeout| ApprovalRequest { on_timeout, ..request.clone() };
+        let (escalated, rejected) = (with(OnTimeout::Escalate), with(OnTimeout::Reject));
+        assert!(escalated.is_overdue(6) && !escalated.is_overdue(5) && !rejected.is_overdue(6));
+    }
 
     #[test]
     fn older_requests_name_no_requester() {

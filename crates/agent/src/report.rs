@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::approval::{ApprovalRequest, Decision, Requester};
-use super::call::RequestedCall;
+use super::call::{CallOutcome, RequestedCall};
 use super::event::EventKind;
 use super::facts::RunFacts;
 use super::run::Run;
@@ -24,9 +24,18 @@ pub fn summary(row: &RunRow) -> Value {
     })
 }
 
-/// Returns the first words that a person wrote in a run, on one line; `None` if the run is private or has
-/// none.
+/// Returns the process of an expert that a run executes.
+pub fn process(stored: &StoredRun) -> Option<String> {
+    let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+    Some(setup.approvals.requester?.process_name()?.to_owned())
+}
+
+/// Returns the process that a run executes, else the first words that a person wrote in it, on one line;
+/// `None` if it has none of these, or the words are private.
 pub fn title(stored: &StoredRun) -> Option<String> {
+    if let Some(process) = process(stored) {
+        return Some(process);
+    }
     let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
     let message = message_of_person(&setup, stored)?;
     if setup.is_private { None } else { first_words(&message["content"]) }
@@ -146,6 +155,9 @@ pub fn approval_with_outcomes(row: &ApprovalRow, run: Option<&StoredRun>) -> Val
         call["outcome"] = made.outcome.as_str().into();
         if made.outcome.is_unknown() && !made.is_repeatable {
             call["note"] = "It is not known whether the call took effect: look where it would show.".into();
+        }
+        if matches!(made.outcome, CallOutcome::Failed | CallOutcome::Unreachable) {
+            call["error"] = made.text.as_str().into();
         }
     }
     body

@@ -13,11 +13,12 @@ use futures::future::BoxFuture;
 use serde_json::{Map, Value, json};
 
 use openexperts::{
-    Binding, BindingType, Bindings, Diagnostic, Operation, Package, Severity, Tool, label::function_name,
+    Binding, BindingType, Bindings, Diagnostic, Operation, Package, Severity, Tier, Tool,
+    label::function_name,
 };
 use tools::{
     Approver, Availability, Consent, Effect, Invocation, Question, QuestionKind, ServerProblem, Sources,
-    ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _,
+    ToolError, ToolOutput, ToolSet, ToolSpec, Tools as _, UnavailableTool,
 };
 
 /// How long a command that a person runs waits for the first start of MCP servers.
@@ -93,10 +94,10 @@ pub(super) fn bind_tools(
         };
         let operations = declared.iter().flat_map(|tool| &tool.operations.items);
         let operations: Vec<String> = operations.map(|operation| operation.name.clone()).collect();
-        let set = match sources.select_now(&binding.requested_tools(&operations)) {
+        let set = match select_offered(sources, &binding.requested_tools(&operations)) {
             Ok(set) => Some(set),
             Err(whys) => {
-                let whys: Vec<String> = whys.iter().map(ToString::to_string).collect();
+                let whys: Vec<String> = whys.iter().map(|why| describe_unavailable(why, &binding)).collect();
                 problems.push(problem(whys.join("; ")));
                 None
             }
@@ -104,6 +105,27 @@ pub(super) fn bind_tools(
         tools.push(BoundTool { name: name.clone(), declared, binding, set });
     }
     (tools, problems)
+}
+
+/// Selects the tools of a binding. Those that no source offers are left out, unless that leaves none. An MCP
+/// server may lack some, too.
+fn select_offered(sources: &Sources, wanted: &[String]) -> Result<ToolSet, Vec<UnavailableTool>> {
+    sources.select_now(wanted).or_else(|whys| {
+        let is_offered = |name: &&String| !whys.contains(&UnavailableTool::Unknown((*name).clone()));
+        let offered: Vec<String> = wanted.iter().filter(is_offered).cloned().collect();
+        if offered.is_empty() { Err(whys) } else { sources.select_now(&offered) }
+    })
+}
+
+/// Says why an operation cannot be had, in the words of bindings.
+fn describe_unavailable(why: &UnavailableTool, binding: &Binding) -> String {
+    match why {
+        UnavailableTool::Unknown(name) => format!(
+            "{} has no tool {name:?}: name one of its tools with `respool expert bind … --operation OPERATION=NAME`",
+            binding.target()
+        ),
+        why => why.to_string(),
+    }
 }
 
 /// The findings of phase 2 of validation.
@@ -130,7 +152,9 @@ pub async fn check_binding(package: &Package, text: &str, sources: &Sources) -> 
     problems.extend(tools.iter().filter_map(|tool| tool.describe_problem(sources)));
     problems.extend(find_clashes(&tools));
     let bound = tools.iter().filter_map(BoundTool::target);
-    mismatches.extend(tools.iter().flat_map(BoundTool::find_mismatches));
+    let tiers = package.tiers();
+    let drafts = tiers.operations(Tier::Manual);
+    mismatches.extend(tools.iter().flat_map(|tool| tool.find_mismatches(drafts)));
     BindingCheck {
         problems,
         mismatches,
@@ -274,8 +298,8 @@ impl BoundTool {
     }
 
     /// Lists where the tool file and the server disagree, for people. Empty until the server has been up
-    /// once.
-    pub(super) fn find_mismatches(&self) -> Vec<String> {
+    /// once. The server need not have `drafts`, which are never called.
+    fn find_mismatches(&self, drafts: &[String]) -> Vec<String> {
         let (Some(set), Some(declared)) = (&self.set, &self.declared) else { return Vec::new() };
         let known = set.all_configured();
         if known.is_empty() {
@@ -286,6 +310,7 @@ impl BoundTool {
             let title = format!("{}.{}", self.name, operation.name);
             let own = self.binding.configured_name(&operation.name);
             match known.get(&own) {
+                None if drafts.contains(&title) => {}
                 None => found.push(format!(
                     "{title}: {} has no {own}; it has {}",
                     self.binding.target(),

@@ -57,13 +57,18 @@ pub(super) fn render_message(row: &NewMessage) -> String {
             ),
         },
     };
-    let doubt = if what["unknown_outcomes"].is_array() {
+    let unknown = if what["unknown_outcomes"].is_array() {
         " It is not known whether the calls under `unknown_outcomes` took effect: tell the user to check them."
     } else {
         ""
     };
+    let failed = if what["failed_calls"].is_array() {
+        " The calls under `failed_calls` were not made: tell the user, whatever the summary says."
+    } else {
+        ""
+    };
     format!(
-        "[respool: message {}]\n{head}{doubt}\n\n{}",
+        "[respool: message {}]\n{head}{unknown}{failed}\n\n{}",
         row.id,
         fence_text("the expert's message", &readable_text(what))
     )

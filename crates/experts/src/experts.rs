@@ -20,11 +20,11 @@ use super::invocation::{Invocation, Origin};
 use super::model_access::{ModelAccess, ModelAccesses};
 use super::operations::Operations;
 use super::readiness::{Checked, Readiness};
-use super::trigger::lane_of_person;
+use super::trigger::{lane_of_person, why_off};
 use ::tools::{Sources, ToolSet};
 use agent::Agents;
 use openexperts::{
-    Bindings, Package, Process, Tiers, Trigger, label::MODEL_PREFIX, outputs, suggest_nearest,
+    Bindings, Package, Process, Tiers, Trigger, TriggerKind, label::MODEL_PREFIX, outputs, suggest_nearest,
 };
 
 /// How often the gateway is checked for reachability.
@@ -44,6 +44,12 @@ pub struct Expert {
     problems: Vec<BindingProblem>,
     pub(super) bound: BoundTools,
     pub(super) folder: String,
+}
+
+/// Returns why a trigger never fires, whatever arrives: it has an unknown preset, or no channels.
+pub fn describe_off(trigger: &Trigger, bindings: &Bindings) -> Option<String> {
+    let is_channel = trigger.kind == Some(TriggerKind::Channel);
+    why_off(trigger).or_else(|| bindings.why_channel_off(&trigger.name.value).filter(|_| is_channel))
 }
 
 impl Expert {
@@ -288,6 +294,11 @@ impl Experts {
     pub fn model_access(&self, name: &str) -> ModelAccess {
         let models = self.models.read().unwrap_or_else(PoisonError::into_inner);
         models.by_name.get(name).unwrap_or(&models.default).clone()
+    }
+
+    /// Returns true if messages are delivered to OpenClaw, and not only kept.
+    pub fn delivers(&self) -> bool {
+        self.gateway.is_some()
     }
 
     /// Returns true for the model name of an expert.

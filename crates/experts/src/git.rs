@@ -91,14 +91,20 @@ fn wait_for_clone(mut child: Child, into: &Path) -> Result<(), CloneError> {
     }
 }
 
-/// Returns the line in which git names the fatal error, otherwise its last line.
+/// Returns git's words, up to the line that it calls fatal.
 fn last_words(child: Child) -> String {
     let output = child.wait_with_output().map(|output| output.stderr).unwrap_or_default();
-    let text = String::from_utf8_lossy(&output);
-    let said = || text.lines().filter(|line| !line.trim().is_empty());
-    let line = said().find(|line| line.starts_with("fatal: ")).or_else(|| said().next_back());
-    let line = line.unwrap_or("git failed without an error message");
-    openexperts::visible(line)
+    openexperts::visible(&why_it_failed(&String::from_utf8_lossy(&output)))
+}
+
+/// The line before the fatal one often has the reason, such as a key that a server refuses.
+fn why_it_failed(text: &str) -> String {
+    let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let fatal = lines.iter().position(|line| line.starts_with("fatal: "));
+    let last = fatal.unwrap_or(lines.len().saturating_sub(1));
+    let said = lines.get(last.saturating_sub(1)..=last).unwrap_or_default().join("; ");
+    let hint = if said.contains("transport '") { " (https, ssh and file are)" } else { "" };
+    if said.is_empty() { "git failed without an error message".to_owned() } else { said + hint }
 }
 
 fn size_of(folder: &Path) -> u64 {
@@ -109,4 +115,27 @@ fn size_of(folder: &Path) -> u64 {
         Err(_) => 0,
     });
     sizes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_stands_before_the_fatal_line() {
+        for (said, expected) in [
+            (
+                "git@host: Permission denied (publickey).\nfatal: Could not read from remote repository.\n\nPlease make sure\n",
+                "git@host: Permission denied (publickey).; fatal: Could not read from remote repository.",
+            ),
+            (
+                "fatal: transport 'http' not allowed\n",
+                "fatal: transport 'http' not allowed (https, ssh and file are)",
+            ),
+            ("error: x\n", "error: x"),
+            ("", "git failed without an error message"),
+        ] {
+            assert_eq!(why_it_failed(said), expected);
+        }
+    }
 }

@@ -12,7 +12,7 @@ use super::error::ExpertError;
 use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::trigger::{Event, PayloadError, Proof, Refusal, events_of, invocation, is_proven, why_off};
-use openexperts::{ChannelBinding, Trigger, TriggerKind, outputs};
+use openexperts::{ChannelBinding, Trigger, TriggerKind, outputs, suggest_nearest};
 use store::{Enqueued, NewEntry, Queue, StoreError};
 use wire::units::Secret;
 
@@ -243,10 +243,10 @@ pub async fn fire_trigger(
     let Some(found) = snapshot.trigger(trigger) else {
         let names =
             snapshot.package.manifest.triggers.items.iter().map(|trigger| trigger.name.value.as_str());
+        let near = suggest_nearest(trigger, names.clone());
         let names = names.collect::<Vec<_>>().join(", ");
-        return Err(
-            format!("{} has no trigger {trigger:?}; its triggers are: {names}", snapshot.name()).into()
-        );
+        let name = snapshot.name();
+        return Err(format!("{name} has no trigger {trigger:?}: {near}its triggers are: {names}").into());
     };
     if let Some(why) = why_off(found) {
         return Err(format!("the trigger {trigger} is off, because {why}").into());

@@ -52,7 +52,7 @@ pub use execution::{
     DryRun, OpenTask, Retried, RetryError, Worker, WorkerScope, cancel_invocation, drop_rejected, drop_task,
     open_tasks, retry_task, settled_operations,
 };
-pub use experts::{Expert, Experts};
+pub use experts::{Expert, Experts, describe_off};
 pub use hook_secrets::{HookSecrets, SecretPlace};
 pub use hooks::{Accepted, Hook, HookError, Hooks, fire_trigger};
 pub use invocation::{Invocation, InvocationLane, Origin};

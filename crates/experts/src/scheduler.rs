@@ -10,15 +10,18 @@ use tokio_util::sync::CancellationToken;
 
 use super::catalog::{Catalog, Current, Snapshot};
 use super::hooks::new_id;
+use super::invocation::Invocation;
 use super::trigger::{Event, invocation};
 use openexperts::{Schedule, Trigger, TriggerKind, Watch};
-use store::{Clock, ClockTime, Enqueued, GoneClocks, NewEntry, Queue, StoreError};
+use store::{Clock, ClockTime, Enqueued, EntryState, GoneClocks, NewEntry, Queue as _, Store, StoreError};
 
 /// How often the clocks are checked, besides when one is due.
 const EVERY: Duration = Duration::from_secs(1);
 /// If two checks are further apart than this, in milliseconds, the machine was asleep: what came due in
 /// between was missed.
 const LONGEST_PAUSE: u64 = 60_000;
+/// The most waiting entries among which a clock's last time is looked for.
+const MOST_WAITING: usize = 1_000;
 
 /// A clock's trigger.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,7 +33,7 @@ struct ClockName {
 /// The clocks of all experts.
 pub struct Scheduler {
     catalog: Arc<Catalog>,
-    queue: Arc<dyn Queue>,
+    queue: Arc<Store>,
     clocks: HashMap<ClockName, ScheduledClock>,
     /// The catalog generation that the clocks belong to.
     generation: Option<u64>,
@@ -76,7 +79,7 @@ impl ScheduledClock {
 
 impl Scheduler {
     /// Returns the clocks of these experts; due events go to the queue.
-    pub fn new(catalog: Arc<Catalog>, queue: Arc<dyn Queue>) -> Self {
+    pub fn new(catalog: Arc<Catalog>, queue: Arc<Store>) -> Self {
         let is_held = Box::new(|_: &str| false);
         Self { catalog, queue, clocks: HashMap::new(), generation: None, watch: None, is_held }
     }
@@ -222,6 +225,14 @@ impl Scheduler {
         let payload = json!({"scheduled_at": armed.schedule.format_time(time), "fired_at": armed.schedule.format_time(now)});
         let event = Event { id: new_id(), payload, delivery: None, at: now };
         let invocation = invocation(&snapshot.package, &snapshot.digest, trigger, event);
+        if invocation.lane.is_some() && waits_already(&self.queue, key).await? {
+            armed.mark = time;
+            tracing::info!(
+                target: "respool::expert", expert = key.expert, trigger = key.trigger, scheduled_at = armed.schedule.format_time(time),
+                "a cron trigger is skipped, because one of its times waits already for the run before"
+            );
+            return Ok(false);
+        }
         let warnings = invocation.warnings.join("; ");
         let clock = Some(ClockTime { clock: armed.clock.clone(), time });
         let entry = NewEntry { clock, ..invocation.into_entry(Duration::ZERO) };
@@ -238,6 +249,17 @@ impl Scheduler {
         }
         Ok(is_first)
     }
+}
+
+/// Returns true if a time of this clock waits that has not been tried yet.
+async fn waits_already(queue: &Store, key: &ClockName) -> Result<bool, StoreError> {
+    let rows = queue.entries(Some(&key.expert), EntryState::Waiting, MOST_WAITING).await?;
+    Ok(rows.iter().filter(|row| row.attempt == 0).any(|row| {
+        let trigger = Invocation::read(&row.payload)
+            .ok()
+            .and_then(|one| Some(one.origin.trigger_name()? == key.trigger));
+        trigger == Some(true)
+    }))
 }
 
 fn cron_triggers(snapshot: &Snapshot) -> impl Iterator<Item = (String, &Trigger)> {

@@ -72,6 +72,17 @@ pub fn list_loosened(old: &Package, new: &Package) -> Vec<String> {
     lines
 }
 
+/// Lists the triggers and the processes that the new package lacks, by name.
+pub fn list_ended<'a>(old: &'a Package, new: &Package) -> (Vec<&'a str>, Vec<&'a str>) {
+    let stays = |name: &str| new.manifest.triggers.items.iter().any(|trigger| trigger.name.value == name);
+    let triggers = old.manifest.triggers.items.iter().map(|trigger| trigger.name.value.as_str());
+    let processes = old.processes.items.iter().map(|process| process.name.value.as_str());
+    (
+        triggers.filter(|name| !stays(name)).collect(),
+        processes.filter(|name| new.process(name).is_none()).collect(),
+    )
+}
+
 /// The warning that an install gives, too.
 pub const LEARNS_ALONE: &str =
     "it learns without asking (learning.approval: auto): what it reads, such as a mail, can teach it";

@@ -58,7 +58,7 @@ pub use cron::schedule::Schedule;
 pub use diagnostic::{At, Code, Diagnostic, Severity, Spanned, suggest_nearest, visible};
 pub use duration::Length;
 pub use fields::Listing;
-pub use grants::{LEARNS_ALONE, VersionStep, learns_alone};
+pub use grants::{LEARNS_ALONE, VersionStep, learns_alone, list_ended};
 pub use label::{MODEL_PREFIX, is_agent_of};
 pub use load::{Loaded, load};
 pub use manifest::{

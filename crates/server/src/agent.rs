@@ -318,7 +318,7 @@ fn approval_text(request: &ApprovalRequest) -> String {
         request.calls.iter().map(|call| format!("{} {}", call.name, call.arguments)).collect();
     format!(
         "{}\n\n[respool: the run waits for a person's approval `{}` of: {}. It goes on by itself when that is given]",
-        request.reason.trim_end(),
+        request.content,
         request.id,
         calls.join("; ")
     )

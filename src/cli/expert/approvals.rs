@@ -12,11 +12,15 @@ use crate::cli::failure::{Failure, fail_with};
 use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr};
-use agent::{ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, record_decision};
+use agent::{
+    ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, readable_inputs,
+    record_decision,
+};
 use experts::{Library, Obstacle, drop_rejected, event_of_run, find_obstacle};
 use openexperts::is_agent_of;
 use settings::Loaded;
 use store::{ApprovalRow, ApprovalState, Store};
+use wire::visible::make_visible;
 
 /// The most requests that are read.
 const MOST: usize = 10_000;
@@ -41,7 +45,10 @@ pub(in crate::cli) enum ApprovalsCommand {
         approval: String,
     },
     /// Let calls run, with exactly the inputs that `show` prints.
-    #[command(after_help = "Example:\n  respool expert approvals approve APPROVAL --only CALL")]
+    #[command(
+        override_usage = "respool expert approvals approve <APPROVALS>... [--only <CALL>] [--comment <COMMENT>]\n       respool expert approvals approve --expert <NAME> [--comment <COMMENT>]",
+        after_help = "Example:\n  respool expert approvals approve APPROVAL --only CALL"
+    )]
     Approve {
         /// The approvals, as `list` shows them
         #[arg(required_unless_present = "expert")]
@@ -58,6 +65,7 @@ pub(in crate::cli) enum ApprovalsCommand {
     },
     /// Reject calls, so that they do not run.
     #[command(
+        override_usage = "respool expert approvals reject <APPROVALS>... [--comment <COMMENT>] [--drop]\n       respool expert approvals reject --expert <NAME> [--comment <COMMENT>] [--drop]",
         after_help = "Example:\n  respool expert approvals reject APPROVAL --comment 'Ask the customer first'\n  respool expert approvals reject APPROVAL --drop"
     )]
     Reject {
@@ -238,7 +246,13 @@ fn shorten_event(text: &str) -> String {
 
 fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-    let expires = row.expires.map(|at| format!("  expires {}", clock::format_time(at))).unwrap_or_default();
+    let expires = match (request.expires, row.expires) {
+        (Some(at), _) if request.is_overdue(clock::now()) => {
+            format!("  overdue since {}", clock::format_time(at))
+        }
+        (_, Some(at)) => format!("  expires {}", clock::format_time(at)),
+        _ => String::new(),
+    };
     let requester = request.requester.as_ref().map(|requester| format!("  {requester}")).unwrap_or_default();
     say(&flat_text(&format!(
         "{}  {}  {}{requester}{expires}",
@@ -267,13 +281,24 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
     for call in &request.calls {
         let effect = request.effects.get(&call.id);
         let bound = effect.map(|effect| format!(" ({})", effect.tool)).unwrap_or_default();
-        say(&flat_text(&format!("    {}{bound} {}", call.name, call.arguments)));
+        let lines = call_lines(&format!("{}{bound}", call.name), &call.arguments);
+        lines.iter().for_each(|line| say(&flat_text(line)));
         let change = effect.and_then(|effect| effect.change.as_deref()).unwrap_or_default();
         change.lines().for_each(|line| say(&flat_text(&format!("      {line}"))));
     }
     if !request.reason.is_empty() {
         say(&flat_text(&format!("    the model's reason: {}", request.reason)));
     }
+}
+
+/// Returns a call with its inputs.
+fn call_lines(name: &str, arguments: &str) -> Vec<String> {
+    let inputs = readable_inputs(arguments);
+    if inputs == arguments {
+        return vec![format!("    {name} {arguments}")];
+    }
+    let inputs = inputs.split('\n').map(|line| format!("      {}", make_visible(line)));
+    std::iter::once(format!("    {name}")).chain(inputs).collect()
 }
 
 async fn show_approval(store: &Store, library: Option<&Library>, id: &str) -> Result<(), Failure> {
@@ -300,6 +325,9 @@ async fn choose_approvals(
     }
     if let Some(name) = expert {
         rows.extend(waiting_approvals(store, Some(&name)).await?);
+        if rows.is_empty() {
+            return Err(format!("no call of {name} waits for approval").into());
+        }
     }
     let read = |row: ApprovalRow| {
         let request = serde_json::from_str(&row.body);
@@ -370,4 +398,25 @@ async fn decide_one(
         say(&format!("{}  {approved} approved, {} rejected", row.id, all - approved));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_wrong_name_is_not_done() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = store::StoreConfig { state_dir: dir.path().to_owned(), ..store::StoreConfig::default() };
+        let store = Store::open(&config).unwrap();
+        let said = choose_approvals(&store, Vec::new(), Some("nix".to_owned())).await.unwrap_err();
+        assert_eq!(said.to_string(), "no call of nix waits for approval");
+    }
+
+    #[test]
+    fn texts_are_listed_line_by_line() {
+        assert_eq!(call_lines("f", r#"{"a": 1}"#), ["    f {\"a\": 1}"]);
+        let expected = ["    shelf__write", "      content:", "        | - Momo", "        | - \\u{202e}Lee"];
+        assert_eq!(call_lines("shelf__write", r#"{"content": "- Momo\n- \u202eLee"}"#), expected);
+    }
 }

@@ -122,6 +122,9 @@ fn new_binding(wanted: &BindingRequest, before: Option<&Binding>) -> Result<Bind
             "name the MCP server that stands for the tool: NAME of [tools.mcp.NAME]".to_owned(),
         ));
     }
+    if let Some(server) = wanted.server.as_ref().filter(|_| kind != BindingType::Mcp) {
+        return Err(Failure::Failed(format!("`--type {}` has no server: leave {server:?} out", wanted.kind)));
+    }
     let server = wanted.server.clone().unwrap_or_default();
     let mut operations = match before {
         Some(before) if before.kind == kind && before.server == server => before.operations.clone(),

@@ -15,7 +15,7 @@ use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use experts::{
     CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, RestrictedOperation,
-    SecretPlace, Source, find_restricted, prepare_state,
+    SecretPlace, Source, describe_off, find_restricted, prepare_state,
 };
 use openexperts::{
     BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Scope, Tier, Trigger, TriggerKind, learns_alone,
@@ -74,8 +74,12 @@ fn describe_next(experts: &ExpertsConfig, package: &Package, checked: &CheckedBi
         );
     }
     if unbound.is_empty() {
-        let _ =
-            writeln!(next, "  respool serve   # runs its triggers, and serves it as the model expert/{name}");
+        let triggers =
+            if package.manifest.triggers.items.is_empty() { "" } else { "runs its triggers, and " };
+        let _ = writeln!(
+            next,
+            "  respool serve   # {triggers}serves it as the model expert/{name}; one that runs needs no restart"
+        );
     } else {
         let _ = writeln!(next, "  respool expert validate {name}   # is it ready?");
     }
@@ -349,8 +353,7 @@ fn list_hooks(settings: &Settings, package: &Package, checked: &CheckedBindings)
             SecretPlace::File(_) => secrets.read_or_make(expert, name).err().map(|error| error.to_string()),
         };
         let path = format!("/hooks/{expert}/{}", utf8_percent_encode(name, PATH_SEGMENT));
-        let is_channel = trigger.kind == Some(TriggerKind::Channel);
-        let off = is_channel.then(|| checked.bindings.why_channel_off(name)).flatten();
+        let off = describe_off(trigger, &checked.bindings);
         Hook { path, secret, problem, off }
     };
     let has_hook = |kind| matches!(kind, Some(TriggerKind::Webhook | TriggerKind::Channel));

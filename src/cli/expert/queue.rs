@@ -412,7 +412,13 @@ fn message_lines(row: &MessageRow) -> Vec<String> {
     let gist = gist.map(|gist| format!("    {}", shorten(&visible(&flat_text(&gist)), LONGEST_GIST)));
     let problems = body["problems"].as_array().into_iter().flatten().filter_map(Value::as_str);
     let problems = problems.map(|problem| format!("    warning: {}", visible(&flat_text(problem))));
-    std::iter::once(message_line(row)).chain(gist).chain(problems).collect()
+    let failed = body["failed_calls"].as_array().into_iter().flatten().filter(|_| body["is_private"] != true);
+    let failed = failed.map(|call| {
+        let (operation, error) = (call["operation"].as_str(), call["error"].as_str());
+        let text = format!("{} failed: {}", operation.unwrap_or_default(), error.unwrap_or_default());
+        format!("    warning: {}", shorten(&visible(&flat_text(&text)), LONGEST_GIST))
+    });
+    std::iter::once(message_line(row)).chain(gist).chain(problems).chain(failed).collect()
 }
 
 fn shorten(text: &str, most: usize) -> String {
@@ -494,6 +500,9 @@ mod tests {
         let message = NewMessage { kind: "result".into(), body, ..NewMessage::default() };
         let mut row = MessageRow { message, ..MessageRow::default() };
         assert!(message_line(&row).ends_with("unknown whether it took effect: crm.create_note"));
+        let failed = json!([{"operation": "shelf.write", "error": "it is\na folder"}]);
+        row.message.body = json!({"result": {"failed_calls": failed}});
+        assert_eq!(message_lines(&row)[1], "    warning: shelf.write failed: it is a folder");
         row.message.body = json!({"result": {}});
         assert!(message_line(&row).ends_with("  waits"));
         (row.note, row.due) = (Some("the gateway is down".into()), 1_795_223_698_000);

@@ -46,11 +46,17 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
     }
     refuse_without_budget(experts, name)?;
     let options = RunOptions::default();
+    let [mut terminate, mut interrupt] = stop_signals()?;
     let begun = app.agents.start_run(&agent, AgentRequest::from_task(message), options).await;
     let mut watch = begun?;
     let run = watch.run.clone();
     let ended = loop {
-        match watch.next().await {
+        let event = tokio::select! {
+            event = watch.next() => event,
+            _ = terminate.recv() => return stop_run(app, &run).await,
+            _ = interrupt.recv() => return stop_run(app, &run).await,
+        };
+        match event {
             WatchEvent::Progress(text) => say_piece_on_stderr(&text),
             WatchEvent::End(ended) => break ended,
         }
@@ -67,6 +73,12 @@ async fn print_answer(app: &App, name: &str, message: &str) -> Result<(), Failur
         }
     }
     Ok(())
+}
+
+/// Ends a run that its person has stopped, so that no server goes on with it.
+async fn stop_run(app: &App, run: &str) -> Result<(), Failure> {
+    app.agents.cancel_run(run).await?;
+    Err(Failure::Failed(format!("stopped: the run {run} is cancelled; what it did before stays")))
 }
 
 /// Why no expert can run.

@@ -5,9 +5,15 @@ use super::installed::state_files;
 use super::package::fetch_package;
 use crate::cli::confirm::confirm;
 use crate::cli::failure::Failure;
+use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
-use experts::{ExpertsConfig, Library, Lock, Plan, Source};
-use openexperts::visible;
+use experts::{Invocation, Library, Lock, Plan, Source};
+use openexperts::{list_ended, visible};
+use settings::Settings;
+use store::{EntryState, Store};
+
+/// The most waiting events that are counted.
+const MOST: usize = 10_000;
 
 /// The consent that the command line gives.
 #[derive(Clone, Copy)]
@@ -19,15 +25,15 @@ pub(super) struct Consent {
 }
 
 pub(super) fn run_update(
-    experts: &ExpertsConfig,
+    settings: &Settings,
     name: Option<&str>,
     source: Option<&str>,
     rollback: bool,
     consent: Consent,
 ) -> Result<(), Failure> {
-    let library = Library::new(&experts.dir);
+    let library = Library::new(&settings.experts.dir);
     let lock = library.lock()?;
-    let updater = Updater { experts, library: &library, consent, lock: &lock };
+    let updater = Updater { settings, library: &library, consent, lock: &lock };
     match name {
         Some(name) if rollback => updater.apply_plan(&library.plan_rollback(name)?),
         Some(name) => updater.update_one(name, source),
@@ -36,7 +42,7 @@ pub(super) fn run_update(
 }
 
 struct Updater<'a> {
-    experts: &'a ExpertsConfig,
+    settings: &'a Settings,
     library: &'a Library,
     consent: Consent,
     lock: &'a Lock,
@@ -82,7 +88,8 @@ impl Updater<'_> {
         let (old, new) = (visible(&plan.versions.0), visible(&plan.versions.1));
         if plan.changed.is_empty() && !plan.is_broken {
             say(&format!("{name} {old} is up to date."));
-            return Ok(());
+            // An installation that ended early may have left some out.
+            return state_files(&self.settings.experts, None, &plan.package);
         }
         say(&format!("{name} {old} → {new}"));
         plan.changed.iter().for_each(|line| say(&format!("  {}", visible(line))));
@@ -98,19 +105,61 @@ impl Updater<'_> {
                 "{name} was not updated: {why}. To update it anyway, add --force"
             )));
         }
-        if !plan.loosened.is_empty() {
-            say("With this update:");
-            plan.loosened.iter().for_each(|line| say(&format!("  {}", visible(line))));
-            if !self.consent.yes && !confirm("Allow the expert to do this?") {
-                return Err(Failure::Failed(format!(
-                    "{name} was not updated: the update lets it do more, and you have not consented. To consent, add --yes"
-                )));
-            }
-        }
+        self.ask_consent(plan)?;
         self.library.apply(plan, self.lock)?;
         say(&format!("Updated {name} to {new}. Work in progress keeps {old}."));
-        state_files(self.experts, Some(&plan.old), &plan.package)?;
-        super::registry::refresh_page(self.experts);
+        state_files(&self.settings.experts, Some(&plan.old), &plan.package)?;
+        super::registry::refresh_page(&self.settings.experts);
         Ok(())
+    }
+
+    /// Shows what the update lets the expert do, and what ends with it, and asks for consent.
+    fn ask_consent(&self, plan: &Plan) -> Result<(), Failure> {
+        let ended = self.describe_ended(plan);
+        if plan.loosened.is_empty() && ended.is_empty() {
+            return Ok(());
+        }
+        say("With this update:");
+        plan.loosened.iter().chain(&ended).for_each(|line| say(&format!("  {}", visible(line))));
+        let (question, why) = if plan.loosened.is_empty() {
+            ("Update it all the same?", "ends what is listed here")
+        } else {
+            ("Allow the expert to do this?", "lets it do more")
+        };
+        if self.consent.yes || confirm(question) {
+            return Ok(());
+        }
+        Err(Failure::Failed(format!(
+            "{} was not updated: the update {why}, and you have not consented. To consent, add --yes",
+            plan.name
+        )))
+    }
+
+    /// Describes what the new version lacks, with what waits for it, one line each.
+    fn describe_ended(&self, plan: &Plan) -> Vec<String> {
+        let (triggers, processes) = list_ended(&plan.old, &plan.package);
+        let waiting = if processes.is_empty() { Vec::new() } else { self.waiting_processes(&plan.name) };
+        let triggers = triggers
+            .into_iter()
+            .map(|name| format!("the trigger {name} is gone: nothing starts by it any more"));
+        let processes = processes.into_iter().map(|name| {
+            match waiting.iter().filter(|waiting| *waiting == name).count() {
+                0 => format!("the process {name} is gone"),
+                count => format!(
+                    "the process {name} is gone; events that wait for it and become dead letters: {count}"
+                ),
+            }
+        });
+        triggers.chain(processes).collect()
+    }
+
+    /// Returns the processes of the events that wait; none if they cannot be read.
+    fn waiting_processes(&self, name: &str) -> Vec<String> {
+        let read = || {
+            let store = Store::open_in_place(&self.settings.store).ok()?;
+            new_runtime().ok()?.block_on(store.entries(Some(name), EntryState::Waiting, MOST)).ok()
+        };
+        let rows = Store::is_present(&self.settings.store).then(read).flatten().unwrap_or_default();
+        rows.iter().filter_map(|row| Some(Invocation::read(&row.payload).ok()?.process)).collect()
     }
 }

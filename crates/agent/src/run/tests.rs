@@ -1100,3 +1100,22 @@ fn a_turn_without_answer_shows_its_own_work() {
     sim.after(0, EventKind::Cancelled);
     assert!(!sim.outcome().content.contains("Long ago"), "{}", sim.outcome().content);
 }
+
+#[test]
+fn a_process_is_the_title_of_its_runs() {
+    use crate::report::{process, title};
+    let mut setup = Setup { is_private: true, ..setup() };
+    setup.approvals.requester = Some(crate::approval::Requester::Process("lend".to_owned()));
+    let row = store::RunRow {
+        id: "run".into(),
+        agent: "expert/desk".into(),
+        status: store::Status::Running,
+        created: 0,
+        updated: 0,
+        bytes: 0,
+        parent: None,
+    };
+    let setup = serde_json::to_string(&setup).unwrap();
+    let stored = store::StoredRun { row, client: None, epoch: 1, setup, events: Vec::new() };
+    assert_eq!((process(&stored), title(&stored)), (Some("lend".into()), Some("lend".into())));
+}

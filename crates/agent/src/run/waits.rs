@@ -25,6 +25,7 @@ impl Run {
             id: request_id(self.setup.seed, self.approvals),
             calls: self.asked_about(all, &queue.later),
             reason: self.last_exchange().map(reason_of).unwrap_or_default(),
+            content: self.last_exchange().map(|last| last.content.trim().to_owned()).unwrap_or_default(),
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
             on_timeout: self.setup.approvals.on_timeout,
             requester: self.setup.approvals.requester.clone(),

@@ -51,10 +51,16 @@ fn add_event(body: &mut Value, invocation: &Invocation) {
     }
 }
 
-/// Names the calls whose outcome is unknown in a message to people.
-fn add_unknown(body: &mut Value, unknown: Vec<Value>) {
-    if !unknown.is_empty() && body.is_object() {
-        body["unknown_outcomes"] = unknown.into();
+/// Names the calls whose outcome is unknown, and those that failed, in a message to people.
+fn add_doubts(body: &mut Value, calls: &[MadeCall]) {
+    let doubts = [
+        ("unknown_outcomes", verdict::unknown_outcomes(calls)),
+        ("failed_calls", verdict::failed_calls(calls)),
+    ];
+    for (name, found) in doubts.into_iter().filter(|(_, found)| !found.is_empty()) {
+        if let Some(body) = body.as_object_mut() {
+            body.insert(name.to_owned(), found.into());
+        }
     }
 }
 
@@ -66,7 +72,6 @@ impl Worker {
         AttemptEnd { outcome, calls }: &AttemptEnd,
     ) -> Result<(), StoreError> {
         let drafts = self.post_drafts(attempt, calls).await?;
-        let unknown = verdict::unknown_outcomes(calls);
         match verdict::judge_end(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 let mut body =
@@ -74,7 +79,7 @@ impl Worker {
                 if !drafts.is_empty() {
                     body["drafts"] = drafts.into();
                 }
-                add_unknown(&mut body, unknown);
+                add_doubts(&mut body, calls);
                 self.post_result(attempt, body).await?;
                 attempt.clear_scratch(&self.experts);
                 self.end_entry(attempt.claimed, EntryEnd::Done, "done".to_owned()).await
@@ -86,7 +91,7 @@ impl Worker {
                     what.insert("late".to_owned(), late);
                 }
                 add_event(&mut what, attempt.invocation);
-                add_unknown(&mut what, unknown);
+                add_doubts(&mut what, calls);
                 attempt.add_retry(&mut what);
                 self.outbox.post(attempt.new_message(MessageKind::Escalation, "escalated", what)).await?;
                 self.end_entry(attempt.claimed, EntryEnd::Escalated, noted).await
@@ -157,7 +162,7 @@ impl Worker {
                     if let Some(late) = late {
                         what["late"] = late;
                     }
-                    add_unknown(&mut what, verdict::unknown_outcomes(calls));
+                    add_doubts(&mut what, calls);
                     let done = verdict::done_operations(calls);
                     if !done.is_empty() {
                         what["done"] = done.into();

@@ -145,6 +145,25 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     })
 }
 
+/// Lists the operations that failed, and were not made successfully later: each once, with the error.
+pub(super) fn failed_calls(calls: &[MadeCall]) -> Vec<Value> {
+    let is_made = |made: &MadeCall| matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
+    let mut found = Vec::new();
+    for (place, made) in calls.iter().enumerate().filter(|(_, made)| is_unrepeatable(made)) {
+        let is_failed = matches!(made.outcome, CallOutcome::Failed | CallOutcome::Unreachable);
+        let mut later = calls[place..].iter().filter(|later| later.call.name == made.call.name);
+        if is_failed && !later.any(is_made) {
+            let mut shown = operation_json(&made.call);
+            shown["error"] = made.text.chars().take(LONGEST_TEXT).collect::<String>().into();
+            found.retain(|other: &Value| {
+                other["operation"] != shown["operation"] || other["inputs"] != shown["inputs"]
+            });
+            found.push(shown);
+        }
+    }
+    found
+}
+
 /// Lists the operations that took effect and are not repeatable, in the form in which people read them: each
 /// once.
 pub(super) fn done_operations(calls: &[MadeCall]) -> Vec<Value> {
@@ -368,6 +387,20 @@ mod tests {
         ];
         let expected = json!({"operation": "crm.create_note", "inputs": {"a": 1}, "outcome": "unknown"});
         assert_eq!(unknown_outcomes(&calls), [expected]);
+    }
+
+    #[test]
+    fn failed_calls_were_never_made() {
+        let calls = [
+            made_call("crm__create_note", CallOutcome::Failed, false),
+            made_call("crm__create_note", CallOutcome::Failed, false),
+            made_call("crm__move", CallOutcome::Failed, false),
+            made_call("crm__move", CallOutcome::Ok, false),
+            made_call("crm__get_deal", CallOutcome::Failed, true),
+            made_call("crm__tag", CallOutcome::Unknown, false),
+        ];
+        let expected = json!({"operation": "crm.create_note", "inputs": {"a": 1}, "error": ""});
+        assert_eq!(failed_calls(&calls), [expected]);
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::fs;
 use std::path::Path;
 
 use super::*;
-use crate::Invocation;
 use store::{EntryState, Store, StoreConfig};
 
 /// 2026-11-20T08:00:00Z.
@@ -86,6 +85,20 @@ async fn each_time_is_queued_once() {
         assert_eq!(scheduler.fire_due(EIGHT + later).await, Ok(0));
     }
     assert_eq!(bed.fired().await, ["hourly 2026-11-20T08:00:00Z"]);
+}
+
+/// Regression: while one run waited for a person, each time of its clock was queued behind it.
+#[tokio::test]
+async fn one_time_of_a_serial_clock_waits() {
+    let serial = trigger("serial", "* * * * *", ", concurrency: serial");
+    let bed = Bed::with(&(serial + &trigger("parallel", "* * * * *", "")));
+    let mut scheduler = bed.scheduler();
+    for minute in 0..3 {
+        scheduler.fire_due(EIGHT + minute * MINUTE).await.unwrap();
+    }
+    let fired = bed.fired().await;
+    let of = |name: &str| fired.iter().filter(|one| one.starts_with(name)).count();
+    assert_eq!((of("serial"), of("parallel")), (1, 2), "{fired:?}");
 }
 
 /// Both schedulers work on one store, at the same time and one slightly later.

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 
 use super::guard::{Form, authorize_post, may_decide, require_viewer};
+use super::query::PageQuery;
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
 use super::waterfall::Bar;
@@ -28,7 +29,16 @@ const MOST: usize = 200;
 /// How many earlier steps are shown with a request.
 const STEPS: usize = 6;
 
-pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -> Response {
+/// Says what a decision on this page did, by the word in the address that follows it.
+const SETTLED: [(&str, &str); 5] = [
+    ("approved", "Approved: the run goes on. Reload this page to see what it asks next."),
+    ("rejected", "Rejected: these calls are not made."),
+    ("dropped", "Rejected, and the task is dropped."),
+    ("again", "The task is queued again. Reload this page to see what it asks."),
+    ("ended", "The task is dropped: it needs you no longer."),
+];
+
+pub(super) async fn show_approvals(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
     let viewer = match require_viewer(&app, &headers) {
         Ok(viewer) => viewer,
         Err(response) => return *response,
@@ -40,6 +50,7 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
             layout::page_layout(&viewer, "/ui/approvals", "Approvals", &main),
         );
     }
+    let query = PageQuery::parse(&uri);
     let approvals = app.agents.waiting_approvals(MOST).await.unwrap_or_default();
     let failed = match app.agents.store() {
         Some(store) => open_tasks(store, None, MOST).await.unwrap_or_default(),
@@ -56,10 +67,11 @@ pub(super) async fn show_approvals(State(app): State<App>, headers: HeaderMap) -
     }
     let main = html! {
         h1 { "Approvals" }
+        @if let Some((_, done)) = SETTLED.iter().find(|(word, _)| *word == query.get("settled")) { p class="notice" role="status" { (done) } }
         @if approvals.is_empty() { (layout::empty_note("No call is waiting for approval.")) }
         @for item in &items { (item) }
         section { h2 { "Tasks that need you" }
-            @if failed.is_empty() { (layout::empty_note("No task of an expert has failed or was escalated.")) }
+            @if failed.is_empty() { (layout::empty_note(no_task(&app))) }
             @for task in &failed { (failed_task_item(&viewer, task)) } }
         (drafts::outbox_sections(&app, &viewer).await)
     };
@@ -121,7 +133,7 @@ fn event_part(event: &Value) -> Markup {
             p class="notice" { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) }
         }
         @for warning in event["warnings"].as_array().into_iter().flatten() {
-            p class="notice" { (make_visible(warning.as_str().unwrap_or_default())) }
+            p class="notice" { (format::with_code(&make_visible(warning.as_str().unwrap_or_default()))) }
         }
         @if has_inputs { pre { (make_visible(&format!("{:#}", event["mapped_inputs"]))) } }
         details open[!has_inputs] { summary { "The whole event" } pre { (make_visible(&format!("{:#}", event["payload"]))) } }
@@ -154,7 +166,8 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, ev
                 @if let Some(event) = event { (event_part(event)) }
                 h3 { "Why it asks" }
                 @if asked.reason.is_empty() { p class="dim" { "The model gave no reason." } } @else { p { (make_visible(&asked.reason)) } }
-                @if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
+                @if asked.is_overdue(clock::now()) { p class="notice" { "Its time ran out " (format::format_age(asked.expires.unwrap_or_default(), clock::now())) ", which was reported. It can still be decided." } }
+                @else if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
                 h3 { "Its last steps" }
                 @if steps.is_empty() { p class="dim" { "None: this is its first step." } }
                 ol { @for step in steps { li { (step.label) ": " (step.text) } } }
@@ -213,6 +226,7 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
             @if let Some(advice) = body["recommendation"].as_str() { p { @if body["recommended_by"] == "respool" { "What to do: " } @else { "It recommends: " } (format::with_code(&make_visible(advice))) } }
             @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (drafts::operations_in(done)) } }
             @if let Some(unknown) = body["unknown_outcomes"].as_array() { p { "Not known whether it took effect, and not done again: " (drafts::operations_in(unknown)) } }
+            (drafts::failed_calls(&body))
             @if let Some(event) = event { details { summary { "The event" } pre { (make_visible(&format!("{event:#}"))) } } }
             form method="post" action=(action) {
                 (layout::csrf_field(viewer))
@@ -248,7 +262,11 @@ pub(super) async fn decide_approval(
         return refusal_page(&viewer, StatusCode::BAD_REQUEST, "Not decided", why);
     }
     match decide_by_form(&app, &id, &viewer, &form).await {
-        Ok(None) => redirect_response("/ui/approvals"),
+        Ok(None) => redirect_settled(match form.get("approve") {
+            "yes" => "approved",
+            "drop" => "dropped",
+            _ => "rejected",
+        }),
         Ok(Some(error)) => {
             let why = format!("The calls are rejected, but the task was not dropped: {error}.");
             refusal_page(&viewer, StatusCode::CONFLICT, "Not dropped", &why)
@@ -258,6 +276,19 @@ pub(super) async fn decide_approval(
             refusal_page(&viewer, StatusCode::CONFLICT, "Not decided", &why)
         }
     }
+}
+
+fn no_task(app: &App) -> &'static str {
+    if app.experts.as_ref().is_some_and(|experts| experts.delivers()) {
+        "No failed or escalated task waits here. One whose message was delivered to OpenClaw is not listed any more; `respool expert outbox list` has its id, and `respool expert retry ID` tries it again."
+    } else {
+        "No task of an expert has failed or was escalated."
+    }
+}
+
+/// Leads back to the page, which says what was done.
+fn redirect_settled(word: &str) -> Response {
+    redirect_response(&format!("/ui/approvals?settled={word}"))
 }
 
 fn refusal_page(viewer: &Viewer, status: StatusCode, title: &str, why: &str) -> Response {
@@ -312,8 +343,9 @@ pub(super) async fn settle_task(
         "drop" => drop_task(store, &id).await.unwrap_or(false),
         _ => false,
     };
-    if is_done {
-        tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a task was tried again or dropped on the page");
+    if !is_done {
+        return redirect_response("/ui/approvals");
     }
-    redirect_response("/ui/approvals")
+    tracing::info!(target: "respool::server", entry = id, what, by = viewer.name, "a task was tried again or dropped on the page");
+    redirect_settled(if what == "again" { "again" } else { "ended" })
 }

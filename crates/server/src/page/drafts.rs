@@ -76,8 +76,19 @@ fn message_text(app: &App, row: &MessageRow, values: &str) -> Markup {
     html! {
         @if let Some(summary) = body["summary"].as_str() { p { (make_visible(summary)) } }
         @if body[values] != Value::Null { pre { (make_visible(&format!("{:#}", body[values]))) } }
-        @for problem in problems { p class="notice" { (make_visible(problem)) } }
+        @for problem in problems { p class="notice" { (format::with_code(&make_visible(problem))) } }
         @if let Some(unknown) = unknown { p { "Not known whether it took effect: " (operations_in(unknown)) } }
+        (failed_calls(&body))
+    }
+}
+
+/// Lists the calls that a message says to have failed.
+pub(super) fn failed_calls(body: &Value) -> Markup {
+    let error = |call: &Value| make_visible(call["error"].as_str().unwrap_or_default());
+    html! {
+        @for call in body["failed_calls"].as_array().into_iter().flatten() {
+            p class="notice" { "Failed, and was not done: " (operations_in(std::slice::from_ref(call))) ": " (format::with_code(&error(call))) }
+        }
     }
 }
 

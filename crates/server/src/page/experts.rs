@@ -15,7 +15,7 @@ use super::response::page_response;
 use super::session::Viewer;
 use super::{drafts, format, layout, runs};
 use crate::app::App;
-use ::experts::{Expert, Experts, Invocation, open_tasks};
+use ::experts::{Expert, Experts, Invocation, describe_off, open_tasks};
 use openexperts::{MODEL_PREFIX, Tier, Trigger, TriggerKind, is_agent_of};
 use store::{EntryRow, EntryState, OpenCount, RunRow};
 use wire::visible::make_visible;
@@ -259,7 +259,8 @@ fn trigger_section(expert: &Expert) -> Markup {
                 th scope="row" { (make_visible(&trigger.name.value)) }
                 td class="wide" { (trigger.kind.map_or("–", TriggerKind::as_str)) }
                 td { (make_visible(&trigger.process.value)) }
-                td { (start_of(expert, trigger, now)) }
+                td { @if let Some(why) = describe_off(trigger, &expert.bindings) { (layout::colour_badge("middling", "off")) " " (format::with_code(&make_visible(&why))) }
+                    @else { (start_of(expert, trigger, now)) } }
             }
         }
     };

@@ -136,8 +136,12 @@ async fn run_title(app: &App, id: &str) -> Option<String> {
 /// Returns the process of an expert that a run works on.
 async fn process_of_run(app: &App, row: &RunRow) -> Option<String> {
     let store = app.agents.store().filter(|_| row.agent.starts_with(MODEL_PREFIX))?;
-    let entry = store.entry_of_run(&row.id).await.ok()??;
-    Invocation::read(&entry.payload).ok().map(|invocation| make_visible(&invocation.process))
+    let process = match store.entry_of_run(&row.id).await.ok()? {
+        Some(entry) => Invocation::read(&entry.payload).ok()?.process,
+        // One that failed before, and a dry run, belong to no entry.
+        None => report::process(&store.run(&row.id).await.ok()??)?,
+    };
+    Some(make_visible(&process))
 }
 
 pub(super) fn run_table(runs: &[ListedRun]) -> Markup {

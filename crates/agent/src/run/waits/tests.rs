@@ -80,7 +80,9 @@ fn a_request_always_has_a_reason() {
         let mut sim = sim(|_| {});
         let reply = ModelReply { content: content.into(), reasoning: reasoning.into(), ..calls(&[SEND]) };
         sim.after(0, EventKind::ModelReplied(reply));
-        sim.requests().reason
+        let request = sim.requests();
+        assert_eq!(request.content, content.trim());
+        request.reason
     };
     assert_eq!(reason("I write.", "Hm."), "I write.");
     assert_eq!(reason(" ", "She asked for it."), "none written; its reasoning: She asked for it.");
