@@ -1,5 +1,5 @@
 //! Writes the inputs of a call for the person who decides about it: a text of several lines as these lines.
-//! What is in the text cannot look like another input, because each of its lines begins with a bar.
+//! A line of such a text cannot look like another input, because it begins with a bar.
 
 use std::fmt::Write as _;
 

@@ -20,11 +20,11 @@ pub struct ParameterRow {
     pub lost: &'static str,
 }
 
-const fn left_out(names: &'static [&'static str], loss: Loss, lost: &'static str) -> ParameterRow {
+const fn drop_row(names: &'static [&'static str], loss: Loss, lost: &'static str) -> ParameterRow {
     ParameterRow { rule: "parameter.drop", values: ":NAME", names, change: "it is left out", loss, lost }
 }
 
-const fn changed(
+const fn change_row(
     rule: &'static str,
     values: &'static str,
     change: &'static str,
@@ -56,56 +56,56 @@ const INERT: &[&str] = &[
 
 /// The rows about parameters.
 pub(super) const ROWS: &[ParameterRow] = &[
-    left_out(&["tool_choice"], Loss::Lossy, "whether the model calls a tool, and which one"),
-    left_out(FORMS, Loss::Lossy, "the form of the answer"),
-    left_out(&["max_tokens", "max_completion_tokens"], Loss::Lossy, "the limit of the reply's length"),
-    left_out(&["stop"], Loss::Lossy, "where the reply ends"),
-    left_out(&["n"], Loss::Lossy, "all replies but one"),
-    left_out(&["logit_bias", "bad_words"], Loss::Lossy, "which words the model prefers or avoids"),
-    left_out(&["logprobs", "top_logprobs"], Loss::Lossy, "the probabilities of tokens"),
-    left_out(
+    drop_row(&["tool_choice"], Loss::Lossy, "whether the model calls a tool, and which one"),
+    drop_row(FORMS, Loss::Lossy, "the form of the answer"),
+    drop_row(&["max_tokens", "max_completion_tokens"], Loss::Lossy, "the limit of the reply's length"),
+    drop_row(&["stop"], Loss::Lossy, "where the reply ends"),
+    drop_row(&["n"], Loss::Lossy, "all replies but one"),
+    drop_row(&["logit_bias", "bad_words"], Loss::Lossy, "which words the model prefers or avoids"),
+    drop_row(&["logprobs", "top_logprobs"], Loss::Lossy, "the probabilities of tokens"),
+    drop_row(
         &["modalities", "audio", "web_search_options"],
         Loss::Lossy,
         "a part of the reply: its sound, or what a search finds",
     ),
-    left_out(
+    drop_row(
         &["parallel_tool_calls"],
         Loss::Enforced,
         "the server's check; respool lets only the first call leave",
     ),
-    left_out(INERT, Loss::Lossless, NOTHING),
-    left_out(&["store"], Loss::Minor, "whether the server keeps the exchange"),
-    left_out(
+    drop_row(INERT, Loss::Lossless, NOTHING),
+    drop_row(&["store"], Loss::Minor, "whether the server keeps the exchange"),
+    drop_row(
         &["stream_options"],
         Loss::Minor,
         "the server's count of a stream's tokens, which respool estimates",
     ),
-    left_out(
+    drop_row(
         &["reasoning_effort", "reasoning", "thinking", "enable_thinking", "think", "verbosity"],
         Loss::Minor,
         "how much the model reasons or says",
     ),
-    left_out(
+    drop_row(
         &[],
         Loss::Minor,
         "how the model picks its words, or something else that the parameter asks for",
     ),
-    changed(
+    change_row(
         "parameter.drop_default",
         ":NAME",
         "a parameter that would need consent is left out where it has the value that it has without being named",
         Loss::Lossless,
         NOTHING,
     ),
-    changed("parameter.rename", ":FROM:TO", "it goes under another name", Loss::Lossless, NOTHING),
-    changed(
+    change_row("parameter.rename", ":FROM:TO", "it goes under another name", Loss::Lossless, NOTHING),
+    change_row(
         "parameter.at_most",
         ":NAME:NUMBER",
         "a number above the server's range becomes its largest one",
         Loss::Minor,
         "how far it lies above the range",
     ),
-    changed(
+    change_row(
         "parameter.limit_effort",
         "",
         "`reasoning_effort` becomes low, medium or high",
