@@ -80,5 +80,7 @@ mod tests {
         let (one, other) = (digest(upstream), digest(&format!("{upstream}[budgets]\nday = 1.0")));
         assert!(one.0 != other.0 && one.1 == other.1, "{one:?} {other:?}");
         assert_ne!(one.1, digest(&upstream.replace('4', "5")).1);
+        let own = format!("listen = \"127.0.0.1:1\"\n{upstream}[alerts]\nlink = \"http://a\"");
+        assert_eq!(one, digest(&own), "its own address and the link to its page");
     }
 }

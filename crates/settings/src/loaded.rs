@@ -178,8 +178,10 @@ impl Loaded {
         const OWN: [&str; 5] = ["listen", "log", "node", "state_dir", "store"];
         let mut settings: toml::Table = toml::from_str(&self.show()).unwrap_or_default();
         settings.retain(|name, _| !OWN.contains(&name));
-        if let Some(toml::Value::Table(experts)) = settings.get_mut("experts") {
-            experts.retain(|name, _| !["dir", "workspace"].contains(&name));
+        for (section, own) in [("experts", &["dir", "workspace"][..]), ("alerts", &["link"])] {
+            if let Some(toml::Value::Table(table)) = settings.get_mut(section) {
+                table.retain(|name, _| !own.contains(&name));
+            }
         }
         let digest = |text: String| hex(&sha256(text.as_bytes())[..6]);
         let upstreams = settings.get("upstream").and_then(toml::Value::as_array).cloned().unwrap_or_default();
