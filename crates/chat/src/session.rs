@@ -195,7 +195,7 @@ impl Session {
 
     /// Shows where the conversation is that was resumed. `is_resumed`: there was one.
     pub(super) fn show_resumed(&mut self, is_resumed: bool) {
-        let turns = transcript::turn_count(self.conversation.entries());
+        let turns = transcript::turns_text(self.conversation.entries());
         let is_interrupted = self.conversation.is_interrupted();
         let during = self.conversation.interrupted_call().map(|call| {
             let arguments = serde_json::from_str(&call.arguments).unwrap_or_default();
@@ -208,7 +208,7 @@ impl Session {
             String::new()
         };
         let text = if is_resumed {
-            format!("continuing the last conversation ({}){interrupted}", format_count(turns, "turn"))
+            format!("continuing the last conversation ({turns}){interrupted}")
         } else {
             "there is no earlier conversation in this directory; this is a new one".to_owned()
         };

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::figures::format_count;
 use agent::{Entry, Exchange, Outcome};
 use wire::visible::one_line;
 
@@ -29,9 +30,12 @@ pub(super) fn conversation_markdown(entries: &[Entry], outcome: Option<&Outcome>
     out
 }
 
-/// Counts the messages of the person.
-pub(super) fn turn_count(entries: &[Entry]) -> usize {
-    entries.iter().filter(|entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_))).count()
+/// Says how many messages of the person there are, and whether earlier ones are in a summary.
+pub(super) fn turns_text(entries: &[Entry]) -> String {
+    let is_turn = |entry: &&Entry| matches!(entry, Entry::ClientMessage(_) | Entry::UserTurn(_));
+    let turns = format_count(entries.iter().filter(is_turn).count(), "turn");
+    let has_summary = entries.iter().any(|entry| matches!(entry, Entry::Summary(_)));
+    if has_summary { format!("{turns}, and a summary of earlier ones") } else { turns }
 }
 
 /// Returns the last `count` questions, each with its last answer; an empty string stands for a missing one.
@@ -109,6 +113,16 @@ mod tests {
     use super::*;
     use agent::{RequestedCall, ToolResult};
     use serde_json::json;
+
+    #[test]
+    fn turns_in_a_summary_are_named() {
+        let asked = || Entry::UserTurn(json!({"role": "user", "content": "x"}));
+        assert_eq!(turns_text(&[asked(), asked()]), "2 turns");
+        assert_eq!(
+            turns_text(&[Entry::Summary("y".into()), asked()]),
+            "1 turn, and a summary of earlier ones"
+        );
+    }
 
     #[test]
     fn the_last_exchanges_have_their_last_answers() {

@@ -160,6 +160,7 @@ pub(super) fn request_table(app: &App, caption: &str, rows: &[UsageRow]) -> Mark
 }
 
 fn request_row(row: &UsageRow, now: u64, cost: &str) -> Markup {
+    let repairs = words::describe_repairs(row);
     html! {
         tr class="opens" {
             td class="time" { a href=(request_link(&row.id, row.at)) { time datetime=(clock::format_time(row.at)) { (format::format_short_time(row.at, now)) } } }
@@ -169,11 +170,12 @@ fn request_row(row: &UsageRow, now: u64, cost: &str) -> Markup {
                 @if words::asked_model(row) != row.model && !row.model.is_empty() { span class="dim" { " in place of " (words::asked_model(row)) } }
                 @if row.model.is_empty() && row.details.request_line().is_empty() { span class="dim" { (row.route.replace('_', " ")) } }
                 @if !row.agent.is_empty() && row.agent != row.model { " for " (row.agent) }
-                (layout::phone_line(&[&row.key, &row.upstream]))
+                // On a phone, what was repaired matters more than where.
+                @if repairs.is_empty() { (layout::phone_line(&[&row.key, &row.upstream])) } @else { (layout::phone_line(&[&repairs])) }
             }
             td class="cut wide" { (row.key) }
             td class="cut wide" { (row.upstream) }
-            td class="cut wide" { (words::describe_repairs(row)) }
+            td class="cut wide" { (repairs) }
             @if let Some(usage) = row.usage {
                 td class="number wide" { (format::format_count(usage.prompt)) }
                 td class="number wide" { (format::format_count(usage.completion)) }
@@ -223,5 +225,8 @@ mod tests {
         assert_eq!(request_link("a/b?c", 7), "/ui/requests/a%2Fb%3Fc?at=7");
         let row = UsageRow { model: "<script>alert(1)</script>".into(), ..UsageRow::default() };
         assert!(!request_row(&row, 1, "–").into_string().contains("<script>"));
+        let read = UsageRow { dialects: "hermes".into(), upstream: "box".into(), ..UsageRow::default() };
+        let shown = request_row(&read, 1, "–").into_string();
+        assert!(shown.contains("<span class=\"phone\">read from text (hermes)</span>"), "{shown}");
     }
 }
