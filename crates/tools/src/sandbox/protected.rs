@@ -127,8 +127,8 @@ impl Protected {
     pub(super) fn begin_index(self: &Arc<Self>) -> io::Result<Watched> {
         let (protected, locks) = (Arc::clone(self), self.lock(true)?);
         let (before, kept) = (Search::default(), Kept::default());
-        let (notes, _held) = (Vec::new(), Vec::new());
-        Ok(Watched { protected, before, kept, notes, can_change: false, _held, _locks: locks })
+        let (notes, held) = (Vec::new(), Vec::new());
+        Ok(Watched { protected, before, kept, notes, can_change: false, _held: held, _locks: locks })
     }
 
     fn lock(&self, is_alone: bool) -> io::Result<Locks> {

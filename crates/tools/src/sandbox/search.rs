@@ -182,6 +182,6 @@ mod tests {
         }
         let mut budget = Budget::new();
         budget.take(MOST_STEPS - 100);
-        assert!(Search::run(&[root.clone()], &mut budget, None).unfinished.contains(&root));
+        assert!(Search::run(std::slice::from_ref(&root), &mut budget, None).unfinished.contains(&root));
     }
 }
