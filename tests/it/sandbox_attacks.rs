@@ -1779,10 +1779,10 @@ fn settings_are_protected_by_their_names() {
         "{outputs:#?}"
     );
     assert!(!site.work("later").exists(), "{outputs:#?}");
-    let make = "touch .vimrc .exrc lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode; \
+    let make = "touch .vimrc .exrc .kimi GROK.md lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode; \
         touch .vscode-test mise.rs CLAUDE.rs .env agent-results.json Agents.yaml; true";
     let outputs = Site::new().run(&[], &[make]);
-    assert_eq!(outputs[0].matches("respool renamed it").count(), 8, "{outputs:#?}");
+    assert_eq!(outputs[0].matches("respool renamed it").count(), 10, "{outputs:#?}");
 }
 
 /// The person looks at settings that a command made, and copies them to their old name, as the note says.

@@ -276,12 +276,12 @@ fn is_trusted(program: &Path, excluded: &[PathBuf]) -> bool {
 /// Finds a program. It keeps its path as named in `PATH`, because shims and virtual environments depend on
 /// it.
 fn find_in(path: &OsStr, name: &str, writable: &[PathBuf]) -> Option<PathBuf> {
-    let is_program = |path: &PathBuf| {
-        let data = fs::metadata(path);
-        data.is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
-            && is_out_of_reach(path, writable)
-    };
+    let is_program = |path: &PathBuf| is_executable(path) && is_out_of_reach(path, writable);
     std::env::split_paths(path).map(|directory| directory.join(name)).find(is_program)
+}
+
+pub(crate) fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
 /// Returns true for the value of a variable that is a path, or paths, at which commands can write.

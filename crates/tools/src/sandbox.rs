@@ -49,7 +49,7 @@ use super::environment::Passing;
 use super::process;
 use super::programs::{find_program, resolve_symlinks};
 use git::Git;
-pub(super) use git::{hooks_left_out, listing_words, words_without_filters};
+pub(super) use git::{FILTERS, HOOKS, hooks_for, question, words_without_filters};
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;

@@ -19,8 +19,10 @@ use super::super::contract::{OutputWatcher, ToolError, ToolOutput};
 use super::super::environment::Passing;
 use super::super::policy::Plan;
 use super::super::process::Group;
+use super::super::programs::is_executable;
 use super::super::sandbox::{
-    Launch, NO_HOOKS, Reach, Refusal, Sandbox, Watched, hooks_left_out, listing_words, words_without_filters,
+    FILTERS, HOOKS, Launch, NO_HOOKS, Reach, Refusal, Sandbox, Watched, hooks_for, question,
+    words_without_filters,
 };
 use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
@@ -168,7 +170,7 @@ pub(super) async fn run_order(order: Order) -> Result<Ran, ToolError> {
     let at_work = AtWork::begin();
     let mut task = tokio::spawn(async move {
         let deadline = Instant::now() + order.limit;
-        let ran = Line { order, deadline, gone, filters: None, ran: Ran::default() }.run().await;
+        let ran = Line { order, deadline, gone, ran: Ran::default() }.run().await;
         drop(at_work);
         ran
     });
@@ -190,8 +192,6 @@ struct Line {
     deadline: Instant,
     /// Ends when the caller has gone.
     gone: oneshot::Receiver<()>,
-    /// The settings of filters, which no command changes, and the directory in which they were listed.
-    filters: Option<(PathBuf, String)>,
     ran: Ran,
 }
 
@@ -287,33 +287,11 @@ impl Line {
     /// Runs a command of git's, which executes no filter.
     async fn run_git(&mut self, step: &Step, watched: &Arc<Option<Watched>>) -> Result<Ran, ToolError> {
         let Plan::Program(words) = &step.plan else { return Err(caller_gone()) };
-        if self.filters.as_ref().is_none_or(|(directory, _)| *directory != step.directory) {
-            let listed = self.run_plan(Plan::Program(listing_words(words)), step, watched, None).await?;
-            self.filters = Some((step.directory.clone(), listed.text));
-        }
-        let before = (**watched).as_ref();
-        let before = before.and_then(|kept| self.order.sandbox.words_before(words, &step.directory, kept));
-        if let Some(words) = before {
-            let changed = self.run_plan(Plan::Program(words), step, watched, None).await?;
-            if !changed.failed && changed.text != NO_OUTPUT {
-                let text = format!(
-                    "git would do half of its work: these have changes in a read-only file system:\n{}\n[exit code 1]",
-                    changed.text
-                );
-                return Ok(Ran { text, failed: true, ..Ran::default() });
-            }
-        }
-        let listed = self.filters.as_ref().map(|(_, listed)| listed.clone()).unwrap_or_default();
-        let ask_git = async |words: Vec<String>| {
-            let asked = self.run_plan(Plan::Program(words), step, watched, None).await.ok();
-            asked.filter(|asked| !asked.failed).map(|asked| asked.text)
-        };
-        let hooks = hooks_left_out(words, &step.directory, &listed, ask_git).await;
-        if !hooks.is_empty() {
-            let hooks = hooks.join(", ");
-            let text = format!("git was not run: this repository has the hook {hooks}, and {NO_HOOKS}\n");
+        if let Some(why) = self.why_not(words, step, watched).await? {
+            let text = format!("git was not run: {why}\n\n[exit code 1]");
             return Ok(Ran { text, failed: true, ..Ran::default() });
         }
+        let listed = self.ask_git(question(words, &FILTERS), step, watched).await?;
         let plan = Plan::Program(words_without_filters(words, &listed));
         let watcher = self.order.watcher.clone();
         let mut ran = self.run_plan(plan, step, watched, watcher).await?;
@@ -325,6 +303,42 @@ impl Line {
             ran.fail_half_done();
         }
         Ok(ran)
+    }
+
+    /// Returns why git would do only a part of its work, or pass over a hook.
+    async fn why_not(
+        &mut self,
+        words: &[String],
+        step: &Step,
+        watched: &Arc<Option<Watched>>,
+    ) -> Result<Option<String>, ToolError> {
+        let kept = (**watched).as_ref();
+        let before = kept.and_then(|kept| self.order.sandbox.words_before(words, &step.directory, kept));
+        if let Some(before) = before {
+            let changed = self.ask_git(before, step, watched).await?;
+            if !changed.is_empty() {
+                return Ok(Some(format!("these have changes in a read-only file system:\n{changed}")));
+            }
+        }
+        let mut hooks = hooks_for(words).to_vec();
+        if !hooks.is_empty() {
+            let place = self.ask_git(question(words, &HOOKS), step, watched).await?;
+            hooks.retain(|name| is_executable(&step.directory.join(&place).join(name)));
+        }
+        let is_free = hooks.is_empty();
+        Ok((!is_free).then(|| format!("this repository has the hook {}, and {NO_HOOKS}", hooks.join(", "))))
+    }
+
+    /// Returns what git says; nothing where it fails.
+    async fn ask_git(
+        &mut self,
+        words: Vec<String>,
+        step: &Step,
+        watched: &Arc<Option<Watched>>,
+    ) -> Result<String, ToolError> {
+        let said = self.run_plan(Plan::Program(words), step, watched, None).await?;
+        let is_answer = !said.failed && said.text != NO_OUTPUT;
+        Ok(if is_answer { said.text.trim_end().to_owned() } else { String::new() })
     }
 
     async fn run_plan(

@@ -7,7 +7,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -32,9 +31,11 @@ const SETTINGS: &str = "\
 const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file --autostash";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
-/// The words of a command that lists the programs of filters, and says whether hooks are elsewhere.
-const FILTERS: [&str; 4] =
-    ["config", "--name-only", "--get-regexp", r"^(filter\..*\.(clean|smudge|process)|core\.hookspath)$"];
+/// The words of a command that lists the programs of filters.
+pub(crate) const FILTERS: [&str; 4] =
+    ["config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$"];
+/// Those of one that says where hooks are.
+pub(crate) const HOOKS: [&str; 3] = ["rev-parse", "--git-path", "hooks"];
 /// The hooks that forbid or change a commit.
 const OF_COMMIT: [&str; 3] = ["pre-commit", "prepare-commit-msg", "commit-msg"];
 /// Those that forbid or change a merge.
@@ -133,13 +134,13 @@ pub(super) fn own_words(git: &Path, words: &[String]) -> Vec<String> {
     std::iter::once(program).chain(settings).chain(words.iter().skip(1).cloned()).chain(without).collect()
 }
 
-/// Returns the words of a command that lists the settings of filters, for the words of another one.
-pub(crate) fn listing_words(words: &[String]) -> Vec<String> {
-    words.iter().take(1).cloned().chain(FILTERS.map(str::to_owned)).collect()
+/// Returns the words of a command that asks the git of another one.
+pub(crate) fn question(words: &[String], asked: &[&str]) -> Vec<String> {
+    words.iter().take(1).cloned().chain(asked.iter().map(|word| (*word).to_owned())).collect()
 }
 
 /// Returns the hooks that may forbid or change what these words do, with which git itself is started.
-fn hooks_for(words: &[String]) -> &'static [&'static str] {
+pub(crate) fn hooks_for(words: &[String]) -> &'static [&'static str] {
     let mut own = words[place_of_verb(words)..].iter();
     let verb = own.next().map(String::as_str);
     // What the words themselves leave out needs no second question.
@@ -149,36 +150,6 @@ fn hooks_for(words: &[String]) -> &'static [&'static str] {
         Some("merge") if !is_left_out => &OF_MERGE,
         _ => &[],
     }
-}
-
-/// Returns the hooks of a repository that these words would run, if git ran hooks here. `listed`: as for
-/// [`words_without_filters`]; `find_directory`: asks git where the hooks are.
-pub(crate) async fn hooks_left_out(
-    words: &[String],
-    directory: &Path,
-    listed: &str,
-    find_directory: impl AsyncFnOnce(Vec<String>) -> Option<String>,
-) -> Vec<&'static str> {
-    let wanted = hooks_for(words);
-    if wanted.is_empty() {
-        return Vec::new();
-    }
-    let usual = directory.ancestors().map(|above| above.join(".git")).find(|git| git.exists());
-    let usual = usual.filter(|git| git.is_dir() && !listed.contains("core.hookspath"));
-    let hooks = if let Some(git) = usual {
-        git.join("hooks")
-    } else {
-        let asking = words.iter().take(1).map(String::as_str).chain(["rev-parse", "--git-path", "hooks"]);
-        let Some(found) = find_directory(asking.map(str::to_owned).collect()).await else {
-            return Vec::new();
-        };
-        directory.join(found.trim_end_matches('\n'))
-    };
-    let is_program = |name: &&&str| {
-        fs::metadata(hooks.join(name))
-            .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    wanted.iter().filter(is_program).copied().collect()
 }
 
 /// Returns the words of a command that fails where one of the listed filters would have to run. Without that,

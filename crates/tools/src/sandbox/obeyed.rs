@@ -13,14 +13,15 @@ use super::handles::{RENAMED, read_small};
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
 /// alone or with an ending (`.envrc.local`), in any case. Renamed ones too: a person may be looking at them.
 const OBEYED: &str = "\
-    .agent .agents .aider .amazonq .amp .augment .claude .clinerules .codebuddy .codex .config .continue \
-    .crush .cursor .cursorrules .devcontainer .dir-locals .dir-locals-2 .direnv .envrc .exrc .factory \
-    .fleet .gemini .git .githooks .goosehints .gvimrc .helix .hg .husky .idea .ideavimrc .iflow .jj .junie \
-    .kilocode .kilocodemodes .kiro .lazy .lefthook .lefthook-local .mcp .mise .nvim .nvimrc .opencode \
-    .openhands .pi .pre-commit-config .qoder .qwen .roo .roomodes .rules .run .shadowenv .sl \
-    .tool-versions .trae .vim .vimrc .vscode .windsurf .windsurfrules .zed respool.toml";
+    .agent .agents .aiassistant .aider .amazonq .amp .augment .claude .cline .clinerules .codebuddy \
+    .codex .config .continue .crush .cursor .cursorrules .devcontainer .dir-locals .dir-locals-2 .direnv \
+    .envrc .exrc .factory .fleet .gemini .git .githooks .goose .goosehints .grok .gvimrc .helix .hg \
+    .husky .idea .ideavimrc .iflow .jj .junie .kilocode .kilocodemodes .kimi .kiro .lazy .lefthook \
+    .lefthook-local .mcp .mise .nvim .nvimrc .opencode .openhands .pi .pre-commit-config .qoder .qwen \
+    .roo .roomodes .rovodev .rules .run .shadowenv .sl .tool-versions .trae .vibe .vim .vimrc .vscode \
+    .windsurf .windsurfrules .zed respool.toml";
 /// The same, for files: what follows these names ends with `.md`, or with another of the endings.
-const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini iflow opencode qwen warp";
+const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini grok iflow opencode qwen warp";
 const OBEYED_FILES: &str = "crush lefthook mise opencode";
 const ENDINGS: &str = "toml yml yaml json jsonc";
 
