@@ -18,6 +18,8 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// How long a process on this machine has to accept a connection.
 const CONNECTS_WITHIN: Duration = Duration::from_millis(500);
+/// A request that has been in progress for longer is named, in seconds.
+const LONG: u64 = 120;
 
 /// An upstream as the running respool sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub(super) struct RunningUpstream {
     problem: Option<String>,
     circuit: String,
     in_flight: u64,
+    /// How long the oldest of these has been in progress, in seconds.
+    oldest: Option<u64>,
     queued: u64,
     recent_errors: Vec<String>,
 }
@@ -87,6 +91,7 @@ impl RunningUpstream {
             problem: entry["problem"].as_str().map(str::to_owned),
             circuit: entry["circuit"].as_str()?.to_owned(),
             in_flight: entry["in_flight"].as_u64()?,
+            oldest: entry["oldest_s"].as_u64(),
             queued: entry["queued"].as_u64()?,
             recent_errors: codes.filter_map(Value::as_str).map(str::to_owned).collect(),
         })
@@ -103,20 +108,24 @@ impl RunningUpstream {
     }
 
     pub(super) fn line(&self) -> String {
-        let Self { name, is_ready, problem, in_flight, queued, recent_errors, .. } = self;
+        let Self { name, is_ready, problem, in_flight, oldest, queued, recent_errors, .. } = self;
         let state = problem.as_deref().unwrap_or(if *is_ready { "it works" } else { "it cannot be used" });
         let errors = match recent_errors.as_slice() {
             [] => String::new(),
             codes => format!("; errors of the last 5 minutes: {}", codes.join(", ")),
         };
+        // A server that hangs answers no request and refuses none.
+        let oldest = oldest.filter(|seconds| *seconds >= LONG);
+        let oldest =
+            oldest.map(|seconds| format!(" (the oldest for {} min)", seconds / 60)).unwrap_or_default();
         format!(
-            "{name}: the running respool says: {state}; {in_flight} in progress, {queued} waiting{errors}"
+            "{name}: the running respool says: {state}; {in_flight} in progress{oldest}, {queued} waiting{errors}"
         )
     }
 
     pub(super) fn json(&self) -> Value {
-        let Self { problem, circuit, in_flight, queued, recent_errors, .. } = self;
-        json!({"problem": problem, "circuit": circuit, "in_flight": in_flight, "queued": queued, "recent_errors": recent_errors})
+        let Self { problem, circuit, in_flight, oldest, queued, recent_errors, .. } = self;
+        json!({"problem": problem, "circuit": circuit, "in_flight": in_flight, "oldest_s": oldest, "queued": queued, "recent_errors": recent_errors})
     }
 }
 
@@ -134,7 +143,7 @@ mod tests {
         let address: Listen = listener.local_addr().unwrap().to_string().parse().unwrap();
         assert!(is_answering(&address) && !is_answering(&"127.0.0.1:1".parse().unwrap()));
         drop(listener.accept().await);
-        let body = r#"{"ready":false,"upstreams":[{"name":"box","ready":false,"circuit":"open","in_flight":3,
+        let body = r#"{"ready":false,"upstreams":[{"name":"box","ready":false,"circuit":"open","in_flight":3,"oldest_s":450,
             "problem":"its requests fail","queued":2,"recent_errors":["upstream_error"],"models":null}]}"#;
         tokio::spawn(async move {
             let (mut socket, _) = listener.accept().await.unwrap();
@@ -144,7 +153,7 @@ mod tests {
         });
         let seen = ask_running(&address).await.unwrap();
         assert!(seen[0].is_failing() && !seen[0].is_usable());
-        let expected = "box: the running respool says: its requests fail; 3 in progress, 2 waiting; \
+        let expected = "box: the running respool says: its requests fail; 3 in progress (the oldest for 7 min), 2 waiting; \
                         errors of the last 5 minutes: upstream_error";
         assert_eq!(seen[0].line(), expected);
         let problem = Some("it rejects the key (HTTP 401)".to_owned());

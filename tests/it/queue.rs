@@ -156,6 +156,8 @@ async fn who_hangs_up_leaves_the_queue() {
     let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 1").await;
     let mut first = Client::sending(respool.address, &request("a", "first")).await;
     fake.wait_for_requests(1).await;
+    // A server that hangs is seen by the age of its requests.
+    assert!(report(&respool).await["oldest_s"].is_u64(), "{}", report(&respool).await);
     let gives_up = Client::sending(respool.address, &request("b", "gives up")).await;
     queued(&respool, 1).await;
     let mut last = Client::sending(respool.address, &request("c", "last")).await;

@@ -122,6 +122,12 @@ impl InFlight {
         lines.push(Arc::downgrade(line));
     }
 
+    /// Returns how long the oldest request that an upstream is being asked has been under way.
+    pub fn oldest_at(&self, upstream: &str) -> Option<Duration> {
+        let requests = self.requests().into_iter().filter(|request| request.upstream == upstream);
+        requests.map(|request| request.elapsed).max()
+    }
+
     /// Returns the requests under way, the oldest first.
     pub fn requests(&self) -> Vec<LiveRequest> {
         let lines: Vec<_> = {
