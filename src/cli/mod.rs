@@ -203,7 +203,7 @@ enum Command {
         #[command(flatten)]
         options: Configured,
     },
-    /// Check the store of runs, events and approvals, or copy it to PostgreSQL.
+    /// Check the store of runs, events and approvals, or copy it to a database.
     #[command(after_help = "Example:\n  respool store check")]
     Store {
         #[command(flatten)]

@@ -1102,7 +1102,7 @@ fn command(desk: &Desk, arguments: &[&str]) -> Command {
 /// Regression: a server that used the same store went on with a conversation that a person had stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_conversation_is_cancelled() {
-    let fake = FakeVllm::thinking(|request| moving(request).delay(Duration::from_secs(60))).await;
+    let fake = FakeVllm::thinking(|request| moving(request).delay(Duration::from_mins(1))).await;
     fake.allow_cut_requests();
     let desk = Desk::new(&fake.url());
     let mut asking = command(&desk, &["run", "sales-desk", "Hello"]);
