@@ -155,11 +155,11 @@ await "That is not an answer: after a moment" 2
 sleep 2.2
 keys y
 for _ in $(seq 50); do [ -e "$repo/begun.txt" ] && break; sleep 0.1; done
-pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
+pgrep -f "sleep 300.{1,2}echo ended" >/dev/null || fail "the command does not run"
 keys C-c
 await "└ stopped"
-for _ in $(seq 20); do pgrep -f "sleep 300; echo ended" >/dev/null || break; sleep 0.1; done
-pgrep -f "sleep 300; echo ended" >/dev/null && fail "the command still runs"
+for _ in $(seq 20); do pgrep -f "sleep 300.{1,2}echo ended" >/dev/null || break; sleep 0.1; done
+pgrep -f "sleep 300.{1,2}echo ended" >/dev/null && fail "the command still runs"
 say "Write a lot."
 await "three four"
 keys C-c
@@ -267,12 +267,12 @@ for signal in TERM HUP; do
     say "Wait for me."
     await "Run it?"
     keys y
-    for _ in $(seq 50); do pgrep -f "sleep 300; echo ended" >/dev/null && break; sleep 0.1; done
-    pgrep -f "sleep 300; echo ended" >/dev/null || fail "the command does not run"
+    for _ in $(seq 50); do pgrep -f "sleep 300.{1,2}echo ended" >/dev/null && break; sleep 0.1; done
+    pgrep -f "sleep 300.{1,2}echo ended" >/dev/null || fail "the command does not run"
     pid=$(pgrep -f "respool chat --config $dir/respool.toml --continue" | tail -1)
     kill -"$signal" "$pid"
     await "left with 143"
-    pgrep -f "sleep 300; echo ended" >/dev/null && fail "SIG$signal left the command running"
+    pgrep -f "sleep 300.{1,2}echo ended" >/dev/null && fail "SIG$signal left the command running"
     tty=$(tmux display-message -p -t chat '#{pane_tty}')
     grep -qE '(^| )echo( |;|$)' <<<"$(stty -a < "$tty" | tr '\n' ' ')" || fail "SIG$signal left the terminal without echo"
 done
@@ -475,8 +475,7 @@ say "Are you there?"
 await "Yes." 2
 tail -1 "$dir/log" | grep -q '"model": "scripted-too"' || fail "another model was asked"
 say "/cost"
-await "no price of scripted-too"
-tr -s '\n ' ' ' <<<"$(screen)" | grep -q "no price of scripted is known" || fail "the models share a price"
+await "no price of scripted, scripted-too"
 keys C-d
 await "left with 0"
 touch "$dir/port.slow"
