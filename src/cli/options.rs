@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::say::say_on_stderr;
-use super::service::service_environment;
+use service_manager::user_environment;
 use settings::{Flags, Loaded, Misspelt, Problems};
 
 /// The configuration of a command that asks no model server, or that names one seldom.
@@ -69,7 +69,7 @@ pub(super) fn with_service(flags: Flags) -> Flags {
     let is_named = flags.config.is_some()
         || flags.upstream.is_some()
         || names.any(|name| name.to_str().is_some_and(is_meant));
-    match service_environment().filter(|_| !is_named) {
+    match user_environment().filter(|_| !is_named) {
         Some((_, of_service)) => Flags { of_service, ..flags },
         None => flags,
     }
@@ -77,7 +77,7 @@ pub(super) fn with_service(flags: Flags) -> Flags {
 
 /// Says that the variables of the user's service are used.
 pub(super) fn note_service(flags: &Flags) {
-    if let Some((file, _)) = service_environment().filter(|_| !flags.of_service.is_empty()) {
+    if let Some((file, _)) = user_environment().filter(|_| !flags.of_service.is_empty()) {
         say_on_stderr(&format!(
             "respool: the service runs with the variables in {}, which hold here, too",
             file.display()

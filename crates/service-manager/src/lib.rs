@@ -3,6 +3,7 @@
 
 mod files;
 mod other_units;
+mod paths;
 pub mod ready;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use std::process::{Command, ExitStatus, Output, Stdio};
 
 pub use files::{KEY, LISTEN, UPSTREAM, environment_text, quote_value, value_of, variables};
 pub use other_units::{OtherUnit, SystemUnit, find_unit};
+pub use paths::{Paths, user_environment};
 use tools::programs::{current_project, find_in_path};
 
 const LABEL: &str = "org.respool.respool";

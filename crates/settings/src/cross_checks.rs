@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
+use super::flags::Environment;
 use super::problem::{Place, Problems};
 use super::settings::Settings;
 use super::tree::{Table, find_value, place_of};
-use super::variables::Environment;
 
 use ::config::ValueKind;
 use adapt::UNDECLARABLE;

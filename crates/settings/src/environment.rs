@@ -6,11 +6,11 @@
 use ::config::{Value, ValueKind};
 
 use super::file::read_value;
+use super::flags::Environment;
 use super::keys::{Key, Node, Section};
 use super::problem::{Place, Problems};
 use super::shape;
 use super::tree::{Step, Table, value};
-use super::variables::Environment;
 
 const PREFIX: &str = "RESPOOL__";
 

@@ -1,13 +1,17 @@
 //! The command line's part of the configuration.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use ::config::ValueKind;
 
 use super::problem::Place;
 use super::tree::{Table, value};
-use super::variables::Environment;
 use upstream::Address;
+
+/// Environment variables, by name.
+pub type Environment = BTreeMap<String, String>;
 
 /// The flags that set configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +27,14 @@ pub struct Flags {
 }
 
 impl Flags {
+    /// Returns the variables of this process, and below them those of the service that the flags name. Text
+    /// that is not UTF-8 is read as well as it can be.
+    pub(super) fn process_environment(&self) -> Environment {
+        let lossy = |text: OsString| text.to_string_lossy().into_owned();
+        let own = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
+        self.of_service.clone().into_iter().chain(own).collect()
+    }
+
     /// Returns the layer that the flags make over what is configured below.
     pub(super) fn layer(&self, below: &Table, environment: &Environment) -> Table {
         let mut layer = Table::new();

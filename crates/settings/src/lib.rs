@@ -24,20 +24,18 @@ mod settings;
 mod shape;
 mod show;
 mod tree;
-mod variables;
 
 pub use advice::{Advice, approval_warning, find_advice, find_unknown_keys, start_problems, uses_own_key};
 pub use effect::Change;
 pub use example::example;
 pub use file::FileText;
-pub use flags::{Flags, VLLM_KEY};
+pub use flags::{Environment, Flags, VLLM_KEY};
 pub use keys::{KEYS, Key};
 pub use loaded::{Loaded, resolve};
 pub use misspelt::Misspelt;
 pub use page::page;
 pub use problem::{Place, Problem, Problems};
 pub use settings::Settings;
-pub use variables::Environment;
 
 #[cfg(test)]
 mod tests;

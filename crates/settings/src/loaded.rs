@@ -5,12 +5,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::file::{self, FileText};
-use super::flags::Flags;
+use super::flags::{Environment, Flags};
 use super::misspelt::{self, Misspelt};
 use super::problem::{Place, Problems};
 use super::settings::Settings;
 use super::tree::{self, Table};
-use super::variables::{Environment, process_environment};
 use super::{changes, cross_checks, environment, search, shape, show};
 use tools::programs::Started;
 use tools::{AuditConfig, audit};
@@ -62,7 +61,7 @@ impl Loaded {
     /// # Errors
     /// Everything that is wrong, with where it was written and what to do about it.
     pub fn from_process(flags: &Flags) -> Result<Self, Problems> {
-        let environment = process_environment(flags);
+        let environment = flags.process_environment();
         let named = flags.config.as_deref();
         let found = search::find_file(named, &environment)?;
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
@@ -83,7 +82,7 @@ impl Loaded {
             Ok(loaded) => return Ok((loaded, None)),
             Err(problems) => problems,
         };
-        let environment = process_environment(flags);
+        let environment = flags.process_environment();
         let found = search::find_file(flags.config.as_deref(), &environment)?;
         let file = found.as_ref().map(|(path, text)| FileText { path, text });
         Ok((resolve_records(file, &environment, flags), Some(problems)))
@@ -142,7 +141,7 @@ impl Loaded {
     /// configuration directory.
     pub fn directory(&self) -> Option<PathBuf> {
         let beside = self.file.as_ref().and_then(|file| file.parent()).map(Path::to_owned);
-        beside.or_else(|| search::user_dir(&process_environment(&Flags::default())))
+        beside.or_else(|| search::user_dir(&Flags::default().process_environment()))
     }
 
     /// Returns problems for settings that turned out to be unusable, each with the place where it was

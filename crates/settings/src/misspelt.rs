@@ -6,9 +6,9 @@
 
 use ::config::{Value, ValueKind};
 
+use super::flags::Environment;
 use super::keys::KEYS;
 use super::tree::Table;
-use super::variables::Environment;
 
 /// Variables that are read although they are no settings.
 const READ: [&str; 2] = ["RESPOOL_CONFIG", "RESPOOL_OPERATOR_KEY"];

@@ -4,8 +4,8 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use super::flags::Environment;
 use super::problem::{Place, Problems};
-use super::variables::Environment;
 
 pub(super) const FILE: &str = "respool.toml";
 

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use ::config::{ConfigError, Value, ValueKind};
 use serde::Deserialize;
 
+use super::flags::Environment;
 use super::problem::{Place, Problems};
 use super::search;
 use super::tree::{Table, find_value, value};
-use super::variables::Environment;
 use agent::AgentConfig;
 use alerts::AlertsConfig;
 use experts::ExpertsConfig;

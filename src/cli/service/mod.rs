@@ -8,20 +8,20 @@ mod logs;
 
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use http::HeaderMap;
 use serde_json::json;
-use service_manager::{Manager, OtherUnit, ServiceError, State, ready};
+use service_manager::{Manager, OtherUnit, Paths, ServiceError, State, ready};
 
 use super::failure::Failure;
 use super::runtime::new_runtime;
 use super::say::say;
 use super::setup::changed_clients;
 use server::Listen;
-use settings::{Environment, Flags, Loaded, Settings, VLLM_KEY, start_problems};
+use settings::{Flags, Loaded, Settings, VLLM_KEY, start_problems};
 use upstream::{Address, NoModelList, Upstream};
 
 /// How long the model server has to say whether it takes the key.
@@ -75,33 +75,10 @@ pub(super) struct InstallArgs {
     dry_run: bool,
 }
 
-/// The files of the service.
-struct Paths {
-    home: PathBuf,
-    environment: PathBuf,
-    unit: PathBuf,
-}
-
-impl Paths {
-    fn find_paths(manager: Manager) -> Result<Self, Failure> {
-        let absolute =
-            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = absolute("HOME")
-            .ok_or("HOME is not set, so there is no place for your user's service: set it")?;
-        let config = absolute("XDG_CONFIG_HOME").unwrap_or_else(|| home.join(".config"));
-        let unit = match manager {
-            Manager::Systemd => config.join("systemd/user/respool.service"),
-            Manager::Launchd => home.join("Library/LaunchAgents/org.respool.respool.plist"),
-        };
-        // The unit refers to this place relative to the home directory.
-        let environment = home.join(".config/respool/respool.env");
-        Ok(Self { home, environment, unit })
-    }
-}
-
 pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
     let manager = Manager::current();
-    let paths = Paths::find_paths(manager)?;
+    let paths = Paths::find_paths(manager)
+        .ok_or("HOME is not set, so there is no place for your user's service: set it")?;
     match command {
         ServiceCommand::Install(arguments) => install_service(manager, &paths, &arguments),
         ServiceCommand::Uninstall => uninstall_service(manager, &paths),
@@ -118,13 +95,6 @@ pub(super) fn run_service(command: ServiceCommand) -> Result<(), Failure> {
             Ok(manager.read_logs(&paths.home, follow, limit, of_system, |line| shown.show_line(line))?)
         }
     }
-}
-
-/// Returns the environment file of this user's service, and its variables; `None` without a service.
-pub(super) fn service_environment() -> Option<(PathBuf, Environment)> {
-    let paths = Paths::find_paths(Manager::current()).ok().filter(|paths| paths.unit.exists())?;
-    let text = read_file(&paths.environment).ok()??;
-    Some((paths.environment, service_manager::variables(&text)))
 }
 
 fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> Result<(), Failure> {

@@ -15,13 +15,10 @@ use super::link::{Change, Link, Values, as_bigint, explain, is_away, span};
 use super::news::{News, Signals};
 use super::poll::{EVERY, Found, POLL, Wanted, presence};
 use super::schema;
-use super::shared::Shared;
+use super::shared::{GONE_AFTER, Shared};
 use crate::error::StoreError;
 use crate::outbox::FIRST_TRIED_WITHIN;
 
-/// A process that has not been seen for this long is gone, and others take over what it worked on. Should it
-/// come back, the epochs of its runs are those of others by then.
-pub(super) const GONE_AFTER: Duration = Duration::from_secs(15);
 /// Rows of processes that ended long ago are taken away.
 const FORGET_AFTER: Duration = Duration::from_hours(24);
 

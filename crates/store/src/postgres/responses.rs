@@ -67,7 +67,7 @@ impl Responses for PostgresStore {
             let (id, client) = (row.try_get(0)?, row.try_get(1)?);
             Ok(UnfinishedResponse { id, client, request: row.try_get(2)?, body: row.try_get(3)? })
         };
-        let gone = span(super::nodes::GONE_AFTER);
+        let gone = span(super::shared::GONE_AFTER);
         // One statement, because an idle process asks again and again.
         self.pool.run_statement(move |change| change.list(sql, &[&owner, &gone], row)).await
     }

@@ -230,7 +230,7 @@ fn mark_orphans(change: &mut Change<'_>) -> Result<usize, Error> {
          RETURNING id, cancel";
     let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
     let interrupted: Vec<(String, bool)> =
-        change.list(sql, &[&super::link::span(super::nodes::GONE_AFTER)], row)?;
+        change.list(sql, &[&super::link::span(super::shared::GONE_AFTER)], row)?;
     for (run, is_cancelled) in &interrupted {
         if *is_cancelled {
             end_cancelled(change, run)?;

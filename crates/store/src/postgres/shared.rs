@@ -2,11 +2,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::nodes::GONE_AFTER;
 use super::poll::Polls;
 use crate::error::StoreError;
+
+/// A process that has not been seen for this long is gone, and others take over what it worked on. Should it
+/// come back, the epochs of its runs are those of others by then.
+pub(super) const GONE_AFTER: Duration = Duration::from_secs(15);
 
 /// See the head of the file.
 #[derive(Debug, Default)]

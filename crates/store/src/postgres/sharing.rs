@@ -9,7 +9,7 @@ use postgres::{Error, Row};
 use super::PostgresStore;
 use super::columns::number;
 use super::link::{Change, span};
-use super::nodes::GONE_AFTER;
+use super::shared::GONE_AFTER;
 use crate::error::StoreError;
 use crate::nodes::{NodeRow, Nodes, SentAlert};
 
