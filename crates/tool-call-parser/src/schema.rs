@@ -377,7 +377,7 @@ impl Check<'_> {
 
     /// Returns whether a value fits a schema; `None` where a part of the schema is not checked.
     fn fits_all(&mut self, value: &Value, schema: &Value, path: &Path<'_>, depth: usize) -> Option<bool> {
-        if depth >= MAX_DEPTH || !self.is_checked(schema) {
+        if depth >= MAX_DEPTH || !self.is_checked(schema, 0) {
             return None;
         }
         let fits = self.fits_known(value, schema, path, depth);
@@ -502,7 +502,8 @@ impl Check<'_> {
     }
 
     /// Returns true when every keyword of a schema is one that is checked, or says nothing about values.
-    fn is_checked(&mut self, schema: &Value) -> bool {
+    /// Deeper than `MAX_DEPTH` none is: each level takes room on the stack.
+    fn is_checked(&mut self, schema: &Value, depth: usize) -> bool {
         let schema = resolve_reference(schema, self.document.root);
         let Value::Object(fields) = schema else { return schema.is_boolean() };
         let address = std::ptr::from_ref(schema);
@@ -510,20 +511,23 @@ impl Check<'_> {
             return *known;
         }
         self.checked.insert(address, true);
-        let is_checked = self.document.steps.take(1)
+        let is_checked = depth < MAX_DEPTH
+            && self.document.steps.take(1)
             && fields.iter().all(|(key, value)| match (key.as_str(), value) {
-                ("properties", Value::Object(members)) => members.values().all(|part| self.is_checked(part)),
-                ("patternProperties", Value::Object(members)) => {
-                    members.iter().all(|(pattern, part)| self.is_readable(pattern) && self.is_checked(part))
+                ("properties", Value::Object(members)) => {
+                    members.values().all(|part| self.is_checked(part, depth + 1))
                 }
+                ("patternProperties", Value::Object(members)) => members
+                    .iter()
+                    .all(|(pattern, part)| self.is_readable(pattern) && self.is_checked(part, depth + 1)),
                 ("pattern", Value::String(pattern)) => self.is_readable(pattern),
                 ("items" | "prefixItems" | "anyOf" | "allOf" | "oneOf", Value::Array(parts)) => {
-                    parts.iter().all(|part| self.is_checked(part))
+                    parts.iter().all(|part| self.is_checked(part, depth + 1))
                 }
                 (
                     "items" | "additionalItems" | "additionalProperties" | "propertyNames" | "contains",
                     part,
-                ) => self.is_checked(part),
+                ) => self.is_checked(part, depth + 1),
                 (key, _) => LEAVES.contains(&key),
             });
         if !is_checked {
@@ -732,6 +736,22 @@ mod tests {
     fn referenced_schemas_are_checked_once_for_each_value() {
         for keyword in ["allOf", "anyOf"] {
             check(&multiplied(keyword, &json!({"type": "object"})), &[json!({})], &[json!(1)]);
+        }
+    }
+
+    #[test]
+    fn a_long_chain_of_references_ends() {
+        // Regression: one level of the stack for each reference ended the whole process.
+        let mut chain = Map::new();
+        for level in 0..50_000 {
+            let next = json!({"$ref": format!("#/$defs/l{}", level + 1)});
+            chain.insert(format!("l{level}"), json!({ "items": next }));
+        }
+        let first = json!({"$ref": "#/$defs/l0"});
+        for rule in [json!({"oneOf": [first]}), json!({"not": first}), json!({"if": first, "then": false})] {
+            let mut schema = rule;
+            schema["$defs"] = Value::Object(chain.clone());
+            check(&schema, &[json!([])], &[]);
         }
     }
 
