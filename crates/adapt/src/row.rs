@@ -2,6 +2,9 @@
 
 use crate::rule::{Loss, Rule};
 
+/// Stands for the loss of a lossless rule.
+pub(crate) const NOTHING: &str = "nothing";
+
 /// One rule of the table.
 #[derive(Debug)]
 pub struct Row {

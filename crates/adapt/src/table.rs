@@ -14,8 +14,6 @@ pub use parameters::ParameterRow;
 use crate::row::Row;
 use crate::rule::{Loss, Rule};
 
-const NOTHING: &str = "nothing";
-
 /// All rules but those about single parameters. Among rows with the same words the first that changes the
 /// request counts.
 pub fn rows() -> impl Iterator<Item = &'static Row> {

@@ -13,8 +13,6 @@ use adapt::RuleSet;
 use upstream::Upstream;
 use wire::{KnownMessage, array_elements};
 
-use super::recent::{PrefixLoss, shared_length};
-
 /// The rules of one conversation, for each upstream and model that it has asked. The default is that of a
 /// request whose conversation is not remembered: it keeps no rules.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +108,21 @@ fn lost_prefix(old: &str, new: &str) -> Option<PrefixLoss> {
     let byte = different.map(|(old, new)| shared_length(old, new)).next().unwrap_or_default();
     let place = format!("message {at} as rules of docs/requests.md changed it, byte {byte}");
     Some(PrefixLoss { place, bytes: old.len() - shared })
+}
+
+/// The prompt of a conversation's request differs early from that of the last one, so the server reads again
+/// what it had in its cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PrefixLoss {
+    /// Where the two first differ, for people: a message or a tool, and the byte in it.
+    pub(super) place: String,
+    /// Bytes of the last request that the two do not share.
+    pub(super) bytes: usize,
+}
+
+/// The bytes that two texts have in common at their beginning.
+pub(super) fn shared_length(one: &str, other: &str) -> usize {
+    one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
 }
 
 #[cfg(test)]

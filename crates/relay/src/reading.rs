@@ -11,9 +11,9 @@ use super::answer::ReadRequest;
 use super::attempt::Attempt;
 use super::client::{Origin, Wire};
 use super::config::{Modes, ReasoningField, ToolParsing, ToolsMode};
-use super::conversation_rules::ConversationRules;
+use super::conversation_rules::{ConversationRules, PrefixLoss};
 use super::history_analysis::HistoryAnalysis;
-use super::recent::{PrefixLoss, RecentRequest, find_rules};
+use super::recent::{RecentRequest, find_rules};
 use super::relay::Relay;
 use super::request::{
     ClientRequest, OutgoingRequest, ReplyForm, RequestProfile, RequestTraits, Route, ServingPlan,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::conversation_rules::ConversationRules;
+use super::conversation_rules::{ConversationRules, PrefixLoss, shared_length};
 use tool_call_parser::Tools;
 use translate::declared_tools;
 use wire::{ChatRequest, KnownMessage, KnownParts, KnownTools, Object, array_elements};
@@ -67,16 +67,6 @@ pub(super) struct RecentTools {
     known: KnownTools,
     /// Read from them.
     tools: Arc<Tools>,
-}
-
-/// The prompt of a conversation's request differs early from that of the last one, so the server reads again
-/// what it had in its cache.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PrefixLoss {
-    /// Where the two first differ, for people: a message or a tool, and the byte in it.
-    pub(super) place: String,
-    /// Bytes of the last request that the two do not share.
-    pub(super) bytes: usize,
 }
 
 impl Recent {
@@ -276,11 +266,6 @@ pub(super) fn find_rules(body: &[u8], like: Option<&RecentRequest>) -> Conversat
         return ConversationRules::default();
     }
     like.and_then(|like| like.rules_for(body)).unwrap_or_else(ConversationRules::begin)
-}
-
-/// The bytes that two texts have in common at their beginning.
-pub(super) fn shared_length(one: &str, other: &str) -> usize {
-    one.bytes().zip(other.bytes()).take_while(|(one, other)| one == other).count()
 }
 
 /// The first tool that differs between two arrays, for people.

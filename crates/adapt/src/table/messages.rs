@@ -1,7 +1,6 @@
 //! Rules about messages: their roles, their order, their content, calls and results.
 
-use super::NOTHING;
-use crate::row::Row;
+use crate::row::{NOTHING, Row};
 use crate::rule::{Loss, Rule};
 use crate::words::{
     ALTERNATE, LAST_ROLE, NO_CONTENT, NO_STRING, OTHER_TOOLS, SGLANG_CONTENT, VLLM_CONTENT, VLLM_NULL,

@@ -1,6 +1,6 @@
 //! Rules about single parameters: what each costs.
 
-use super::NOTHING;
+use crate::row::NOTHING;
 use crate::rule::{Loss, Parameter};
 
 /// One row: a change of these parameters.

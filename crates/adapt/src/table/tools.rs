@@ -1,7 +1,6 @@
 //! Rules about tools: their schemas, their names, and a server that parses no calls.
 
-use super::NOTHING;
-use crate::row::Row;
+use crate::row::{NOTHING, Row};
 use crate::rule::{Loss, Rule};
 use crate::words::{GEMINI_TYPE_LIST, GRAMMAR, NO_PARSER, ONE_BACKEND, VLLM_RUST};
 
