@@ -401,6 +401,25 @@ async fn commits_do_not_pass_over_hooks() {
     assert!(said.contains("has the hook commit-msg"), "{said}");
 }
 
+/// Regression: the next command of git's ran on half of the work of the one before it.
+#[tokio::test]
+async fn half_done_work_ends_a_line() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    let commit = |name: &str| {
+        fs::create_dir_all(bed.work(name).parent().unwrap()).unwrap();
+        fs::write(bed.work(name), "x").unwrap();
+        git(&bed.work(""), &["add", "."]);
+        git(&bed.work(""), &["commit", "-qm", name]);
+    };
+    commit("kept");
+    git(&bed.work(""), &["switch", "-qc", "side"]);
+    commit(".vscode/x");
+    git(&bed.work(""), &["switch", "-q", "main"]);
+    let said = bed.run("git switch side && git rm -q kept; git rm -q kept").await;
+    assert!(said.contains("half of its work") && bed.work("kept").exists(), "{said}");
+}
+
 #[tokio::test]
 async fn a_repository_is_read_only_as_a_whole() {
     let Some(bed) = full_bed("").await else { return };

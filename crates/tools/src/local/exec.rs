@@ -199,7 +199,10 @@ impl Line {
     /// Runs one command after the other as a shell would, until the sandbox seems to stop one.
     async fn run(mut self) -> Result<Ran, ToolError> {
         let steps = std::mem::take(&mut self.order.steps);
-        for group in steps.chunk_by(|step, next| step.reach == next.reach) {
+        // git may do half of its work: the next command runs only after the look at what it made.
+        let are_joined =
+            |step: &Step, next: &Step| step.reach == next.reach && step.reach != Reach::Repository;
+        for group in steps.chunk_by(are_joined) {
             let ended = self.run_group(group).await;
             ended.map_err(|error| error_behind(&self.ran.text, error))?;
             if self.ran.stopped.is_some() || self.ran.half_done {
@@ -246,8 +249,11 @@ impl Line {
             let watched = run_blocking(move |_| Ok(sandbox.watch(&directory, reach))).await?;
             self.deadline += began.elapsed();
             let is_busy = watched.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy);
-            let is_over = Instant::now() > self.deadline || self.gone.try_recv() == Err(TryRecvError::Closed);
-            if !is_busy || is_over {
+            // This receiver panics when it is polled again.
+            if self.gone.try_recv() == Err(TryRecvError::Closed) {
+                return Err(caller_gone());
+            }
+            if !is_busy || Instant::now() > self.deadline {
                 return watched.map_err(|error| start_error(&error));
             }
             if let Some(watcher) = notice.take() {
@@ -490,5 +496,29 @@ impl Captured {
                 watcher(&buffer[..count]);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::config::LocalConfig;
+    use super::*;
+
+    /// Regression: the end of a caller during the search was asked for again by the command, which panicked.
+    #[tokio::test]
+    async fn without_a_caller_nothing_starts() {
+        let workspace = tempfile::tempdir().unwrap();
+        let sandbox = Sandbox::open(&LocalConfig::default(), workspace.path(), true).unwrap();
+        let words = ["touch", "made"].map(str::to_owned).to_vec();
+        let order = Order {
+            steps: vec![Step::only(Plan::Program(words), workspace.path().to_owned(), Reach::Workspace)],
+            limit: Duration::from_secs(60),
+            passing: Passing::default(),
+            sandbox: Arc::new(sandbox),
+            watcher: None,
+        };
+        let gone = oneshot::channel().1;
+        let line = Line { deadline: Instant::now() + order.limit, order, gone, ran: Ran::default() };
+        assert!(line.run().await.is_err() && !workspace.path().join("made").exists());
     }
 }
