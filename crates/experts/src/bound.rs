@@ -410,7 +410,10 @@ impl BoundTool {
         };
         if let Some(agreed) = approver.and_then(Approver::agreed_effect) {
             let now = self.effect(operation, invocation).await;
-            find_difference(agreed, &now).map_or(Ok(()), |why| Err(ToolError::Denied(why)))?;
+            if let Some(why) = find_difference(agreed, &now) {
+                self.note_refusal(operation, invocation, "respool: it is not what was approved").await;
+                return Err(ToolError::Denied(why));
+            }
         }
         let invocation = Invocation { name: spec.name, ..invocation.clone() };
         let by = approver.and_then(Approver::prior_consent);

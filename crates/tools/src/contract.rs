@@ -168,18 +168,24 @@ pub struct Effect {
     /// The change of a file, as a unified diff, where it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub change: Option<String>,
-    /// The SHA-256 of the text that a new one takes the place of, in hexadecimal digits.
+    /// The state of the file that is replaced whole: the SHA-256 of its bytes; of a large one, its size and
+    /// time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaces: Option<String>,
 }
 
-/// The change that a call would make to a file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Preview {
-    /// A unified diff; for other calls, a sentence about what they reach.
-    pub text: String,
-    /// See [`Effect::replaces`].
-    pub replaces: Option<String>,
+/// The effect of a call, as far as it is known beforehand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Preview {
+    /// It changes a file.
+    Change {
+        /// The change as a unified diff; `None` where it is too large, or not of text.
+        diff: Option<String>,
+        /// See [`Effect::replaces`].
+        replaces: Option<String>,
+    },
+    /// A sentence about the reach of a command.
+    Reach(String),
 }
 
 /// The answer to a question.

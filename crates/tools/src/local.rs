@@ -214,8 +214,8 @@ impl Call {
         match self {
             Self::Write { place, content } => write::preview_write(workspace, place, content),
             Self::Edit { place, edits } => {
-                let text = edit::plan_change(workspace, place, edits)?.diff(place);
-                Ok(Some(Preview { text, replaces: None }))
+                let diff = Some(edit::plan_change(workspace, place, edits)?.diff(place));
+                Ok(Some(Preview::Change { diff, replaces: None }))
             }
             _ => Ok(None),
         }
@@ -259,8 +259,7 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { .. } = call {
-                let text = self.sandbox.warning().map(str::to_owned);
-                return Ok(text.map(|text| Preview { text, replaces: None }));
+                return Ok(self.sandbox.warning().map(|text| Preview::Reach(text.to_owned())));
             }
             let workspace = Arc::clone(&self.workspace);
             run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::{BoxFuture, join_all};
 
 use super::config::ToolsConfig;
-use super::contract::{Approver, Effect, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
+use super::contract::{Approver, Effect, Invocation, Preview, ToolError, ToolOutput, ToolSpec, Tools};
 use super::diff::shorten_diff;
 use super::mcp::Server;
 use super::offer::Offer;
@@ -91,11 +91,13 @@ impl ToolSet {
     pub async fn effect_of(&self, tool: &str, invocation: &Invocation) -> Option<Effect> {
         let (source, offer) = self.offers().into_iter().find(|(_, offer)| offer.name == tool)?;
         let invocation = Invocation { name: offer.spec.name, ..invocation.clone() };
-        // A call that will fail makes no change.
-        let preview = source.preview_call(&invocation).await.ok().flatten();
-        let (change, replaces) =
-            preview.map(|it| (shorten_diff(make_visible(&it.text)), it.replaces)).unzip();
-        Some(Effect { tool: tool.to_owned(), change, replaces: replaces.flatten() })
+        let (diff, replaces) = match source.preview_call(&invocation).await {
+            Ok(Some(Preview::Change { diff, replaces })) => (diff, replaces),
+            // A call that will fail makes no change.
+            _ => (None, None),
+        };
+        let change = diff.map(|diff| shorten_diff(make_visible(&diff)));
+        Some(Effect { tool: tool.to_owned(), change, replaces })
     }
 
     /// Starts the MCP servers of a chat that do not run, and waits until each has its tools or a problem, at

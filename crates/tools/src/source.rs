@@ -130,7 +130,12 @@ pub(super) async fn request_permit(
         (Verdict::Deny, _) => return deny(&format!("denied by {because}")),
         (Verdict::Ask, None) => return deny(&format!("{because} says ask, and no person can be asked")),
         (Verdict::Ask, Some(approver)) => {
-            let preview = source.preview_call(invocation).await?.map(|preview| make_visible(&preview.text));
+            let preview = match source.preview_call(invocation).await? {
+                Some(Preview::Change { diff: text, .. }) => text,
+                Some(Preview::Reach(text)) => Some(text),
+                None => None,
+            };
+            let preview = preview.as_deref().map(make_visible);
             let Invocation { name: tool, arguments, .. } = invocation;
             let (kind, target) = (QuestionKind::Call, &subject.target);
             let question = Question { kind, tool, arguments, target, preview, is_by_default };

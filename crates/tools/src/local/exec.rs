@@ -512,7 +512,7 @@ mod tests {
         let words = ["touch", "made"].map(str::to_owned).to_vec();
         let order = Order {
             steps: vec![Step::only(Plan::Program(words), workspace.path().to_owned(), Reach::Workspace)],
-            limit: Duration::from_secs(60),
+            limit: Duration::from_mins(1),
             passing: Passing::default(),
             sandbox: Arc::new(sandbox),
             watcher: None,

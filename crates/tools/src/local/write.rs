@@ -31,7 +31,7 @@ pub(super) fn write_file(
     Ok(ToolOutput { text, display })
 }
 
-/// Returns the change that writing would make; `None` if the file is large or not text.
+/// Returns the change that writing would make.
 pub(super) fn preview_write(
     workspace: &Workspace,
     place: &Place,
@@ -45,8 +45,16 @@ pub(super) fn preview_write(
             "{path} has exactly this content already: nothing was written"
         )));
     }
-    let replaces = before.as_deref().map(|before| hex(&sha256(before.as_bytes())));
-    Ok(change_diff(place, before, &content).map(|text| Preview { text, replaces }))
+    let diff = change_diff(place, before, &content);
+    Ok(Some(Preview::Change { diff, replaces: file_state(workspace, place) }))
+}
+
+/// Returns a text that is another one when the file has changed; `None` if it cannot be read.
+fn file_state(workspace: &Workspace, place: &Place) -> Option<String> {
+    let Ok(found) = workspace.dir.symlink_metadata(&place.real) else { return Some("absent".to_owned()) };
+    let (bytes, is_whole) = read_whole(&mut open_file(workspace, place).ok()?, place, MOST_COMPARED).ok()?;
+    let of_large = || format!("{} bytes of {:?}", found.len(), found.modified().ok());
+    Some(if is_whole { hex(&sha256(&bytes)) } else { of_large() })
 }
 
 /// Reads the text of the file; `None` if it is large or not text.
@@ -96,4 +104,30 @@ pub(super) fn replace_file(workspace: &Workspace, place: &Place, bytes: &[u8]) -
         let _ = dir.remove_file(&temporary);
         io_failure(place.written.display(), &error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: consent to replace a large file, or one that is not text, held after any change of it.
+    #[test]
+    fn every_change_of_a_file_shows() {
+        let dir = tempfile::tempdir().unwrap();
+        let workspace = Workspace::open(dir.path()).unwrap();
+        let place = workspace.find_place("file").unwrap();
+        let large = vec![b'a'; usize::try_from(MOST_COMPARED).unwrap() + 1];
+        let contents: [&[u8]; 5] = [b"", b"text", b"\xff\x00", &large, &large[1..]];
+        let mut states = vec![file_state(&workspace, &place).unwrap()];
+        for content in contents {
+            std::fs::write(dir.path().join("file"), content).unwrap();
+            let Some(Preview::Change { replaces, .. }) = preview_write(&workspace, &place, "new").unwrap()
+            else {
+                panic!("it has no preview")
+            };
+            states.push(replaces.unwrap());
+        }
+        let different: std::collections::BTreeSet<&String> = states.iter().collect();
+        assert_eq!(different.len(), states.len(), "{states:?}");
+    }
 }
