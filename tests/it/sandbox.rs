@@ -397,8 +397,31 @@ async fn commits_do_not_pass_over_hooks() {
     assert_eq!(commit("").await, "one\n");
     git(&bed.work(""), &["config", "core.hooksPath", "team"]);
     hook("team/commit-msg");
+    // git warns about this before it says where the hooks are.
+    git(&bed.work(""), &["config", "core.fsync", "unknown"]);
     let said = commit("").await;
     assert!(said.contains("has the hook commit-msg"), "{said}");
+    hook("team/prepare-commit-msg");
+    let said = commit("--no-verify ").await;
+    assert!(said.contains("has the hook prepare-commit-msg, "), "{said}");
+    for line in ["merge x", "pull . x", "cherry-pick x", "revert HEAD", "rebase --continue"] {
+        let said = bed.run(&format!("git {line}")).await;
+        assert!(said.contains("has the hook prepare-commit-msg, commit-msg"), "{line}: {said}");
+    }
+}
+
+/// Regression: other programs' words led to the question about the sandbox, and git's on a key did not.
+#[tokio::test]
+async fn only_gits_words_are_of_git() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    let said = bed.run("echo 'configure: error: cannot run C compiled programs'; false").await;
+    assert!(!said.contains("tools.local.readable"), "{said}");
+    for (key, value) in [("gpg.format", "ssh"), ("user.signingKey", "/nowhere/key.pub")] {
+        git(&bed.work(""), &["config", key, value]);
+    }
+    let said = bed.run("git commit --allow-empty -qm one && git tag -s -m t v1").await;
+    assert!(said.contains("sign the tag") && said.contains("tools.local.readable"), "{said}");
 }
 
 /// Regression: the next command of git's ran on half of the work of the one before it.

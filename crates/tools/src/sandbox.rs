@@ -468,10 +468,12 @@ impl Sandbox {
     }
 
     /// The note on a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
-    pub(super) fn refusal(&self, output: &str) -> Option<Refusal> {
+    pub(super) fn refusal(&self, output: &str, reach: Reach) -> Option<Refusal> {
         let has_own_network = matches!(self.network, CommandNetwork::Own { .. });
         let is_refused = has_own_network && REFUSED.iter().any(|sign| output.contains(sign));
-        if !self.level.holds_files() || !(is_refused || SIGNS.iter().any(|sign| output.contains(sign))) {
+        let of_git: &[&str] = if reach.is_gits() { &SIGNS_OF_GIT } else { &[] };
+        let is_stopped = SIGNS.iter().chain(of_git).any(|sign| output.contains(sign));
+        if !self.level.holds_files() || !(is_refused || is_stopped) {
             return None;
         }
         let repositories = if self.level.has_namespaces() {
@@ -510,7 +512,7 @@ fn hold_variables(command: &mut Command) {
 }
 
 /// What a program says when the sandbox may have stopped it.
-const SIGNS: [&str; 17] = [
+const SIGNS: [&str; 13] = [
     "ermission denied",
     "peration not permitted",
     "ead-only file system",
@@ -526,10 +528,15 @@ const SIGNS: [&str; 17] = [
     "ould not write index",
     // git's, where it does not see the person's configuration.
     "dubious ownership",
-    // Where git's own commands find no program.
+];
+
+/// The words of git when it finds no program, no key, or no remote, which is then a path outside. Other
+/// programs say the like for other reasons.
+const SIGNS_OF_GIT: [&str; 6] = [
     "xternal filter",
-    "annot run ",
-    // git's, of a remote that is a path outside.
+    "error: cannot run ",
+    "nable to sign",
+    "ailed to write commit object",
     "does not appear to be a git repository",
     NO_HOOKS,
 ];

@@ -282,7 +282,7 @@ impl Line {
             if ran.half_done {
                 break;
             }
-            if let Some(refusal) = self.order.sandbox.refusal(&ran.text).filter(|_| ran.failed) {
+            if let Some(refusal) = self.order.sandbox.refusal(&ran.text, step.reach).filter(|_| ran.failed) {
                 self.ran.stopped = Some((refusal, step.clone()));
                 break;
             }
@@ -328,8 +328,13 @@ impl Line {
         }
         let mut hooks = hooks_for(words).to_vec();
         if !hooks.is_empty() {
-            let place = self.ask_git(question(words, &HOOKS), step, watched).await?;
-            hooks.retain(|name| is_executable(&step.directory.join(&place).join(name)));
+            let said = self.ask_git(question(words, &HOOKS), step, watched).await?;
+            if said.is_empty() {
+                return Ok(Some(format!("it does not say where hooks are, and {NO_HOOKS}")));
+            }
+            // Warnings and traces are in other lines.
+            let places = said.lines().map(|line| step.directory.join(line));
+            hooks.retain(|name| places.clone().any(|place| is_executable(&place.join(name))));
         }
         let is_free = hooks.is_empty();
         Ok((!is_free).then(|| format!("this repository has the hook {}, and {NO_HOOKS}", hooks.join(", "))))

@@ -36,10 +36,14 @@ pub(crate) const FILTERS: [&str; 4] =
     ["config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|smudge|process)$"];
 /// Those of one that says where hooks are.
 pub(crate) const HOOKS: [&str; 3] = ["rev-parse", "--git-path", "hooks"];
-/// The hooks that forbid or change a commit.
-const OF_COMMIT: [&str; 3] = ["pre-commit", "prepare-commit-msg", "commit-msg"];
-/// Those that forbid or change a merge.
-const OF_MERGE: [&str; 2] = ["pre-merge-commit", "commit-msg"];
+/// The verbs that may make a commit.
+const OF_COMMIT: &str = "cherry-pick commit merge pull rebase revert";
+/// The hooks that forbid or change a commit. `--no-verify` leaves out all but the first.
+const COMMIT_HOOKS: [&str; 4] = ["prepare-commit-msg", "pre-commit", "pre-merge-commit", "commit-msg"];
+/// Options of a commit behind which no word is their value.
+const FLAGS: &str = "-q --quiet -s --signoff --amend --no-edit --no-verify --allow-empty";
+/// Options behind which a message is.
+const MESSAGE: &str = "-m -qm --message";
 
 /// The only kinds of URLs: by others, git starts a program of any name or with any words.
 pub(super) const PROTOCOLS: (&str, &str) = ("GIT_ALLOW_PROTOCOL", "file:git:http:https:ssh");
@@ -139,16 +143,28 @@ pub(crate) fn question(words: &[String], asked: &[&str]) -> Vec<String> {
     words.iter().take(1).cloned().chain(asked.iter().map(|word| (*word).to_owned())).collect()
 }
 
-/// Returns the hooks that may forbid or change what these words do, with which git itself is started.
+/// Returns the hooks that may forbid or change what these words do, with which git itself is started. Some of
+/// them git would not run: the verb does not say what it will do.
 pub(crate) fn hooks_for(words: &[String]) -> &'static [&'static str] {
-    let mut own = words[place_of_verb(words)..].iter();
-    let verb = own.next().map(String::as_str);
-    // What the words themselves leave out needs no second question.
-    let is_left_out = own.any(|word| word == "--no-verify" || (word == "-n" && verb == Some("commit")));
+    let own: Vec<&str> = words[place_of_verb(words)..].iter().map(String::as_str).collect();
+    let verb = own.first().copied().unwrap_or_default();
+    // A word behind an unknown option may be its value, such as a message.
+    let is_option = |pair: &&[&str]| {
+        !pair[0].starts_with('-') || is_in(FLAGS, pair[0]) || is_in("-a -n --no-ff", pair[0])
+    };
+    let options = own.windows(2).take_while(|pair| pair[1] != "--").filter(is_option).map(|pair| pair[1]);
+    let options: Vec<&str> = options.filter(|word| word.starts_with('-')).collect();
+    let is_left_out =
+        options.iter().any(|word| *word == "--no-verify" || (*word == "-n" && verb == "commit"))
+            && !own.iter().any(|word| word.starts_with("--veri"));
+    let last_of_ff = own.iter().rfind(|word| word.contains("-f"));
+    let makes_none = options
+        .iter()
+        .any(|word| is_in("--abort --quit", word) || (*word == "--ff-only" && last_of_ff == Some(word)));
     match verb {
-        Some("commit") if !is_left_out => &OF_COMMIT,
-        Some("merge") if !is_left_out => &OF_MERGE,
-        _ => &[],
+        _ if makes_none || !is_in(OF_COMMIT, verb) => &[],
+        _ if is_left_out => &COMMIT_HOOKS[..1],
+        _ => &COMMIT_HOOKS,
     }
 }
 
@@ -168,29 +184,32 @@ pub(crate) fn words_without_filters(words: &[String], listed: &str) -> Vec<Strin
 
 /// Returns true for a commit that takes nothing from the work tree.
 fn takes_index(words: &[String]) -> bool {
-    const FLAGS: &str = "-q --quiet -s --signoff --amend --no-edit --no-verify --allow-empty";
     let mut rest = words[place_of_verb(words)..].iter().map(String::as_str);
     let is_commit = rest.next() == Some("commit");
     let mut reads_message = false;
     let are_known = rest.all(|word| {
         let is_message = reads_message;
-        reads_message = !is_message && is_in("-m -qm --message", word);
+        reads_message = !is_message && is_in(MESSAGE, word);
         is_message || reads_message || is_in(FLAGS, word)
     });
     is_commit && are_known
 }
 
 /// Returns the words of a command that lists those of some files that have changes, before a `stash`: git
-/// would keep all of these, and put back only the others.
+/// would keep all of these, and put back only the others. One that names files says which it keeps.
 pub(super) fn words_before<'a>(
     words: &[String],
     files: impl Iterator<Item = &'a PathBuf>,
 ) -> Option<Vec<String>> {
     let (before, rest) = words.split_at(place_of_verb(words));
     let keeps = rest.get(1).is_none_or(|word| word.starts_with('-') || is_in("push save", word));
+    let names_some = rest.windows(2).any(|pair| {
+        let is_operand = pair[0] != "stash" && !pair[1].starts_with('-');
+        is_in("-S --staged", &pair[1]) || (is_operand && !is_in(MESSAGE, &pair[0]))
+    }) && rest[1] != "save";
     let files: Vec<String> = files.map(|file| file.to_string_lossy().into_owned()).collect();
     let listing = ["--literal-pathspecs", "diff", "--name-only", "HEAD", "--"].map(str::to_owned);
-    (rest.first().is_some_and(|verb| verb == "stash") && keeps && !files.is_empty())
+    (rest.first().is_some_and(|verb| verb == "stash") && keeps && !names_some && !files.is_empty())
         .then(|| [before, &listing, &files].concat())
 }
 
@@ -234,14 +253,53 @@ mod tests {
     fn commits_have_hooks_unless_they_are_left_out() {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let hooks = |line: &str| hooks_for(&own_words(Path::new("/usr/bin/git"), &words(line)));
-        for line in ["git commit -m x", "git commit -am a=b", "git commit"] {
-            assert_eq!(hooks(line), OF_COMMIT, "{line}");
+        for line in [
+            "git commit",
+            "git commit -am a=b",
+            "git commit -a -m --no-verify",
+            "git commit -m -n",
+            "git commit -m x -- --no-verify",
+            "git commit --no-verify --verify",
+            "git merge topic",
+            "git merge -n topic",
+            "git merge --continue",
+            "git merge --ff-only --no-ff topic",
+            "git merge -m --abort topic",
+            "git pull",
+            "git cherry-pick x",
+            "git rebase --continue",
+            "git revert --no-edit HEAD",
+        ] {
+            assert_eq!(hooks(line), COMMIT_HOOKS, "{line}");
         }
-        assert_eq!(hooks("git merge topic"), OF_MERGE);
-        for line in
-            ["git commit --no-verify -m x", "git commit -n -m x", "git add -A", "git stash", "git fetch"]
-        {
+        for line in ["git commit --no-verify -m x", "git commit -a -n -m x", "git commit -m x --no-verify"] {
+            assert_eq!(hooks(line), ["prepare-commit-msg"], "{line}");
+        }
+        for line in ["git add -A", "git stash", "git fetch", "git merge --abort", "git pull --ff-only"] {
             assert!(hooks(line).is_empty(), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_stash_of_named_files_asks_nothing() {
+        let asks = |line: &str| {
+            let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+            words_before(&words, [PathBuf::from("AGENTS.md")].iter()).is_some()
+        };
+        for line in
+            ["git stash", "git stash -q", "git stash push -m x", "git stash save a b", "git -c a=b stash"]
+        {
+            assert!(asks(line), "{line}");
+        }
+        for line in [
+            "git stash push -m x -- a",
+            "git stash -- a",
+            "git stash push a",
+            "git stash --staged",
+            "git stash push -S",
+            "git stash pop",
+        ] {
+            assert!(!asks(line), "{line}");
         }
     }
 
