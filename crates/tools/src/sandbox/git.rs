@@ -91,6 +91,10 @@ pub(super) fn reach_of(words: &[String]) -> Option<Reach> {
     let (letters, options): (&[char], _) = match verb.as_str() {
         // It removes such files, and stops half way at one that is read-only.
         "stash" => (&['u', 'a'], "--include-untracked --all"),
+        // It writes the configuration after its work, and stops half way.
+        "branch" => {
+            (&['d', 'D', 'm', 'M', 'c', 'C'], "--delete --move --copy --edit-description --unset-upstream")
+        }
         // It hands its strategy on to `rebase`, which starts any program.
         "pull" => (&['s'], ""),
         _ => (&[], ""),
@@ -320,6 +324,8 @@ mod tests {
             "git tag v1",
             "git rebase --continue",
             "git branch --set-upstream-to=origin/x",
+            "git branch -vv --contains x",
+            "git branch -f d main",
         ] {
             assert!(writes(line), "{line}");
         }
@@ -341,6 +347,10 @@ mod tests {
             "git pull --rebase -s x/evil . x",
             "git pull -rsx/evil . x",
             "git checkout --recurse x",
+            "git branch -d x",
+            "git branch -rD x",
+            "git branch --del x",
+            "git branch -m a b",
         ] {
             assert!(!writes(line), "{line}");
         }

@@ -68,7 +68,7 @@ impl Kept {
         places.any(|place| place.starts_with(directory) && !is_renamed(place))
     }
 
-    /// Makes directories read-only as a whole, and forgets what is in them.
+    /// Makes directories read-only as a whole, and forgets what is in them: these themselves have to stay.
     pub(super) fn close(&mut self, directories: BTreeSet<PathBuf>, spared: Option<PathBuf>) {
         let is_left = |place: &Path| {
             spared.as_ref().is_some_and(|own| place.starts_with(own))
@@ -77,6 +77,8 @@ impl Kept {
         self.frozen.retain(|place| is_left(place));
         self.pinned.retain(|place| is_left(place));
         self.expected.retain(|place, _| is_left(place));
+        let entries = directories.iter().filter_map(|place| Some((place.clone(), Entry::find_at(place)?)));
+        self.expected.extend(entries);
         self.frozen.extend(directories);
         self.spared = spared;
     }

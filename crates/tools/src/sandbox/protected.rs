@@ -405,6 +405,25 @@ mod tests {
         assert!(!protected.state().known.contains_key(&git));
     }
 
+    /// Of many repositories only the directory above stays open, so that other files get their numbers.
+    #[test]
+    fn nothing_in_a_replaced_directory_is_known() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let (vendor, old) = (root.join("vendor"), root.join("old"));
+        for number in 0..200 {
+            make_repository(&vendor.join(number.to_string()), "[core]\n\tfsmonitor = x\n");
+        }
+        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let watched = protected.begin(&root, false).unwrap();
+        fs::rename(&vendor, &old).unwrap();
+        fs::create_dir_all(vendor.join("0")).unwrap();
+        fs::rename(old.join("0/.git"), vendor.join("0/.git")).unwrap();
+        fs::remove_dir_all(&old).unwrap();
+        let (_, notes) = watched.restore();
+        assert!(notes.len() == 2 && notes[1].contains("vendor/0/.git was made"), "{notes:?}");
+    }
+
     /// The next command cannot write the file `.git`, but another name of it.
     #[test]
     fn a_marker_with_two_names_is_renamed() {

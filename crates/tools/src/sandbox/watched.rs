@@ -50,16 +50,20 @@ impl Watched {
         let roots = &self.protected.roots;
         let (mut budget, mut notes, mut unseen) = (Budget::new(), self.notes.clone(), BTreeSet::new());
         let after = Search::run(roots, &mut budget, Some(&self.before));
-        let mut made = self.find_made(&after, &mut budget);
-        for (path, expected) in &self.kept.expected {
-            match Entry::find_at(path).filter(|now| now != expected) {
-                None => {}
-                // The command could not do that.
-                Some(_) if !expected.is_link() => notes.push(format!(
+        let is_other =
+            |(path, expected): &(&Path, &Entry)| Entry::find_at(path).is_some_and(|now| now != **expected);
+        let expected = self.kept.expected.iter().map(|(path, entry)| (path.as_path(), entry));
+        let replaced: BTreeMap<&Path, &Entry> = expected.filter(is_other).collect();
+        let mut made = self.find_made(&after, &replaced, &mut budget);
+        for (path, expected) in &replaced {
+            // The command could not replace others.
+            if expected.is_link() {
+                made.insert((*path).to_owned(), OBEYED);
+            } else {
+                notes.push(format!(
                     "{} was replaced while the command ran, which could write it from then on: ask the user to look at it",
                     path.display()
-                )),
-                Some(_) => _ = made.insert(path.clone(), OBEYED),
+                ));
             }
         }
         for (path, first) in self.kept.missing.iter().filter(|(path, _)| path.symlink_metadata().is_ok()) {
@@ -67,7 +71,7 @@ impl Watched {
             made.insert(Entry::find_at(path).map_or(first, |_| path).clone(), OBEYED);
         }
         // The lowest first.
-        for (path, why) in made.iter().rev().filter(|(path, _)| !self.is_read_only(path)) {
+        for (path, why) in made.iter().rev().filter(|(path, _)| !self.is_read_only(path, &replaced)) {
             match rename(path) {
                 Ok(new) => notes.push(format!(
                     "while the command ran, {} was made, {why}; respool renamed it to {new}. If it is wanted, ask the user to look \
@@ -83,7 +87,11 @@ impl Watched {
             }
         }
         unseen.extend(
-            after.unfinished.into_iter().chain(after.closed).filter(|place| !self.is_read_only(place)),
+            after
+                .unfinished
+                .into_iter()
+                .chain(after.closed)
+                .filter(|place| !self.is_read_only(place, &replaced)),
         );
         unseen.extend(roots.iter().filter(|_| budget.is_spent()).cloned());
         // The first of the notes are shown.
@@ -103,13 +111,21 @@ impl Watched {
     }
 
     /// Finds what may not stay, with the reasons. Also what this command could not change: another one could
-    /// lead its mounts elsewhere, and end before it.
-    fn find_made(&self, after: &Search, budget: &mut Budget) -> BTreeMap<PathBuf, &'static str> {
+    /// lead its mounts elsewhere, and end before it. All is new in a replaced directory: numbers return.
+    fn find_made(
+        &self,
+        after: &Search,
+        replaced: &BTreeMap<&Path, &Entry>,
+        budget: &mut Budget,
+    ) -> BTreeMap<PathBuf, &'static str> {
         let (known, mut made) = (&self.before.entries, BTreeMap::new());
         let is_top = |top: &Path| {
             self.protected.roots.iter().any(|root| root == top) || known.contains_key(&top.join(".git"))
         };
-        for (path, entry) in after.entries.iter().filter(|(path, entry)| known.get(*path) != Some(*entry)) {
+        let is_new = |(path, entry): &(&PathBuf, &Entry)| {
+            known.get(*path) != Some(*entry) || is_in_any(path, replaced)
+        };
+        for (path, entry) in after.entries.iter().filter(is_new) {
             if !budget.take(1) {
                 break;
             }
@@ -147,9 +163,13 @@ impl Watched {
     }
 
     /// True where the command could write nothing.
-    fn is_read_only(&self, path: &Path) -> bool {
-        self.before.closed.iter().any(|place| path.starts_with(place))
+    fn is_read_only(&self, path: &Path, replaced: &BTreeMap<&Path, &Entry>) -> bool {
+        self.before.closed.iter().any(|place| path.starts_with(place) && !is_in_any(place, replaced))
     }
+}
+
+fn is_in_any(path: &Path, places: &BTreeMap<&Path, &Entry>) -> bool {
+    path.ancestors().any(|above| places.contains_key(above))
 }
 
 /// Renames what a command made, and returns its new name.
