@@ -145,15 +145,16 @@ pub(super) fn unknown_outcomes(calls: &[MadeCall]) -> Vec<Value> {
     })
 }
 
-/// Lists the operations that failed, and were not made successfully later: each once, with the error.
+/// Lists the operations that failed, and were not made successfully later with the same inputs: each once,
+/// with the error.
 pub(super) fn failed_calls(calls: &[MadeCall]) -> Vec<Value> {
     let is_made = |made: &MadeCall| matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
     let mut found = Vec::new();
     for (place, made) in calls.iter().enumerate().filter(|(_, made)| is_unrepeatable(made)) {
         let is_failed = matches!(made.outcome, CallOutcome::Failed | CallOutcome::Unreachable);
-        let mut later = calls[place..].iter().filter(|later| later.call.name == made.call.name);
-        if is_failed && !later.any(is_made) {
-            let mut shown = operation_json(&made.call);
+        let mut shown = operation_json(&made.call);
+        let mut later = calls[place..].iter().filter(|later| is_made(later));
+        if is_failed && !later.any(|later| operation_json(&later.call) == shown) {
             shown["error"] = made.text.chars().take(LONGEST_TEXT).collect::<String>().into();
             found.retain(|other: &Value| {
                 other["operation"] != shown["operation"] || other["inputs"] != shown["inputs"]
@@ -400,7 +401,11 @@ mod tests {
             made_call("crm__tag", CallOutcome::Unknown, false),
         ];
         let expected = json!({"operation": "crm.create_note", "inputs": {"a": 1}, "error": ""});
-        assert_eq!(failed_calls(&calls), [expected]);
+        assert_eq!(failed_calls(&calls), [expected.clone()]);
+        // Regression: a note about another person hid the one that failed.
+        let mut other = made_call("crm__create_note", CallOutcome::Ok, false);
+        other.call.arguments = "{\"a\":2}".into();
+        assert_eq!(failed_calls(&[calls[0].clone(), other]), [expected]);
     }
 
     #[test]
