@@ -88,8 +88,7 @@ pub(super) fn correct_reply(refused: &[(String, String)], cut: bool, blank: bool
         let gap = if text.ends_with('\n') { "" } else { " " };
         let _ = write!(
             text,
-            "{gap}The reply was cut at {} tokens: be brief, and write a long text in parts.",
-            setup.limits.max_tokens
+            "{gap}The reply was cut at the token limit: be brief, and write a long text in parts."
         );
     }
     text.trim().to_owned()

@@ -63,6 +63,8 @@ pub struct Supervision {
     pub is_private: bool,
     /// Its runs end at their limits, without a last answer.
     pub ends_at_limits: bool,
+    /// After a call that `max_tokens` cut, the next reply may be four times as long.
+    pub grows_cut_replies: bool,
     /// Its child runs.
     pub children: Option<Arc<dyn ChildRuns>>,
     /// The notices that people get of its runs.

@@ -39,6 +39,7 @@ pub(super) fn new_setup(
         snapshot: supervision.snapshot.clone(),
         is_private: supervision.is_private,
         ends_at_limits: supervision.ends_at_limits,
+        grows_cut_replies: supervision.grows_cut_replies,
         repeats_after_faults: true,
     }
 }

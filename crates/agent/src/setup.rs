@@ -55,6 +55,9 @@ pub struct Setup {
     /// A limit ends it at once, and all of its time is for work: a last answer would not be read.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub ends_at_limits: bool,
+    /// After a call that the token limit cut, the next reply may be four times as long.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub grows_cut_replies: bool,
     /// A call that may be repeated, and whose server fails, is made again before it ends the run,
     /// whatever the failure is. Runs of older versions repeat it only after a broken connection.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]

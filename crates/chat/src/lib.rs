@@ -361,7 +361,7 @@ fn build_agent(setting: &Setting, prompt: String, model: ListedModel, tools: Arc
         target: String::new(),
         window: None,
         reasoning: None,
-        supervision: Supervision::default(),
+        supervision: Supervision { grows_cut_replies: true, ..Supervision::default() },
     };
     talk_to(&mut agent, setting.ports.models.as_ref(), model);
     agent

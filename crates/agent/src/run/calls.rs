@@ -17,7 +17,7 @@ use wire::ErrorCode;
 impl Run {
     /// Begins with the calls of a reply.
     pub(super) fn begin_calls(&mut self, calls: Vec<RequestedCall>) {
-        (self.turn.corrected, self.turn.was_call_cut) = (false, false);
+        self.turn.corrected = false;
         let is_client = |call: &RequestedCall| {
             self.find_offered(&call.name).is_some_and(|tool| tool.executor == Executor::Client)
         };

@@ -37,6 +37,8 @@ impl Run {
         self.remove_echoes(&mut reading);
         self.make_ids_unique(&mut reading, &mut ids);
         self.record_call(CallPurpose::Iteration, &reply, reading.parser.clone());
+        let is_truncated = |(_, why): &(String, String)| why == Dropped::Truncated.as_str();
+        self.turn.was_call_cut = reply.cut && reading.refused.iter().any(is_truncated);
         if reading.calls.is_empty() {
             return self.finish_without_calls(reply, reading);
         }
@@ -104,8 +106,6 @@ impl Run {
             return self.end_with_answer(answer, reply.reasoning, reply.cut);
         }
         self.turn.corrected |= !only_refused;
-        self.turn.was_call_cut =
-            reply.cut && reading.refused.iter().any(|(_, why)| why == Dropped::Truncated.as_str());
         let text = correction::correct_reply(&reading.refused, reply.cut, blank, &self.setup);
         let content = if blank { correction::NOTHING.to_owned() } else { answer };
         self.entries.push(Entry::Exchange(Exchange {
@@ -144,6 +144,7 @@ impl Run {
                 let code = ErrorCode::from_name(&failure.code);
                 let (is_cut, is_blank) =
                     (code == Some(ErrorCode::TruncatedToolCall), code == Some(ErrorCode::NoAnswer));
+                self.turn.was_call_cut = is_cut;
                 let refused = correction::refused_call_in(&failure.text, &self.setup);
                 let text = correction::correct_reply(&refused, is_cut, is_blank, &self.setup);
                 let content = correction::NOTHING.to_owned();

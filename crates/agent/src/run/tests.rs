@@ -67,6 +67,7 @@ pub(super) fn setup() -> Setup {
         snapshot: RunSnapshot::default(),
         is_private: false,
         ends_at_limits: false,
+        grows_cut_replies: true,
         repeats_after_faults: true,
     }
 }
@@ -453,6 +454,24 @@ fn a_cut_call_gets_more_room() {
     assert!(heard.contains("`read` was not made: it was cut off") && heard.contains("in parts"), "{heard}");
     assert_eq!(sim.model_call().max_tokens, 4_000);
     sim.says(calls(&[READ])).ends(CallOutcome::Ok, "x");
+    assert_eq!(sim.model_call().max_tokens, 1_000);
+    // Also behind a whole call, and where the relay found the call cut.
+    let mut reply = calls(&[READ]);
+    (reply.refused, reply.cut) = (vec![("read".into(), "truncated".into())], true);
+    sim.says(reply).ends(CallOutcome::Ok, "x");
+    assert_eq!(sim.model_call().max_tokens, 4_000);
+    sim.says(calls(&[READ])).ends(CallOutcome::Ok, "x");
+    let failure = ModelFailure { status: 502, ..failed(FailureKind::Unreadable, "truncated_tool_call") };
+    sim.fails(failure);
+    assert_eq!(sim.model_call().max_tokens, 4_000);
+}
+
+#[test]
+fn an_agents_own_limit_holds() {
+    let mut sim = sim(|setup| setup.grows_cut_replies = false);
+    let mut reply = text("I read it.");
+    (reply.refused, reply.cut) = (vec![("read".into(), "truncated".into())], true);
+    sim.says(reply);
     assert_eq!(sim.model_call().max_tokens, 1_000);
 }
 

@@ -39,11 +39,11 @@ impl Run {
         sizes.window.saturating_sub(RESERVE.max(sizes.max_tokens).min(sizes.window / 2))
     }
 
-    /// The most tokens of the next reply: after a call that the limit cut, four times as many, if the window
-    /// has room for them.
+    /// The most tokens of the next reply: after a call that the limit cut, four times as many, if this run
+    /// may have them and the window has room.
     pub(super) fn reply_tokens(&self) -> u64 {
         let sizes = &self.model.sizes;
-        if !self.turn.was_call_cut {
+        if !(self.setup.grows_cut_replies && self.turn.was_call_cut) {
             return sizes.max_tokens;
         }
         // With a margin, as the prompt is not counted yet.
