@@ -70,14 +70,16 @@ pub(super) fn with_service(flags: Flags) -> Flags {
         || flags.upstream.is_some()
         || names.any(|name| name.to_str().is_some_and(is_meant));
     match user_environment().filter(|_| !is_named) {
-        Some((_, of_service)) => Flags { of_service, ..flags },
+        Some((_, of_service)) => Flags { of_service: Some(of_service), ..flags },
         None => flags,
     }
 }
 
 /// Says that the variables of the user's service are used.
 pub(super) fn note_service(flags: &Flags) {
-    if let Some((file, _)) = user_environment().filter(|_| !flags.of_service.is_empty()) {
+    if let Some((file, _)) =
+        user_environment().filter(|_| flags.of_service.as_ref().is_some_and(|all| !all.is_empty()))
+    {
         say_on_stderr(&format!(
             "respool: the service runs with the variables in {}, which hold here, too",
             file.display()

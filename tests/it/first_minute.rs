@@ -130,6 +130,31 @@ fn keys_stay_with_their_server(home: &Path, path: &str) {
     assert!(code == 1 && said.contains("has the key of http://gpu:8000"), "{said}");
     let (_, said) = service(home, path, &["install", "--upstream", "http://gpu:8000", "--dry-run"]);
     assert!(said.contains("API_KEY=…") && !said.contains("k $y"), "{said}");
+    // Nor to one that only this shell names.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let installed = program(home, &["service", "install"])
+        .env("PATH", path)
+        .env("RESPOOL__UPSTREAM__0__URL", url)
+        .output()
+        .unwrap();
+    assert!(installed.status.success() && listener.accept().is_err(), "{installed:?}");
+    // Nor to the server of respool.toml, when the address is removed and the key forgotten.
+    let file = home.join(".config/respool/respool.toml");
+    std::fs::write(&file, "[[upstream]]\nurl = \"http://toml:1\"\napi_key = \"other\"\n").unwrap();
+    let (_, said) = service(home, path, &["status"]);
+    assert!(
+        said.contains("remove `RESPOOL__UPSTREAM__0__URL=…` and `RESPOOL__UPSTREAM__0__API_KEY=…`"),
+        "{said}"
+    );
+    let environment = home.join(".config/respool/respool.env");
+    let without = text.replace("RESPOOL__UPSTREAM__0__URL=", "#");
+    std::fs::write(&environment, without).unwrap();
+    let (code, said) = service(home, path, &["install"]);
+    assert!(code == 1 && said.contains("would be sent to http://toml:1"), "{said}");
+    std::fs::write(&environment, text).unwrap();
+    std::fs::remove_file(&file).unwrap();
 }
 
 #[cfg(target_os = "linux")]
@@ -153,7 +178,7 @@ fn its_file_is_checked_first(home: &Path, path: &str, called: &Path) {
     let (code, said) = service(home, path, &["install"]);
     assert!(code == 78 && said.contains("Nothing was written") && said.contains("listn"), "{said}");
     let called = std::fs::read_to_string(called).unwrap();
-    assert_eq!(called.matches("restart respool.service").count(), 2, "{called}");
+    assert_eq!(called.matches("restart respool.service").count(), 3, "{called}");
     std::fs::write(&file, "[[upstream]]\nurl = \"http://other:1\"\n").unwrap();
     let (_, said) = service(home, path, &["status"]);
     assert!(

@@ -22,17 +22,19 @@ pub struct Flags {
     pub upstream: Option<String>,
     /// `--config FILE`.
     pub config: Option<PathBuf>,
-    /// The variables of a service, which hold where this process has none of the same name.
-    pub of_service: Environment,
+    /// The variables of a service, which hold instead of this process's that set something of respool's.
+    pub of_service: Option<Environment>,
 }
 
 impl Flags {
-    /// Returns the variables of this process, and below them those of the service that the flags name. Text
-    /// that is not UTF-8 is read as well as it can be.
+    /// Returns the variables of this process; or those of the service, and below them those of this process
+    /// that set nothing of respool's. Text that is not UTF-8 is read as well as it can be.
     pub(super) fn process_environment(&self) -> Environment {
         let lossy = |text: OsString| text.to_string_lossy().into_owned();
         let own = std::env::vars_os().map(|(name, value)| (lossy(name), lossy(value)));
-        self.of_service.clone().into_iter().chain(own).collect()
+        let Some(of_service) = &self.of_service else { return own.collect() };
+        let own = own.filter(|(name, _)| name != "RESPOOL_CONFIG" && !name.starts_with("RESPOOL__"));
+        own.chain(of_service.clone()).collect()
     }
 
     /// Returns the layer that the flags make over what is configured below.

@@ -21,7 +21,7 @@ use super::runtime::new_runtime;
 use super::say::say;
 use super::setup::changed_clients;
 use server::Listen;
-use settings::{Flags, Loaded, Settings, VLLM_KEY, start_problems};
+use settings::{Environment, Flags, Loaded, Problems, Settings, VLLM_KEY, start_problems};
 use upstream::{Address, NoModelList, Upstream};
 
 /// How long the model server has to say whether it takes the key.
@@ -115,17 +115,18 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     };
     let environment = with_key(key.as_deref());
     check_settings(&environment, paths)?;
-    arguments.upstream.as_deref().map_or(Ok(()), refuse_other_upstream)?;
-    let kept_key = present.as_ref().and_then(|text| service_manager::value_of(text, service_manager::KEY));
-    if let (Some(url), None, Some(_)) = (&arguments.upstream, &key, &kept_key) {
-        refuse_kept_key(url, present.as_deref().unwrap_or_default(), &paths.environment)?;
+    arguments.upstream.as_deref().map_or(Ok(()), |url| refuse_other_upstream(url, &environment))?;
+    let before = service_manager::variables(present.as_deref().unwrap_or_default());
+    let kept_key = before.get(service_manager::KEY).filter(|key| !key.is_empty());
+    if key.is_none() && kept_key.is_some() {
+        refuse_kept_key(arguments.upstream.as_deref(), &before, paths)?;
     }
     if arguments.dry_run {
         say(&format!(
             "{}:\n\n{unit}\n{} (mode 0600):\n\n{}",
             paths.unit.display(),
             paths.environment.display(),
-            with_key(key.as_ref().or(kept_key.as_ref()).map(|_| "…"))
+            with_key(key.as_ref().or(kept_key).map(|_| "…"))
         ));
         return Ok(());
     }
@@ -168,10 +169,16 @@ fn install_service(manager: Manager, paths: &Paths, arguments: &InstallArgs) -> 
     Ok(())
 }
 
+/// Loads the configuration as the service reads it, but without the model server of the environment file.
+fn load_without_server(mut variables: Environment) -> Result<Loaded, Problems> {
+    variables.retain(|name, _| name != service_manager::UPSTREAM && name != service_manager::KEY);
+    Loaded::from_process(&Flags { of_service: Some(variables), ..Flags::default() })
+}
+
 /// Refuses an address that would take the place of another server's in `respool.toml`, and get its key.
-fn refuse_other_upstream(url: &str) -> Result<(), Failure> {
+fn refuse_other_upstream(url: &str, environment: &str) -> Result<(), Failure> {
     // With a wrong file the service does not start, and says why.
-    let Ok(loaded) = Loaded::from_process(&Flags::default()) else { return Ok(()) };
+    let Ok(loaded) = load_without_server(service_manager::variables(environment)) else { return Ok(()) };
     let (Some(file), Ok(wanted)) = (&loaded.file, url.parse::<Address>()) else { return Ok(()) };
     let is_default = loaded.settings.upstreams == Settings::default().upstreams;
     match loaded.settings.upstreams.first() {
@@ -186,23 +193,37 @@ fn refuse_other_upstream(url: &str) -> Result<(), Failure> {
     }
 }
 
-/// Refuses another model server for an environment file that has the key of the present one.
-fn refuse_kept_key(url: &str, present: &str, file: &Path) -> Result<(), Failure> {
-    match service_manager::value_of(present, service_manager::UPSTREAM) {
-        Some(before) if before != url => Err(format!(
-            "nothing was written: {} has the key of {before}, which would be sent to {url}. Set {VLLM_KEY} to the key of the \
-             new server, or remove the line `{}=…`",
-            file.display(),
-            service_manager::KEY
-        )
-        .into()),
-        _ => Ok(()),
-    }
+/// Refuses to send the key of the environment file to another model server: the wanted one, or that of
+/// `respool.toml` where the file has no address for its key.
+fn refuse_kept_key(wanted: Option<&str>, before: &Environment, paths: &Paths) -> Result<(), Failure> {
+    let address = before.get(service_manager::UPSTREAM).filter(|url| !url.is_empty());
+    let receiver = match (address, wanted) {
+        (Some(address), Some(wanted)) if address != wanted => wanted.to_owned(),
+        (Some(_), _) => return Ok(()),
+        (None, Some(wanted)) => wanted.to_owned(),
+        (None, None) => {
+            let Ok(loaded) = load_without_server(before.clone()) else { return Ok(()) };
+            let is_default = loaded.settings.upstreams == Settings::default().upstreams;
+            match loaded.settings.upstreams.first() {
+                Some(first) if !is_default => first.url.to_string(),
+                _ => return Ok(()),
+            }
+        }
+    };
+    let of = address.map_or("a key without an address".to_owned(), |url| format!("the key of {url}"));
+    Err(format!(
+        "nothing was written: {} has {of}, which would be sent to {receiver}. Remove the line `{}=…`; for a server with \
+         a key, set {VLLM_KEY} to it, and install with --upstream {receiver}",
+        paths.environment.display(),
+        service_manager::KEY
+    )
+    .into())
 }
 
 /// Checks that the service would start with these variables: what runs goes on otherwise.
 fn check_start(environment: &str) -> Result<Settings, Failure> {
-    let flags = Flags { of_service: service_manager::variables(environment), ..Flags::default() };
+    let variables = service_manager::variables(environment);
+    let flags = Flags { of_service: Some(variables), ..Flags::default() };
     let loaded = Loaded::from_process(&flags).and_then(|loaded| {
         let found = start_problems(&loaded.settings);
         if found.is_empty() { Ok(loaded) } else { Err(loaded.problems(found)) }
@@ -234,13 +255,19 @@ fn refuse_wrong_key(settings: &Settings) -> Result<(), Failure> {
 /// Says that the environment file has another model server than `respool.toml`.
 fn note_overridden_upstream(environment: &str, paths: &Paths) {
     let Some(url) = service_manager::value_of(environment, service_manager::UPSTREAM) else { return };
-    let Ok(loaded) = Loaded::from_process(&Flags::default()) else { return };
+    let variables = service_manager::variables(environment);
+    let key = if variables.contains_key(service_manager::KEY) {
+        format!(" and `{}=…`, which is the key of {url}", service_manager::KEY)
+    } else {
+        String::new()
+    };
+    let Ok(loaded) = load_without_server(variables) else { return };
     let is_default = loaded.settings.upstreams == Settings::default().upstreams;
     let other =
         loaded.settings.upstreams.first().filter(|first| url.parse().ok().as_ref() != Some(&first.url));
     if let (Some(file), Some(other), false) = (&loaded.file, other, is_default) {
         say(&format!(
-            "The service asks {url}, because {} says so. To use the [[upstream]] of {} ({}), remove the line `{}=…`, and run \
+            "The service asks {url}, because {} says so. To use the [[upstream]] of {} ({}), remove `{}=…`{key}, and run \
              `respool service install`.",
             paths.environment.display(),
             file.display(),
@@ -273,7 +300,6 @@ fn quote_key(key: &str) -> Result<String, Failure> {
     })
 }
 
-/// Checks the new settings: a running service must not be given settings with which it could not start.
 /// Runs `respool check` as the service manager would run `respool serve`.
 fn check_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     let program = std::env::current_exe().map_err(|error| format!("this program has no path: {error}"))?;
@@ -288,6 +314,7 @@ fn check_service(manager: Manager, paths: &Paths) -> Result<(), Failure> {
     }
 }
 
+/// Checks the new settings: a running service must not be given settings with which it could not start.
 fn check_settings(environment: &str, paths: &Paths) -> Result<(), Failure> {
     let place = |name: &str| format!("{name} in {}", paths.environment.display());
     if let Some(text) = service_manager::value_of(environment, service_manager::LISTEN) {
@@ -449,7 +476,7 @@ fn listen_address_of(environment: &str, paths: &Paths) -> Result<String, Failure
             let why = |why| format!("RESPOOL__LISTEN in {}: {why}", paths.environment.display());
             text.parse::<Listen>().map_err(why)?
         }
-        None => Loaded::from_process(&Flags::default())?.settings.server.listen,
+        None => load_without_server(service_manager::variables(environment))?.settings.server.listen,
     };
     Ok(format!("http://{}", listen.local_address()))
 }
