@@ -4,12 +4,11 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use ignore::WalkBuilder;
 
 use super::figures::format_count;
-use super::harmless::stays_inside;
 use super::transcript::code_block;
 use wire::visible::one_line;
 
@@ -32,14 +31,19 @@ pub(super) struct Mention {
 }
 
 /// Returns what is sent below a message for the files that its `line` mentions, and what to tell the person.
-/// `is_confined`: only files in `root` are sent, which has no symlinks. So it is with a name that does not
-/// lead out of it: a command may have put a link there.
+/// `is_confined`: only files in `root` are sent, which has no symlinks. So it is with every name of a place in
+/// it: a command may have put a link there.
 pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (String, Vec<Mention>) {
     let (mut added, mut mentions) = (String::new(), Vec::new());
     for name in mentioned_names(line) {
         let shown = one_line(&name, 200);
-        let read =
-            |name: &str| read_attachment(&find_path(name, root), root, is_confined || stays_inside(name));
+        let is_inside = |path: &Path| {
+            path.ancestors().any(|place| place.canonicalize().is_ok_and(|real| real.starts_with(root)))
+        };
+        let read = |name: &str| {
+            let path = find_path(name, root);
+            read_attachment(&path, root, is_confined || is_inside(&path))
+        };
         let (file, read) = read_mentioned(&name, read);
         let (note, is_problem) = match read {
             Ok((text, size)) => {
@@ -119,11 +123,20 @@ fn name_before_line(name: &str) -> Option<&str> {
     Some(&file[..without(file).unwrap_or(file.len())])
 }
 
+/// Returns the path that the words of a name mean: `..` leads back, even behind a link.
 fn find_path(name: &str, root: &Path) -> PathBuf {
-    match (name.strip_prefix("~/"), std::env::home_dir()) {
+    let path = match (name.strip_prefix("~/"), std::env::home_dir()) {
         (Some(rest), Some(home)) => home.join(rest),
         _ => root.join(name),
-    }
+    };
+    path.components().fold(PathBuf::new(), |mut found, part| {
+        if part == Component::ParentDir {
+            found.pop();
+        } else {
+            found.push(part);
+        }
+        found
+    })
 }
 
 /// Reads a text file or the names of a directory, each with its size in words.
@@ -279,9 +292,12 @@ mod tests {
         assert!(notes[2].ends_with("it is not in this directory"), "{notes:?}");
         // A command made the link, and the person does not know where it leads.
         std::os::unix::fs::symlink("../a.txt", root.join("link")).unwrap();
-        let (added, mentions) = attach_files("@link @../a.txt", &root, false);
+        let whole = format!("@link @{}/link @../src/link @../a.txt", root.display());
+        let (added, mentions) = attach_files(&whole, &root, false);
         assert!(!added.contains("link:") && added.contains("two"), "{added}");
-        assert!(mentions[0].note.ends_with("it is not in this directory"), "{mentions:?}");
+        for mention in &mentions[..3] {
+            assert!(mention.note.ends_with("it is not in this directory"), "{mentions:?}");
+        }
     }
 
     #[test]
