@@ -31,8 +31,8 @@ pub(super) struct Mention {
 }
 
 /// Returns what is sent below a message for the files that its `line` mentions, and what to tell the person.
-/// `is_confined`: only files in `root` are sent, which has no symlinks. So it is with every name of a place in
-/// it: a command may have put a link there.
+/// `is_confined`: only files in `root` are sent, which has no symlinks. So it is with every name of a
+/// place in it: a command may have put a link there.
 pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (String, Vec<Mention>) {
     let (mut added, mut mentions) = (String::new(), Vec::new());
     for name in mentioned_names(line) {
