@@ -387,7 +387,7 @@ async fn calls_are_approved_one_by_one() {
     let done = post(&respool, &path, &cookie, &form, "http://127.0.0.1").await;
     assert_eq!(done.status, 303);
     let said = get(&respool, done.headers.get("location").unwrap(), &cookie).await.text();
-    assert!(said.contains("Approved: the run goes on."), "{said}");
+    assert!(said.contains("Approved: these calls are made now."), "{said}");
     let store = respool.agents.store().unwrap();
     let decided = store.approval(&asked.id).await.unwrap().unwrap().decision.unwrap();
     let decision: Decision = serde_json::from_str(&decided).unwrap();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::ChatOptions;
 use super::project_rules::repository_of;
 use tools::programs::holds_home;
-use tools::{Level, LocalConfig, PolicyConfig, Rule, ToolsConfig, Verdict, reached_services, sandbox_level};
+use tools::{Level, LocalConfig, PolicyConfig, Rule, ToolsConfig, Verdict, reached_services};
 
 /// The most rules that are listed one by one.
 const MOST_RULES: usize = 6;
@@ -92,9 +92,8 @@ pub(super) fn home_warning(root: &Path) -> Option<String> {
 }
 
 /// Describes how commands are confined.
-pub(super) fn sandbox_line(config: &LocalConfig) -> String {
-    let level = sandbox_level(config);
-    let network = match (&level, config.network) {
+pub(super) fn sandbox_line(config: &LocalConfig, level: &Level) -> String {
+    let network = match (level, config.network) {
         (Level::Off | Level::Missing(_) | Level::Filter, _) => "",
         (_, Some(false)) => ", without a network",
         _ if reached_services(config).is_some() => ", with the network and the services of this machine",
@@ -120,6 +119,7 @@ fn describe_rule(rule: &Rule) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tools::sandbox_level;
 
     /// Regression: the banner said that it asks while the policy was `allow`.
     #[test]
@@ -158,9 +158,15 @@ mod tests {
     #[test]
     fn the_sandbox_is_told() {
         let config = LocalConfig { sandbox: tools::SandboxMode::Off, ..LocalConfig::default() };
-        assert_eq!(sandbox_line(&config), "sandbox of commands: off (tools.local.sandbox)");
+        assert_eq!(
+            sandbox_line(&config, &sandbox_level(&config)),
+            "sandbox of commands: off (tools.local.sandbox)"
+        );
         let config = LocalConfig::default();
-        assert!(sandbox_line(&config).starts_with("sandbox of commands: none: "), "without a launcher");
+        assert!(
+            sandbox_line(&config, &sandbox_level(&config)).starts_with("sandbox of commands: none: "),
+            "without a launcher"
+        );
     }
 
     #[test]

@@ -16,6 +16,8 @@ type Calls = BTreeSet<SessionGrant>;
 pub(super) enum NotKept {
     #[error("the assistant could change what is kept, because {} is in this directory", .0.display())]
     InWorkspace(PathBuf),
+    #[error("commands do not run in the whole sandbox (`respool check` says why)")]
+    Unconfined,
     #[error("{} cannot be used: {}", .0.display(), .1)]
     File(PathBuf, io::Error),
 }
@@ -26,23 +28,30 @@ pub(super) struct Keeper {
     state_dir: PathBuf,
     /// The workspace, without symlinks.
     root: PathBuf,
+    /// Whether its commands run in the whole sandbox.
+    is_confined: bool,
 }
 
 impl Keeper {
-    pub(super) fn new(state_dir: &Path, root: &Path) -> Self {
-        Self { state_dir: state_dir.to_owned(), root: root.to_owned() }
+    pub(super) fn new(state_dir: &Path, root: &Path, is_confined: bool) -> Self {
+        Self { state_dir: state_dir.to_owned(), root: root.to_owned(), is_confined }
     }
 
     /// Reads the calls of this directory.
     pub(super) fn read(&self) -> Result<Calls, NotKept> {
         let file = self.file()?;
         let all = Self::read_all(&file).map_err(|error| NotKept::File(file, error))?;
-        Ok(all.into_iter().find(|(root, _)| *root == self.root).map(|(_, calls)| calls).unwrap_or_default())
+        let of_root = all.into_iter().find(|(root, _)| *root == self.root);
+        let calls = of_root.map(|(_, calls)| calls).unwrap_or_default();
+        if self.is_confined || calls.is_empty() { Ok(calls) } else { Err(NotKept::Unconfined) }
     }
 
     /// Writes the calls of this directory.
     pub(super) fn write(&self, calls: &Calls) -> Result<(), NotKept> {
         let file = self.file()?;
+        if !self.is_confined && !calls.is_empty() {
+            return Err(NotKept::Unconfined);
+        }
         self.write_all(&file, calls).map_err(|error| NotKept::File(file, error))
     }
 
@@ -87,7 +96,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().canonicalize().unwrap().join("state");
         std::fs::create_dir(&state).unwrap();
-        let [a, b] = ["/w/a", "/w/b"].map(|root| Keeper::new(&state, Path::new(root)));
+        let [a, b] = ["/w/a", "/w/b"].map(|root| Keeper::new(&state, Path::new(root), true));
         let calls = Calls::from([
             SessionGrant::Tool("edit_file".into()),
             SessionGrant::Like("builds and tests".into(), ".".into()),
@@ -98,6 +107,10 @@ mod tests {
         b.write(&Calls::from([SessionGrant::ServerTool("a__b".into())])).unwrap();
         assert_eq!(a.read().unwrap(), calls);
         assert_eq!(b.read().unwrap().len(), 1);
+        // Regression: they held without a sandbox, too.
+        let unconfined = Keeper { is_confined: false, ..a.clone() };
+        assert!(matches!(unconfined.read(), Err(NotKept::Unconfined)));
+        assert!(matches!(unconfined.write(&calls), Err(NotKept::Unconfined)));
         a.write(&Calls::new()).unwrap();
         assert!(a.read().unwrap().is_empty() && !b.read().unwrap().is_empty());
         std::fs::write(state.join(FILE), "{").unwrap();
@@ -111,9 +124,9 @@ mod tests {
         let root = dir.path().canonicalize().unwrap();
         let state = root.join("state");
         std::fs::create_dir(&state).unwrap();
-        let outside = Keeper::new(&state, Path::new("/w"));
+        let outside = Keeper::new(&state, Path::new("/w"), true);
         outside.write(&Calls::from([SessionGrant::Tool("edit_file".into())])).unwrap();
-        for inside in [Keeper::new(&state, &root), Keeper::new(&state, &state)] {
+        for inside in [Keeper::new(&state, &root, true), Keeper::new(&state, &state, true)] {
             assert!(matches!(inside.read(), Err(NotKept::InWorkspace(_))));
             assert!(matches!(inside.write(&Calls::new()), Err(NotKept::InWorkspace(_))));
         }

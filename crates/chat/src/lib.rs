@@ -67,7 +67,7 @@ use store::Store;
 use telemetry::ErrorReport;
 use terminal::SavedTerminal;
 use tools::programs::holds_home;
-use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict};
+use tools::{PolicyConfig, Rule, ToolSet, ToolsConfig, Verdict, sandbox_level};
 use typed::TypedText;
 use watched::Watched;
 use wire::units::Size;
@@ -296,10 +296,12 @@ async fn begin_session(
         greeting::greeting_lines(&setting.sources, rules.as_deref(), &setting.tools, &setting.options);
     session.greeting.extend(greeting::partial_line(&session_root));
     session.state_dir = setting.state_dir;
+    let level = sandbox_level(&setting.tools.local);
+    session.keeps_calls = level.has_namespaces();
     if setting.options.prompt.is_none() {
         session.use_kept();
     }
-    session.sandbox = greeting::sandbox_line(&setting.tools.local);
+    session.sandbox = greeting::sandbox_line(&setting.tools.local, &level);
     let doubts: Vec<String> = unlisted.into_iter().chain(greeting::home_warning(&session_root)).collect();
     session.doubt = (!doubts.is_empty()).then(|| doubts.join("\n"));
     session.yes = setting.options.yes;

@@ -64,6 +64,8 @@ pub(super) struct Session {
     pub(super) yes: bool,
     /// The lines shown at the start.
     pub(super) greeting: Vec<String>,
+    /// Whether calls are allowed for good: what was agreed to in the sandbox is no consent without it.
+    pub(super) keeps_calls: bool,
     /// The confinement of commands, in a line.
     pub(super) sandbox: String,
     /// A problem of the model's name.
@@ -117,6 +119,7 @@ impl Session {
             state_dir: PathBuf::new(),
             yes: false,
             greeting: Vec::new(),
+            keeps_calls: false,
             sandbox: String::new(),
             doubt: None,
             is_attended: false,

@@ -243,7 +243,8 @@ fn refuse_wrong_key(settings: &Settings) -> Result<(), Failure> {
         return Ok(());
     };
     match new_runtime()?.block_on(upstream.ask_models(HeaderMap::new(), KEY_WITHIN)) {
-        Err(problem @ NoModelList::KeyRefused(..)) => Err(format!(
+        // One that may only not list models works all the same.
+        Err(problem @ NoModelList::KeyRefused(http::StatusCode::UNAUTHORIZED, ..)) => Err(format!(
             "nothing was written: {}: {problem}. Set {VLLM_KEY} to the key of `vllm serve --api-key`, and install again",
             upstream.name
         )

@@ -65,7 +65,7 @@ impl Session {
     }
 
     fn keeper(&self) -> Keeper {
-        Keeper::new(&self.state_dir, &self.root)
+        Keeper::new(&self.state_dir, &self.root, self.keeps_calls)
     }
 
     /// Forgets the calls that need no further question, also those that were kept.

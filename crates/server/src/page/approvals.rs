@@ -31,7 +31,7 @@ const STEPS: usize = 6;
 
 /// Says what a decision on this page did, by the word in the address that follows it.
 const SETTLED: [(&str, &str); 5] = [
-    ("approved", "Approved: the run goes on. Reload this page to see what it asks next."),
+    ("approved", "Approved: these calls are made now. Reload this page to see what it asks next."),
     ("rejected", "Rejected: these calls are not made."),
     ("dropped", "Rejected, and the task is dropped."),
     ("again", "The task is queued again. Reload this page to see what it asks."),

@@ -30,7 +30,8 @@ impl Level {
         matches!(self, Self::Landlock | Self::Full)
     }
 
-    pub(super) fn has_namespaces(&self) -> bool {
+    /// Returns true if commands see only what the sandbox shows them.
+    pub fn has_namespaces(&self) -> bool {
         *self == Self::Full
     }
 
