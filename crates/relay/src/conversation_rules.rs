@@ -65,12 +65,13 @@ impl ConversationRules {
         let mut known = self.lock()?;
         let known = known.iter_mut().find(|known| known.is_for(upstream, model))?;
         let last = std::mem::replace(&mut known.sent, messages.cloned());
+        let new = messages?;
         match last {
-            Some(last) => lost_prefix(&last, messages?),
+            Some(last) => lost_prefix(&last, new),
             None if before.is_empty() => None,
             None => {
                 let texts: Vec<&str> = before.iter().map(|message| message.text()).collect();
-                lost_prefix(&format!("[{}]", texts.join(",")), messages?)
+                lost_prefix(&format!("[{}]", texts.join(",")), new)
             }
         }
     }
