@@ -5,10 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tempfile::TempDir;
+use testing::waiting::look_blocking;
 use tools::{Level, Sources, remove_temporary_directories};
 
 use crate::sandbox::skipped;
@@ -743,14 +745,8 @@ fn what_comes_during_a_commit_stays() {
             std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, nix::libc::O_NONBLOCK);
             options.write(true).open(&message)
         };
-        // It waits for git, which reads.
-        let tries = std::iter::repeat_with(open).take(1_000);
-        let wait = |opened: &std::io::Result<fs::File>| {
-            if opened.is_err() {
-                std::thread::sleep(std::time::Duration::from_millis(20));
-            }
-        };
-        let mut message = tries.inspect(wait).find_map(Result::ok).unwrap();
+        // Opening it fails until git reads it.
+        let mut message = look_blocking(Duration::from_mins(1), || open().ok()).unwrap();
         fs::write(setting, "own").unwrap();
         std::io::Write::write_all(&mut message, b"two").unwrap();
     });

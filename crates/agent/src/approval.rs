@@ -110,7 +110,7 @@ pub struct ApprovalRequest {
     pub id: String,
     /// The calls with their exact inputs.
     pub calls: Vec<RequestedCall>,
-    /// Why the model makes them: the text that it wrote with them, else the end of its reasoning.
+    /// The text that the model wrote with the calls, or the end of its reasoning if it wrote none.
     pub reason: String,
     /// That text alone.
     #[serde(default, skip_serializing_if = "String::is_empty")]

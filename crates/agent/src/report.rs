@@ -30,8 +30,8 @@ pub fn process(stored: &StoredRun) -> Option<String> {
     Some(setup.approvals.requester?.process_name()?.to_owned())
 }
 
-/// Returns the process that a run executes, else the first words that a person wrote in it, on one line;
-/// `None` if it has none of these, or the words are private.
+/// Returns a title on one line: the process that the run executes, or the first words that a person wrote in
+/// it. `None` if it has neither, or if the words are private.
 pub fn title(stored: &StoredRun) -> Option<String> {
     if let Some(process) = process(stored) {
         return Some(process);

@@ -80,7 +80,7 @@ impl Keeper {
             all.insert(self.root.clone(), calls.clone());
         }
         let text = serde_json::to_vec_pretty(&all)?;
-        // Whoever reads it meanwhile sees the old or the new file. It is readable by its owner alone.
+        // Another chat reads the old file or the new one, never a part. Only the owner can read it.
         let mut beside = tempfile::NamedTempFile::new_in(&self.state_dir)?;
         beside.write_all(&text)?;
         beside.persist(file).map(drop).map_err(|error| error.error)

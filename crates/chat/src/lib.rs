@@ -203,7 +203,7 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), NoAnswer> {
             session.talk(runtime, &state_dir).inspect(|()| session.show_way_back()).map_err(NoAnswer::Failed)
         }
     };
-    runtime.block_on(session.close_conversation());
+    runtime.block_on(session.conversation.close());
     runtime.block_on(tools::end_commands());
     if ending.is_cancelled() {
         // It ends the process.
@@ -324,7 +324,7 @@ async fn begin_session(
         session.return_to_last_model().await;
     }
     // Not earlier: the resumed conversation may be old.
-    session.clear_old();
+    session.conversation.clear_old();
     Ok(session)
 }
 
@@ -400,9 +400,9 @@ async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<
         ),
         why => why,
     };
-    let spent = session.total_cost();
+    let spent = session.conversation.total_cost();
     if why.is_none() {
-        session.finish_conversation().await;
+        session.conversation.finish().await;
     }
     let exit_code = if outcome.cancelled { INTERRUPTED } else { 1 };
     let failed = why.as_deref().map(|why| (why, exit_code));

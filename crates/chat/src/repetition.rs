@@ -52,8 +52,8 @@ impl ReplyTail {
     }
 }
 
-/// Returns the length of the shortest piece of which the text is a repetition: that of the whole text,
-/// if it repeats nothing.
+/// Returns the length of the shortest piece that makes up the text when it is repeated. A text that repeats
+/// nothing is one piece.
 fn period(text: &[u8]) -> usize {
     // For each beginning of the text, the length of its longest end that is also its beginning.
     let mut borders = vec![0; text.len()];

@@ -35,7 +35,7 @@ use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::typed::{END, TypedText};
 use super::watched::{Watched, observer_of, wait_for_signal};
-use agent::{Conversation, Outcome, ResumeError, Spent};
+use agent::{Conversation, Outcome, ResumeError};
 use permissions::{awaited_servers, begin_servers, start_servers, with_mode};
 use tools::{Approver, end_commands, remove_temporary_directories};
 use wire::visible::{char_width, make_visible, one_line};
@@ -51,7 +51,7 @@ const END_WITHIN: Duration = Duration::from_millis(500);
 
 /// A conversation with its screen, tools and settings.
 pub(super) struct Session {
-    conversation: Conversation,
+    pub(super) conversation: Conversation,
     models: Arc<dyn ModelDirectory>,
     approvals: Arc<Approvals>,
     journal: Arc<Journal>,
@@ -129,11 +129,6 @@ impl Session {
             has_awaited_servers: false,
             ending: CancellationToken::new(),
         }
-    }
-
-    /// Deletes conversations that are older than the configuration allows.
-    pub(super) fn clear_old(&self) {
-        self.conversation.clear_old();
     }
 
     /// Lists the conversations of this directory and resumes the chosen one. Begins a new one if the person
@@ -495,11 +490,6 @@ impl Session {
         }
     }
 
-    /// Returns the cost of the conversation.
-    pub(super) fn total_cost(&self) -> Spent {
-        self.conversation.total_cost()
-    }
-
     /// Adds the files of this directory to a prompt that its `line` mentions.
     pub(super) fn add_mentioned(&mut self, prompt: &str, line: &str) -> String {
         let (attached, mentions) = attach_files(line, &self.root, true);
@@ -675,16 +665,6 @@ impl Session {
         if !self.ending.is_cancelled() && !self.conversation.entries().is_empty() {
             self.show_note("respool chat --continue goes on with this conversation");
         }
-    }
-
-    /// Closes the conversation after the answer to its question.
-    pub(super) async fn finish_conversation(&mut self) {
-        self.conversation.finish().await;
-    }
-
-    /// Closes the conversation.
-    pub(super) async fn close_conversation(&mut self) {
-        self.conversation.close().await;
     }
 }
 

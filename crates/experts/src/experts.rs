@@ -196,12 +196,6 @@ impl Experts {
         Arc::new(Expert { package, digest, bindings, problems, bound: Arc::new(bound), folder })
     }
 
-    /// Returns true if an expert's triggers are held until a person changes something: a tool is not bound,
-    /// or not configured.
-    pub fn is_held(&self, name: &str) -> bool {
-        self.get(name).is_none_or(|expert| self.problems(&expert).iter().any(|problem| problem.is_final))
-    }
-
     /// Returns true while a server of an expert is starting for the first time, so that what it offers is not
     /// known yet.
     pub fn is_starting(&self, name: &str) -> bool {

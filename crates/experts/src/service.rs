@@ -30,7 +30,8 @@ impl Experts {
 
     fn scheduler(self: &Arc<Self>, store: Arc<Store>) -> Scheduler {
         let experts = Arc::clone(self);
-        let is_held = Box::new(move |name: &str| experts.is_held(name));
+        let is_held =
+            Box::new(move |name: &str| experts.get(name).is_none() || experts.describe_hold(name).is_some());
         Scheduler::new(Arc::clone(&self.catalog), store).with_hold(is_held)
     }
 }

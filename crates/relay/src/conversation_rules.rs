@@ -59,7 +59,9 @@ impl ConversationRules {
     /// last request, as the client sent them. Returns what the server must read again because of the rules.
     pub(super) fn note_sent(
         &self,
-        (upstream, model, messages): (&Upstream, &str, Option<&Arc<str>>),
+        upstream: &Upstream,
+        model: &str,
+        messages: Option<&Arc<str>>,
         before: &[Arc<KnownMessage>],
     ) -> Option<PrefixLoss> {
         let mut known = self.lock()?;
@@ -151,7 +153,7 @@ mod tests {
         conversation.rules_for(&upstream, "m");
         let note = |text: Option<&str>| {
             let text = text.map(Arc::from);
-            conversation.note_sent((&upstream, "m", text.as_ref()), &[])
+            conversation.note_sent(&upstream, "m", text.as_ref(), &[])
         };
         assert_eq!(note(Some(r#"[{"a":1},{"b":2}]"#)), None, "the first request");
         assert_eq!(note(Some(r#"[{"a":1},{"b":2},{"c":3}]"#)), None, "the conversation goes on");

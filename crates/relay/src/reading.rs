@@ -188,8 +188,8 @@ impl Relay {
         };
         let adapted = adapt_request(&mut request, body, &how);
         let before = recent.as_ref().map_or(&[][..], |recent| recent.messages_of(body));
-        let sent = (&*upstream, target_model, adapted.messages.as_ref());
-        let loss_by_rules = conversation_rules.note_sent(sent, before);
+        let sent = adapted.messages.as_ref();
+        let loss_by_rules = conversation_rules.note_sent(&upstream, target_model, sent, before);
         if let Some(loss) = loss.or(loss_by_rules) {
             let bytes_per_1000 = upstream.models.facts_of(target_model).bytes_per_1000;
             origin.record.record_prefix_loss(describe_prefix_loss(&loss, bytes_per_1000));

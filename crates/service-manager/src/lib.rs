@@ -211,7 +211,7 @@ impl Manager {
         let output = child.stdout.take().into_iter().flat_map(|output| BufReader::new(output).split(b'\n'));
         for line in output {
             if show_line(&String::from_utf8_lossy(&line.map_err(not_run)?)).is_err() {
-                // Nobody reads on.
+                // The reader has gone, as after `| head`.
                 let _ = child.kill();
                 let _ = child.wait();
                 return Ok(());

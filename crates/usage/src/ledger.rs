@@ -257,7 +257,7 @@ impl Ledger {
         }
         let _ = self.key_store.set(store);
         if let Some(shared) = self.shared_usage() {
-            if self.is_new_to(shared).await {
+            if is_new_to(self.store.as_deref(), shared).await {
                 self.count_rows_of_today().await;
             } else {
                 // The database knows what processes of before spent.
@@ -265,14 +265,6 @@ impl Ledger {
             }
             self.share().await;
         }
-    }
-
-    /// Returns true if the rows are older than the use of this database, which does not know their cost.
-    async fn is_new_to(&self, shared: &dyn SharedUsage) -> bool {
-        let Some((store, database)) = self.store.as_ref().zip(shared.database_id().await.ok()) else {
-            return false;
-        };
-        matches!(store.was_copied_to(database).await, Ok(false))
     }
 
     /// Exchanges what is used with the processes of the same database, until `stop`.
@@ -595,6 +587,12 @@ impl UsageSink for Ledger {
             state.lost += 1;
         }
     }
+}
+
+/// Returns true if the rows are older than the use of this database, which does not know their cost.
+async fn is_new_to(rows: Option<&UsageStore>, shared: &dyn SharedUsage) -> bool {
+    let Some((rows, database)) = rows.zip(shared.database_id().await.ok()) else { return false };
+    matches!(rows.was_copied_to(database).await, Ok(false))
 }
 
 /// Names a request and its sender.

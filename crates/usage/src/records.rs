@@ -92,7 +92,7 @@ impl Records<'_> {
         store.find(query).await
     }
 
-    /// Counts the requests since a time of which something was repaired.
+    /// Counts the requests since a time in which respool repaired something.
     ///
     /// # Errors
     /// When the store cannot be read.

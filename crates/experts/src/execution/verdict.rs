@@ -402,7 +402,7 @@ mod tests {
         ];
         let expected = json!({"operation": "crm.create_note", "inputs": {"a": 1}, "error": ""});
         assert_eq!(failed_calls(&calls), std::slice::from_ref(&expected));
-        // Regression: a note about another person hid the one that failed.
+        // Regression: a note that was created with other inputs hid the call that had failed.
         let mut other = made_call("crm__create_note", CallOutcome::Ok, false);
         other.call.arguments = "{\"a\":2}".into();
         assert_eq!(failed_calls(&[calls[0].clone(), other]), [expected]);

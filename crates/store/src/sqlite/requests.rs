@@ -152,7 +152,7 @@ pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::R
     connection.prepare_cached(&statement)?.query_map(parameters, read_row)?.collect()
 }
 
-/// Counts the requests since a time of which something was repaired.
+/// Counts the requests since a time in which respool repaired something.
 pub(super) fn count_repaired(connection: &Connection, since: u64) -> rusqlite::Result<u64> {
     let statement = format!("SELECT count(*) FROM requests WHERE at >= ?1 AND route <> 'attempt'{REPAIRED}");
     let count: i64 = connection.prepare_cached(&statement)?.query_row([signed(since)], |row| row.get(0))?;

@@ -137,7 +137,7 @@ impl UsageStore {
         self.work(&self.reader, "read", move |connection| requests::find(connection, &query)).await
     }
 
-    /// Counts the requests since a time of which something was repaired.
+    /// Counts the requests since a time in which respool repaired something.
     ///
     /// # Errors
     /// When the file cannot be read.
