@@ -127,7 +127,11 @@ impl Pool {
         let asked = Instant::now();
         loop {
             if let Ok(answered) = tokio::time::timeout(LOOK_EVERY, &mut answer).await {
-                return answered.unwrap_or_else(|_| Err(ended()));
+                let answered = answered.unwrap_or_else(|_| Err(ended()));
+                if answered.is_ok() {
+                    self.presence.note_answer();
+                }
+                return answered;
             }
             // The work may still be done later, as after a lost connection.
             if self.presence.is_silent() {

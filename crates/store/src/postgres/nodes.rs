@@ -182,7 +182,7 @@ fn keep_present(address: &Address, node: &Node, signals: &Weak<Signals>, shared:
     join_late(address, node, shared);
     let mut client = None;
     while !shared.has_ended() {
-        let said = say_present(&mut client, address, node, shared).map(|()| shared.note_answer());
+        let said = say_present(&mut client, address, node, shared).map(|()| shared.note_heard());
         if let Err(error) = said.and_then(|()| listen(&mut client, node, signals, shared)) {
             shared.set_problem(Some(explain(&error)));
             client = None;
@@ -202,7 +202,7 @@ fn join_late(address: &Address, node: &Node, shared: &Shared) {
         match join(address, node) {
             Ok(()) => {
                 tracing::info!(target: "respool::store", "the database can be used now");
-                shared.note_answer();
+                shared.note_heard();
                 shared.has_joined.store(true, Ordering::Release);
             }
             Err(error) => {

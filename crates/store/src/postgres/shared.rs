@@ -19,7 +19,7 @@ pub(super) struct Shared {
     pub(super) has_joined: AtomicBool,
     /// Why it could not say so the last time.
     problem: Mutex<Option<StoreError>>,
-    /// When the database last answered that it has heard so.
+    /// When the database last answered.
     answered: Mutex<Option<Instant>>,
     /// How many processes that serve live, this one among them.
     pub(super) live: AtomicU32,
@@ -41,9 +41,14 @@ impl Shared {
         Self { has_joined, problem: Mutex::new(problem), answered, ..Self::default() }
     }
 
-    /// Notes that the database has answered.
-    pub(super) fn note_answer(&self) {
+    /// Notes that the database has heard that this process lives.
+    pub(super) fn note_heard(&self) {
         self.set_problem(None);
+        self.note_answer();
+    }
+
+    /// Notes that the database has answered on one of the connections.
+    pub(super) fn note_answer(&self) {
         *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
@@ -104,7 +109,13 @@ mod tests {
         let long_ago = Instant::now().checked_sub(2 * GONE_AFTER);
         *shared.answered.lock().unwrap() = long_ago;
         assert!(shared.check().unwrap_err().0.contains("has not answered for 15 s"));
+        // Regression: work of more than a second failed when only the connection for signs of life hung.
         shared.note_answer();
+        assert!(shared.check().is_ok());
+        shared.set_problem(Some(StoreError("refused".into())));
+        shared.note_answer();
+        assert!(shared.check().is_err(), "the others do not know that it lives");
+        shared.note_heard();
         assert!(shared.check().is_ok());
         assert!(!Shared::new(Some(StoreError("away".into()))).is_silent(), "it has another problem");
     }
