@@ -11,7 +11,7 @@ use tools::ToolError;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
-use crate::support::eventually;
+use crate::support::{eventually, wait_until};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::look_within;
 use crate::support::replies;
@@ -180,7 +180,7 @@ async fn replies_and_lists_have_both_forms() {
     );
     let unknown = exchange(respool.address, &Request::get("/v1/runs/run-0")).await;
     assert_eq!((unknown.status, &unknown.error()["code"]), (404, &json!("run_not_found")));
-    assert!(respool.agents.active_runs().is_empty());
+    wait_until("no run is left", async || respool.agents.active_runs().is_empty()).await;
 }
 
 #[tokio::test]
