@@ -15,7 +15,7 @@ use tools::{
     Verdict,
 };
 
-use testing::waiting::{look_blocking, wait_until};
+use testing::waiting::{eventually, look_blocking, wait_until};
 
 use crate::support::tools::{call, config, failure, invocation, launcher, text};
 use crate::tools_local::is_alive;
@@ -54,6 +54,7 @@ async fn bed_at(outer: TempDir, settings: &str) -> Bed {
     let mut config = config(&format!("local.workspace = {work:?}\npolicy.default = \"allow\"\n{settings}"));
     config.local.launcher = Some(launcher());
     config.local.own_files = vec![outer.path().join("work/own")];
+    config.local.state_dir = Some(outer.path().join("state"));
     let wanted = ["exec", "read", "write", "edit"].map(str::to_owned);
     let sources = Sources::open(&config).unwrap();
     let level = sources.sandbox().cloned().unwrap();
@@ -365,10 +366,42 @@ async fn git_waits_for_other_commands() {
     repository(&bed.work(""));
     let adds = async {
         wait_until("the other command runs", async || bed.work("begun").exists()).await;
-        bed.run("git add begun && git status --short").await
+        bed.run("git add ended && git status --short ended").await
     };
-    let (_, said) = tokio::join!(bed.run("touch begun; sleep 2"), adds);
-    assert_eq!(said, "A  begun\n");
+    let (_, said) = tokio::join!(bed.run("touch begun; sleep 2; touch ended"), adds);
+    assert_eq!(said, "A  ended\n");
+}
+
+/// Regression: a command of git's without an end held all others in its directory beyond their limits.
+#[tokio::test]
+async fn endless_git_holds_others_to_their_limit() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    let pipe = bed.work("pipe");
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let other = async {
+        let mut options = fs::OpenOptions::new();
+        std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, nix::libc::O_NONBLOCK);
+        // Opening it fails until git reads it.
+        let mut message = eventually(|| options.write(true).open(&pipe).ok()).await;
+        let said = failure(&bed.tools, "exec", json!({"command": "touch other", "timeout": 1})).await;
+        message.write_all(b"one").unwrap();
+        said
+    };
+    let (_, said) = tokio::join!(bed.run("git commit --allow-empty -qF pipe"), other);
+    assert!(said.contains("another command may be at work") && !bed.work("other").exists(), "{said}");
+    assert_eq!(bed.run("git log --format=%s && touch other").await, "one\n");
+}
+
+/// Regression: git waited for others until its limit where it could not see them.
+#[tokio::test]
+async fn git_says_that_it_sees_no_others() {
+    let Some(bed) = full_bed("").await else { return };
+    repository(&bed.work(""));
+    fs::write(bed.outer.path().join("state"), "").unwrap();
+    let said = failure(&bed.tools, "exec", json!({"command": "git commit --allow-empty -qm one"})).await;
+    assert!(said.contains("cannot be written"), "{said}");
+    assert_eq!(bed.run("touch other && ls").await, "other\n");
 }
 
 /// Regression: git's own steps passed over a hook that forbids the commit, and nothing said so.

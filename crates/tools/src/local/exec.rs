@@ -240,9 +240,9 @@ impl Line {
         ended
     }
 
-    /// Looks at the workspace once no other command is at work, where that is needed.
+    /// Looks at the workspace once no other command keeps this one from that.
     async fn watch(&mut self, directory: &Path, reach: Reach) -> Result<Option<Watched>, ToolError> {
-        let mut notice = self.order.watcher.clone();
+        let (mut notice, called) = (self.order.watcher.clone(), Instant::now());
         loop {
             let (sandbox, directory) = (Arc::clone(&self.order.sandbox), directory.to_owned());
             let began = Instant::now();
@@ -253,10 +253,11 @@ impl Line {
             if self.gone.try_recv() == Err(TryRecvError::Closed) {
                 return Err(caller_gone());
             }
-            if !is_busy || Instant::now() > self.deadline {
+            let waited = called.elapsed();
+            if !is_busy || waited > LONGEST_WAIT || Instant::now() > self.deadline {
                 return watched.map_err(|error| start_error(&error));
             }
-            if let Some(watcher) = notice.take() {
+            if let Some(watcher) = notice.take_if(|_| waited > SILENT_WAIT) {
                 watcher(AWAITED);
             }
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -373,8 +374,11 @@ impl Line {
     }
 }
 
-/// How often a command that has to be alone looks whether the others have ended, and what is shown meanwhile.
-const LOOK_AGAIN: Duration = Duration::from_millis(300);
+/// How often a command that waits for others looks whether they have ended, for how long, and what is shown
+/// after a moment.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+const LONGEST_WAIT: Duration = Duration::from_secs(20);
+const SILENT_WAIT: Duration = Duration::from_millis(300);
 const AWAITED: &[u8] = b"waiting for the end of another command in this directory\n";
 
 impl Ran {

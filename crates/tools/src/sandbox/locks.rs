@@ -22,24 +22,24 @@ pub(super) struct Locks {
 }
 
 impl Locks {
-    /// Takes the locks alone if no other command holds one, else together with the others. Without a
-    /// directory, it sees no others.
-    pub(super) fn take(directory: Option<&Path>, places: &[PathBuf]) -> Self {
-        let opened = directory.map(|directory| Self::open(directory, places)).transpose();
-        // Others may be at work where that fails, as on a full disk.
-        let Ok(opened) = opened else { return Self::default() };
-        let mut locks = opened.unwrap_or_default();
+    /// Takes the locks alone if no other command holds one, else together with the others, unless it has to
+    /// be alone. Without a directory, it sees no others.
+    ///
+    /// # Errors
+    /// `ResourceBusy` where another command is at work, and when the directory cannot be written.
+    pub(super) fn take(directory: Option<&Path>, places: &[PathBuf], is_alone: bool) -> io::Result<Self> {
+        let mut locks = match directory {
+            Some(directory) => Self::open(directory, places).map_err(|error| unwritten(directory, &error))?,
+            None => Self::default(),
+        };
         // A file system may have no locks.
         let is_held = |file: &fs::File| matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock));
         locks.are_alone = !locks.near.iter().any(is_held);
-        if locks.are_alone {
-            return locks;
+        match locks.are_alone {
+            true => Ok(locks),
+            false if is_alone => Err(busy()),
+            false => locks.share(),
         }
-        // Two that wait would else hold each other up.
-        for file in &locks.near {
-            let _ = file.unlock();
-        }
-        locks.share()
     }
 
     fn open(directory: &Path, places: &[PathBuf]) -> io::Result<Self> {
@@ -57,14 +57,27 @@ impl Locks {
     }
 
     /// Lets others begin.
-    pub(super) fn share(mut self) -> Self {
-        for file in self.near.iter().chain(&self.own) {
-            // Another one holds it no longer than its search takes, or a command of git's.
-            let _ = file.lock_shared();
+    ///
+    /// # Errors
+    /// `ResourceBusy` while another command searches, or has to be alone.
+    pub(super) fn share(mut self) -> io::Result<Self> {
+        let is_held = |file: &fs::File| matches!(file.try_lock_shared(), Err(fs::TryLockError::WouldBlock));
+        if self.near.iter().chain(&self.own).any(is_held) {
+            return Err(busy());
         }
         self.near.clear();
-        self
+        Ok(self)
     }
+}
+
+fn busy() -> io::Error {
+    let why = "another command may be at work in this workspace; wait for its end";
+    io::Error::new(io::ErrorKind::ResourceBusy, why)
+}
+
+fn unwritten(directory: &Path, error: &io::Error) -> io::Error {
+    let directory = directory.display();
+    io::Error::other(format!("{directory}, where commands at work are noted, cannot be written: {error}"))
 }
 
 /// A place is below another one if its name begins with that one's.
@@ -80,8 +93,8 @@ mod tests {
     #[test]
     fn commands_in_nested_places_see_each_other() {
         let folder = tempfile::tempdir().unwrap();
-        let take = |place: &str| Locks::take(Some(folder.path()), &[PathBuf::from(place)]);
-        let first = take("/p").share();
+        let take = |place: &str| Locks::take(Some(folder.path()), &[PathBuf::from(place)], false).unwrap();
+        let first = take("/p").share().unwrap();
         assert!(first.are_alone);
         for (place, is_alone) in
             [("/p", false), ("/p/sub", false), ("/", false), ("/pq", true), ("/q/p", true)]
@@ -94,13 +107,12 @@ mod tests {
             let tries = std::iter::repeat_with(|| take(place)).take(100_000);
             tries.inspect(|_| std::thread::yield_now()).find(|locks| locks.are_alone).unwrap()
         };
-        let _below = take_alone("/p/sub").share();
+        let _below = take_alone("/p/sub").share().unwrap();
         assert!(!take("/p").are_alone);
         std::fs::write(folder.path().join("file"), "").unwrap();
-        assert!(
-            !Locks::take(Some(&folder.path().join("file")), &[]).are_alone
-                && Locks::take(None, &[]).are_alone
-        );
+        let error = Locks::take(Some(&folder.path().join("file")), &[], false).unwrap_err();
+        assert_ne!(error.kind(), io::ErrorKind::ResourceBusy, "{error}");
+        assert!(Locks::take(None, &[], true).unwrap().are_alone);
         let long = format!("/{}", "a/".repeat(500));
         take_alone(&long);
     }

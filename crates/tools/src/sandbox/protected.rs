@@ -85,7 +85,7 @@ impl Protected {
     /// Returns what a command in this directory leaves as it is, and looks at that when it has ended.
     ///
     /// # Errors
-    /// When it has to be alone, and another command is at work.
+    /// When another command has to be alone, or this one, and the other is at work.
     pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<Watched> {
         let locks = self.lock(is_alone)?;
         let mut budget = Budget::new();
@@ -113,7 +113,7 @@ impl Protected {
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         search.closed.append(&mut search.unfinished);
         search.entries = self.state().known.clone();
-        let locks = if is_alone { locks } else { locks.share() };
+        let locks = if is_alone { locks } else { locks.share()? };
         // No other file gets the number of one that is open.
         let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
         let (protected, can_change) = (Arc::clone(self), true);
@@ -132,14 +132,11 @@ impl Protected {
     }
 
     fn lock(&self, is_alone: bool) -> io::Result<Locks> {
-        let locks = Locks::take(self.locks.as_deref(), &self.roots);
-        if is_alone && !locks.are_alone {
-            return Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "another command may be at work in this workspace; wait for its end",
-            ));
+        match Locks::take(self.locks.as_deref(), &self.roots, is_alone) {
+            // Others may be at work. On a full disk, commands still remove files.
+            Err(error) if !is_alone && error.kind() != io::ErrorKind::ResourceBusy => Ok(Locks::default()),
+            taken => taken,
         }
-        Ok(locks)
     }
 
     /// Takes note of what is there although no command is at work, and forgets what is gone: its number may
