@@ -429,9 +429,15 @@ fn find_difference(agreed: &Effect, now: &Effect) -> Option<String> {
             agreed.tool, now.tool
         ));
     }
-    (agreed.replaces != now.replaces).then(|| {
-        "not run: the file has changed since a person approved this call. Read it, and write what it should hold now; the person is asked again".to_owned()
+    let is_same = agreed.replaces == now.replaces && placeless(agreed).eq(placeless(now));
+    (!is_same).then(|| {
+        "not run: the file has changed since a person approved this call. Read it, and make the call that fits now; the person is asked again".to_owned()
     })
+}
+
+/// The lines of a change without their numbers: an edit fits below others that were approved with it.
+fn placeless(effect: &Effect) -> impl Iterator<Item = &str> {
+    effect.change.iter().flat_map(|change| change.lines()).filter(|line| !line.starts_with("@@ "))
 }
 
 impl BoundTool {
@@ -516,3 +522,29 @@ impl Approver for DecidedByTier<'_> {
 
 /// Shared by the runs of an expert.
 pub(super) type BoundTools = Arc<Vec<BoundTool>>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: an approved edit was made wherever its old text stood by then.
+    #[test]
+    fn consent_covers_the_change_shown() {
+        let effect = |change: &str, replaces: Option<&str>| Effect {
+            tool: "edit".to_owned(),
+            change: Some(change.to_owned()),
+            replaces: replaces.map(str::to_owned),
+        };
+        let agreed = effect("--- a\n+++ a\n@@ -1 +1 @@\n x\n-y\n+z\n", None);
+        let moved = effect("--- a\n+++ a\n@@ -8 +9 @@\n x\n-y\n+z\n", None);
+        assert_eq!(find_difference(&agreed, &moved), None);
+        for other in [
+            effect("--- a\n+++ a\n@@ -1 +1 @@\n w\n-y\n+z\n", None),
+            effect("--- a\n+++ a\n@@ -1 +1 @@\n x\n-y\n+z\n", Some("absent")),
+            Effect { change: None, ..agreed.clone() },
+            Effect { tool: "write".to_owned(), ..agreed.clone() },
+        ] {
+            assert!(find_difference(&agreed, &other).is_some(), "{other:?}");
+        }
+    }
+}
