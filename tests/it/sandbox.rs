@@ -814,6 +814,17 @@ async fn the_chat_asks_again_beyond_the_sandbox() {
     }
 }
 
+/// A command put another `git` into the `.venv/bin` of the workspace, and the person agreed to `git commit`.
+#[tokio::test]
+async fn git_outside_is_the_systems() {
+    let Some(bed) = full_bed("").await else { return };
+    let line = json!({"command": "touch ../new && command -v git"});
+    let person = Person(true, std::sync::Mutex::default());
+    let said = chat(&bed.work("")).call(&invocation("shell_command", &line), Some(&person)).await.unwrap();
+    let programs = std::process::Command::new("git").arg("--exec-path").output().unwrap().stdout;
+    assert_eq!(said.text.trim_end(), format!("{}/git", String::from_utf8(programs).unwrap().trim_end()));
+}
+
 /// The keys of a server's clients lie in the workspace of a chat.
 #[tokio::test]
 async fn chat_commands_read_no_keys() {
@@ -930,6 +941,9 @@ async fn commits_may_be_written_in_many_ways() {
         let said = bed.run(line).await;
         assert!(!said.contains("fatal") && !said.contains("sandbox"), "{line}: {said}");
     }
+    assert_eq!(bed.run("git commit \\\n  --amend -qm four \\\n  --no-edit").await, "[no output]");
+    let said = bed.run("git commit --allow-empty -qm five 2>&1 | tail -3").await;
+    assert!(said.contains("Read-only") && said.contains("respool's sandbox"), "{said}");
     let said = bed.run("false && cd d; git commit --allow-empty -qm five").await;
     assert!(said.contains("Read-only"), "a shell would stay where it is: {said}");
     let said = bed.run("git commit --allow-empty -qm six; git remote add origin x; git tag seven").await;

@@ -617,13 +617,14 @@ fn named_places_are_judged_alone() {
 
 /// The configuration is not written, so no branch follows another one.
 #[test]
-fn branches_that_follow_are_half_made() {
+fn branches_that_follow_need_consent() {
     let site = Site::with_repository();
     site.person("git clone -q --bare . ../o && git -C ../o branch side && git remote add origin ../o && git fetch -q origin");
     let outputs =
         site.run(&[], &["git switch side && git branch --show-current", "git switch -c x -t origin/side"]);
     assert!(outputs[0].ends_with("side\n") && !outputs[0].contains("set up to track"), "{outputs:#?}");
-    assert!(outputs[1].contains("half of its work"), "{outputs:#?}");
+    assert!(outputs[1].contains("read-only, except for a plain `git add`"), "{outputs:#?}");
+    assert!(!site.work(".git/refs/heads/x").exists(), "{outputs:#?}");
 }
 
 /// A chat may begin below the top of a repository, whose other files commands do not write.
@@ -920,6 +921,13 @@ fn settings_that_a_command_makes_are_renamed() {
         }
         assert!(outputs[1].contains(".envrc.made-by-a-command-"), "{level}: {outputs:#?}");
     }
+    // Mercurial obeys the settings of its repositories at any depth.
+    let site = Site::new();
+    let outputs = site.run(&[], &["mkdir -p sub/.hg; echo '[hooks]' > sub/.hg/hgrc"]);
+    assert!(outputs[0].contains("respool renamed it to .hg.made-by-a-command"), "{outputs:#?}");
+    site.person("mkdir -p own/.hg");
+    let outputs = site.run(&[], &["touch own/.hg/hgrc"]);
+    assert!(outputs[0].contains("Read-only file system"), "{outputs:#?}");
     // A name that has no room for another end.
     let site = Site::new();
     let outputs = site.run(&[], &["touch .vscode.$(printf 'a%.0s' $(seq 240))", "echo next"]);
@@ -1508,6 +1516,16 @@ fn a_work_tree_that_the_person_adds_stays() {
     assert!(forged.contains("/dev/null") && !site.work("tree/hooks/pre-commit").exists(), "{outputs:#?}");
 }
 
+/// A command led the link to a repository of its own as soon as the work tree counted as the person's.
+#[test]
+fn no_link_leads_to_a_work_tree() {
+    let site = Site::with_repository();
+    site.person("mkdir -p ../.cache/pip && git worktree add -q tree && rm -r tree");
+    let forge = "ln -s $PWD/.git ~/.cache/pip/alias; mkdir tree; echo gitdir: ~/.cache/pip/alias/worktrees/tree > tree/.git";
+    let outputs = site.run(&[], &[forge]);
+    assert!(outputs[0].contains("respool renamed it to .git.made-by-a-command"), "{outputs:#?}");
+}
+
 /// git does not work at all where it cannot read what its settings include.
 #[test]
 fn what_the_settings_of_git_include_is_readable() {
@@ -1572,6 +1590,11 @@ fn no_link_leads_to_what_commands_write_elsewhere() {
         site.person_says(&format!("cd {look} && git status"), false);
         site.assert_not_escaped(&outputs);
     }
+    // What commands of another respool have for /tmp.
+    let site = Site::new();
+    site.person("mkdir ../tmp/respool-other");
+    let outputs = site.run(&[], &["ln -s ~/tmp/respool-other/later src"]);
+    assert!(outputs[0].contains("respool renamed it to src.made-by-a-command"), "{outputs:#?}");
     // The person's own stay, and those that lead to the system's files.
     let site = Site::new();
     site.person("mkdir -p ../builds ../.cache/pip/own && ln -s ../.cache/pip/own cached");
@@ -1775,10 +1798,10 @@ fn settings_are_protected_by_their_names() {
         "{outputs:#?}"
     );
     assert!(!site.work("later").exists(), "{outputs:#?}");
-    let make = "touch .vimrc .exrc .kimi GROK.md lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode; \
+    let make = "touch .vimrc .exrc .kimi GROK.md lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode rust-toolchain.toml .Rprofile; \
         touch .vscode-test mise.rs CLAUDE.rs .env agent-results.json Agents.yaml; true";
     let outputs = Site::new().run(&[], &[make]);
-    assert_eq!(outputs[0].matches("respool renamed it").count(), 10, "{outputs:#?}");
+    assert_eq!(outputs[0].matches("respool renamed it").count(), 12, "{outputs:#?}");
 }
 
 /// The person looks at settings that a command made, and copies them to their old name, as the note says.
@@ -1986,10 +2009,14 @@ fn half_of_a_switch_is_a_failure() {
             "mkdir .vscode && echo one > {file} && git add . && git commit -qm rules && git switch -qc other && {change} && \
              git commit -qam two && git switch -q main"
         ));
-        let outputs = site.run(&[], &["git switch other && git commit -q --allow-empty -m lost"]);
+        for line in ["git switch other", "git merge other", "git cherry-pick other"] {
+            let outputs = site.run(&[], &[&format!("{line} && git commit -q --allow-empty -m lost")]);
+            assert!(outputs[0].contains("git was not run") && outputs[0].contains(file), "{outputs:#?}");
+        }
+        let outputs = site.run(&[], &["git switch -C side other && git commit -q --allow-empty -m lost"]);
         assert!(outputs[0].contains("half of its work"), "{change}: {outputs:#?}");
-        let log = site.person("git log --format=%s -1 other");
-        assert_eq!(String::from_utf8_lossy(&log.stdout), "two\n", "{outputs:#?}");
+        let log = site.person("git log --format=%s -1 main; git log --format=%s -1 side");
+        assert_eq!(String::from_utf8_lossy(&log.stdout), "rules\ntwo\n", "{outputs:#?}");
     }
 }
 

@@ -250,10 +250,10 @@ impl Sandbox {
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Arc<Protected> {
         self.protected.get_or_init(|| {
-            let temporary = self.temporary.iter().filter_map(|own| own.path().canonicalize().ok());
-            // Without bubblewrap, this one is the machine's.
-            let shared = (!self.level.has_namespaces()).then(|| PathBuf::from("/dev/shm"));
-            let caches = self.places.writable.iter().cloned().chain(temporary).chain(shared).collect();
+            // Those of other respools, too. The last one is the machine's without bubblewrap.
+            let temporary = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
+            let temporary = temporary.iter().filter_map(|place| place.canonicalize().ok());
+            let caches = self.places.writable.iter().cloned().chain(temporary).collect();
             let mut found = Protected::find(&self.workspace, &self.places.configured, &self.named);
             (found.caches, found.locks) = (caches, self.locks.clone());
             Arc::new(found)
@@ -280,7 +280,7 @@ impl Sandbox {
         (is_whole || reach == Reach::Index).then(|| (git::own_words(&git.program, words), reach))
     }
 
-    /// Returns the words of a command that lists changes which one of git's own would put back, and cannot.
+    /// Returns the words of a command that lists changes which one of git's own would make, and cannot.
     pub(super) fn words_before(
         &self,
         words: &[String],
@@ -371,6 +371,10 @@ impl Sandbox {
         if reach == Reach::Look {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");
+        }
+        if let (Reach::User, Some(git), Some(path)) = (reach, &self.programs.git, std::env::var_os("PATH")) {
+            // The person was shown `git`, and a command could have written one in the workspace.
+            command.env("PATH", [git.others.as_os_str(), &path].join(OsStr::new(":")));
         }
         if reach.is_gits() {
             // Of what git says, some words count.

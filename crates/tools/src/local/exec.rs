@@ -53,6 +53,8 @@ const UNWRITTEN: [&str; 5] = [
     "could not write config file",
     "external filter",
 ];
+/// Its words where a line hides its failure, as by a pipe.
+const UNLOCKED: &str = "index.lock': Read-only file system";
 const HALF_DONE: &str = "git has done half of its work: files that commands only read could not be written or removed, or new ones were \
     renamed. Ask the user to put that right (`git status`), and commit nothing before. Later commands of the line have not run";
 
@@ -283,7 +285,8 @@ impl Line {
             if ran.half_done {
                 break;
             }
-            if let Some(refusal) = self.order.sandbox.refusal(&ran.text, step.reach).filter(|_| ran.failed) {
+            let is_stopped = ran.failed || ran.text.contains(UNLOCKED);
+            if let Some(refusal) = self.order.sandbox.refusal(&ran.text, step.reach).filter(|_| is_stopped) {
                 self.ran.stopped = Some((refusal, step.clone()));
                 break;
             }
@@ -324,7 +327,7 @@ impl Line {
         if let Some(before) = before {
             let changed = self.ask_git(before, step, watched).await?;
             if !changed.is_empty() {
-                return Ok(Some(format!("these have changes in a read-only file system:\n{changed}")));
+                return Ok(Some(format!("it would change these in a read-only file system:\n{changed}")));
             }
         }
         let mut hooks = hooks_for(words).to_vec();
@@ -333,7 +336,6 @@ impl Line {
             if said.is_empty() {
                 return Ok(Some(format!("it does not say where hooks are, and {NO_HOOKS}")));
             }
-            // Warnings and traces are in other lines.
             let places = said.lines().map(|line| step.directory.join(line));
             hooks.retain(|name| places.clone().any(|place| is_executable(&place.join(name))));
         }
@@ -341,7 +343,7 @@ impl Line {
         Ok((!is_free).then(|| format!("this repository has the hook {}, and {NO_HOOKS}", hooks.join(", "))))
     }
 
-    /// Returns what git says; nothing where it fails.
+    /// Returns what git says, without its warnings; nothing where it fails.
     async fn ask_git(
         &mut self,
         words: Vec<String>,
@@ -350,7 +352,8 @@ impl Line {
     ) -> Result<String, ToolError> {
         let said = self.run_plan(Plan::Program(words), step, watched, None).await?;
         let is_answer = !said.failed && said.text != NO_OUTPUT;
-        Ok(if is_answer { said.text.trim_end().to_owned() } else { String::new() })
+        let lines = said.text.lines().filter(|line| is_answer && !line.starts_with("warning: "));
+        Ok(lines.collect::<Vec<_>>().join("\n"))
     }
 
     async fn run_plan(

@@ -137,7 +137,11 @@ pub(super) fn read_literal_line(text: &str) -> Option<Line> {
         match c {
             '\'' => reader.push_quoted(&read_single_quoted(&mut chars)?),
             '"' => reader.push_quoted(&read_double_quoted(&mut chars)?),
-            '\\' => reader.push_quoted(&chars.next().filter(|next| *next != '\n')?.to_string()),
+            '\\' => match chars.next()? {
+                // Shells join the lines.
+                '\n' => {}
+                c => reader.push_quoted(&c.to_string()),
+            },
             '#' if reader.word.is_none() => return None,
             '$' | '`' => return None,
             ' ' | '\t' => reader.push_space(),
@@ -209,6 +213,7 @@ mod tests {
             "a#b 'c#d' e\\#f",
             "x 'new\nline' y",
             r"a\*b '*' x=1 !",
+            "a \\\n  b\\\nc 'd\\\ne'",
         ] {
             let script = format!("printf '%s\\0' {text}");
             let output = std::process::Command::new("/bin/sh").args(["-c", &script]).output().unwrap();
@@ -220,10 +225,8 @@ mod tests {
 
     #[test]
     fn what_a_shell_would_evaluate_is_not_read() {
-        for text in [
-            "a $b", "a `b`", "'$'", "'`'", "a 'b", "a \"b", "a \\", "a #b", "#", "a\rb", "a \\\nb",
-            "a\u{a0}b",
-        ] {
+        for text in ["a $b", "a `b`", "'$'", "'`'", "a 'b", "a \"b", "a \\", "a #b", "#", "a\rb", "a\u{a0}b"]
+        {
             assert_eq!(read_line(text), None, "{text:?}");
         }
     }

@@ -21,9 +21,15 @@ impl Budget {
 
     /// Returns false, from then on, if no more steps are left.
     pub(super) fn take(&mut self, steps: usize) -> bool {
-        let is_late = Instant::now() > self.end;
-        self.left = if is_late { 0 } else { self.left.saturating_sub(steps) };
-        !self.is_spent()
+        self.left = self.left.saturating_sub(steps);
+        self.has_time() && !self.is_spent()
+    }
+
+    /// Returns true until the time has passed. From then on, no steps are left either.
+    pub(super) fn has_time(&mut self) -> bool {
+        let has_time = Instant::now() <= self.end;
+        self.left *= usize::from(has_time);
+        has_time
     }
 
     pub(super) fn is_spent(&self) -> bool {

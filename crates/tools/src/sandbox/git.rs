@@ -38,8 +38,9 @@ pub(crate) const FILTERS: [&str; 4] =
 pub(crate) const HOOKS: [&str; 3] = ["rev-parse", "--git-path", "hooks"];
 /// The verbs that may make a commit.
 const OF_COMMIT: &str = "cherry-pick commit merge pull rebase revert";
-/// The hooks that forbid or change a commit. `--no-verify` leaves out all but the first.
-const COMMIT_HOOKS: [&str; 4] = ["prepare-commit-msg", "pre-commit", "pre-merge-commit", "commit-msg"];
+/// The hooks that forbid or change a commit. `--no-verify` leaves out all but the first two.
+const COMMIT_HOOKS: [&str; 5] =
+    ["reference-transaction", "prepare-commit-msg", "pre-commit", "pre-merge-commit", "commit-msg"];
 /// Options of a commit behind which no word is their value.
 const FLAGS: &str = "-q --quiet -s --signoff --amend --no-edit --no-verify --allow-empty";
 /// Options behind which a message is.
@@ -92,9 +93,11 @@ pub(super) fn reach_of(words: &[String]) -> Option<Reach> {
         // It removes such files, and stops half way at one that is read-only.
         "stash" => (&['u', 'a'], "--include-untracked --all"),
         // It writes the configuration after its work, and stops half way.
-        "branch" => {
-            (&['d', 'D', 'm', 'M', 'c', 'C'], "--delete --move --copy --edit-description --unset-upstream")
-        }
+        "branch" => (
+            &['d', 'D', 'm', 'M', 'c', 'C', 't', 'u'],
+            "--delete --move --copy --edit-description --unset-upstream --set-upstream-to --track",
+        ),
+        "checkout" | "switch" => (&['t'], "--track"),
         // It hands its strategy on to `rebase`, which starts any program.
         "pull" => (&['s'], ""),
         _ => (&[], ""),
@@ -167,7 +170,7 @@ pub(crate) fn hooks_for(words: &[String]) -> &'static [&'static str] {
         .any(|word| is_in("--abort --quit", word) || (*word == "--ff-only" && last_of_ff == Some(word)));
     match verb {
         _ if makes_none || !is_in(OF_COMMIT, verb) => &[],
-        _ if is_left_out => &COMMIT_HOOKS[..1],
+        _ if is_left_out => &COMMIT_HOOKS[..2],
         _ => &COMMIT_HOOKS,
     }
 }
@@ -199,22 +202,28 @@ fn takes_index(words: &[String]) -> bool {
     is_commit && are_known
 }
 
-/// Returns the words of a command that lists those of some files that have changes, before a `stash`: git
-/// would keep all of these, and put back only the others. One that names files says which it keeps.
+/// Returns the words of a command that lists those of some files which these words would change, where that
+/// can be said beforehand: git would do the rest of its work all the same.
 pub(super) fn words_before<'a>(
     words: &[String],
     files: impl Iterator<Item = &'a PathBuf>,
 ) -> Option<Vec<String>> {
     let (before, rest) = words.split_at(place_of_verb(words));
-    let keeps = rest.get(1).is_none_or(|word| word.starts_with('-') || is_in("push save", word));
-    let names_some = rest.windows(2).any(|pair| {
-        let is_operand = pair[0] != "stash" && !pair[1].starts_with('-');
-        is_in("-S --staged", &pair[1]) || (is_operand && !is_in(MESSAGE, &pair[0]))
-    }) && rest[1] != "save";
+    let has = |options: &str| rest.iter().any(|word| is_in(options, word));
+    let operands = rest.windows(2).filter(|pair| !pair[1].starts_with('-') && !is_in(MESSAGE, &pair[0]));
+    let operands: Vec<&str> = operands.map(|pair| pair[1].as_str()).collect();
+    let compared = match (rest.first()?.as_str(), operands.as_slice()) {
+        ("stash", [] | ["push"] | ["save", ..]) if !has("-S --staged") => vec!["HEAD".to_owned()],
+        ("reset", []) if has("--hard") => vec!["HEAD".to_owned()],
+        ("reset", [target]) if has("--hard") => vec![(*target).to_owned()],
+        ("checkout" | "switch", [target]) => vec!["HEAD".to_owned(), (*target).to_owned()],
+        ("merge", [other]) => vec![format!("HEAD...{other}")],
+        ("cherry-pick" | "revert", [commit]) => vec![format!("{commit}^"), (*commit).to_owned()],
+        _ => return None,
+    };
     let files: Vec<String> = files.map(|file| file.to_string_lossy().into_owned()).collect();
-    let listing = ["--literal-pathspecs", "diff", "--name-only", "HEAD", "--"].map(str::to_owned);
-    (rest.first().is_some_and(|verb| verb == "stash") && keeps && !names_some && !files.is_empty())
-        .then(|| [before, &listing, &files].concat())
+    let listing = ["--literal-pathspecs", "diff", "--name-only"].map(str::to_owned);
+    (!files.is_empty()).then(|| [before, &listing, &compared, &["--".to_owned()], &files].concat())
 }
 
 /// Returns the place of the verb behind git and the pairs of words that set something.
@@ -277,7 +286,7 @@ mod tests {
             assert_eq!(hooks(line), COMMIT_HOOKS, "{line}");
         }
         for line in ["git commit --no-verify -m x", "git commit -a -n -m x", "git commit -m x --no-verify"] {
-            assert_eq!(hooks(line), ["prepare-commit-msg"], "{line}");
+            assert_eq!(hooks(line), &COMMIT_HOOKS[..2], "{line}");
         }
         for line in ["git add -A", "git stash", "git fetch", "git merge --abort", "git pull --ff-only"] {
             assert!(hooks(line).is_empty(), "{line}");
@@ -285,15 +294,27 @@ mod tests {
     }
 
     #[test]
-    fn a_stash_of_named_files_asks_nothing() {
-        let asks = |line: &str| {
+    fn changes_are_asked_for_beforehand() {
+        let compared = |line: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            words_before(&words, [PathBuf::from("AGENTS.md")].iter()).is_some()
+            let asked = words_before(&words, [PathBuf::from("AGENTS.md")].iter())?.join(" ");
+            Some(asked.split_once("--name-only ")?.1.strip_suffix(" -- AGENTS.md")?.to_owned())
         };
-        for line in
-            ["git stash", "git stash -q", "git stash push -m x", "git stash save a b", "git -c a=b stash"]
-        {
-            assert!(asks(line), "{line}");
+        for (line, expected) in [
+            ("git stash", "HEAD"),
+            ("git stash -q", "HEAD"),
+            ("git stash push -m x", "HEAD"),
+            ("git stash save a b", "HEAD"),
+            ("git -c a=b stash", "HEAD"),
+            ("git reset -q --hard", "HEAD"),
+            ("git reset --hard x", "x"),
+            ("git switch x", "HEAD x"),
+            ("git checkout -q x", "HEAD x"),
+            ("git merge -m y --no-ff x", "HEAD...x"),
+            ("git revert --no-edit HEAD", "HEAD^ HEAD"),
+            ("git cherry-pick x", "x^ x"),
+        ] {
+            assert_eq!(compared(line).as_deref(), Some(expected), "{line}");
         }
         for line in [
             "git stash push -m x -- a",
@@ -302,8 +323,13 @@ mod tests {
             "git stash --staged",
             "git stash push -S",
             "git stash pop",
+            "git reset",
+            "git reset --soft HEAD^",
+            "git switch -c x main",
+            "git merge --continue",
+            "git add x",
         ] {
-            assert!(!asks(line), "{line}");
+            assert_eq!(compared(line), None, "{line}");
         }
     }
 
@@ -323,7 +349,8 @@ mod tests {
             "git cherry-pick -s x",
             "git tag v1",
             "git rebase --continue",
-            "git branch --set-upstream-to=origin/x",
+            "git checkout --theirs a",
+            "git switch -c x --no-track origin/x",
             "git branch -vv --contains x",
             "git branch -f d main",
         ] {
@@ -351,6 +378,12 @@ mod tests {
             "git branch -rD x",
             "git branch --del x",
             "git branch -m a b",
+            "git branch --set-upstream-to=origin/x",
+            "git branch -u origin/x",
+            "git branch --track z origin/x",
+            "git switch -t origin/x",
+            "git switch -c x --track origin/x",
+            "git checkout --track=direct origin/x",
         ] {
             assert!(!writes(line), "{line}");
         }

@@ -302,7 +302,8 @@ fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
 /// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that
 /// leads somewhere.
 fn common_of_linked(git: &Path) -> Option<PathBuf> {
-    let own = target_of(git)?.canonicalize().ok()?;
+    // git writes the real path. A command could lead a link elsewhere.
+    let own = resolve_symlinks(&target_of(git)?).filter(|own| own.links.is_empty())?.real;
     let back = own.join(read_path(&own.join("gitdir"))?).canonicalize().ok()?;
     let common = own.join(read_path(&own.join("commondir"))?).canonicalize().ok()?;
     let is_known = back == git.canonicalize().ok()? && own.starts_with(common.join("worktrees"));
@@ -419,6 +420,22 @@ mod tests {
         fs::remove_dir_all(&old).unwrap();
         let (_, notes) = watched.restore();
         assert!(notes.len() == 2 && notes[1].contains("vendor/0/.git was made"), "{notes:?}");
+    }
+
+    /// Thousands below a thousand directories were renamed for minutes, and were left when respool ended.
+    #[test]
+    fn deep_entries_use_up_the_budget() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let watched = protected.begin(&root, false).unwrap();
+        for number in 0..700 {
+            let top = root.join("d/".repeat(600)).join(number.to_string());
+            fs::create_dir_all(&top).unwrap();
+            fs::write(top.join(".git"), "gitdir: elsewhere\n").unwrap();
+        }
+        let (_, notes) = watched.restore();
+        assert!(notes[0].contains("it is read-only from now on"), "{:?}", notes.first());
     }
 
     /// The next command cannot write the file `.git`, but another name of it.

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::budget::Budget;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
-use super::obeyed::is_obeyed;
+use super::obeyed::{is_obeyed, is_other_repository};
 
 /// The most directories that are open at once: each has others in it that wait.
 const MOST_OPEN: usize = 256;
@@ -153,7 +153,7 @@ impl Search {
         // In some directories `.GIT` is the same.
         let has = |known: &str| names.iter().any(|name| name.eq_ignore_ascii_case(known));
         let has_git = has(".git");
-        let is_top = is_place || has_git;
+        let is_top = is_place || has_git || names.iter().any(|name| is_other_repository(name));
         let settings = names.iter().filter(|name| is_top && is_obeyed(name)).map(OsString::as_os_str);
         for name in settings.chain(has_git.then_some(OsStr::new(".git"))) {
             self.entries.extend(Entry::find(directory, name).map(|entry| (path.join(name), entry)));

@@ -16,7 +16,7 @@ use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::kept::Kept;
 use super::locks::Locks;
-use super::obeyed::{is_obeyed, is_renamed};
+use super::obeyed::{is_obeyed, is_other_repository, is_renamed};
 use super::protected::Protected;
 use super::search::{Search, is_of_git};
 
@@ -70,8 +70,9 @@ impl Watched {
             // A link may be on the way.
             made.insert(Entry::find_at(path).map_or(first, |_| path).clone(), OBEYED);
         }
-        // The lowest first.
-        for (path, why) in made.iter().rev().filter(|(path, _)| !self.is_read_only(path, &replaced)) {
+        // The lowest first. The end of respool does not wait for longer than a budget.
+        let changed = made.iter().rev().filter(|(path, _)| !self.is_read_only(path, &replaced));
+        for (path, why) in changed.take_while(|_| budget.has_time()) {
             match rename(path) {
                 Ok(new) => notes.push(format!(
                     "while the command ran, {} was made, {why}; respool renamed it to {new}. If it is wanted, ask the user to look \
@@ -126,13 +127,14 @@ impl Watched {
             known.get(*path) != Some(*entry) || is_in_any(path, replaced)
         };
         for (path, entry) in after.entries.iter().filter(is_new) {
-            if !budget.take(1) {
+            // It is opened, and renamed, name by name.
+            if !budget.take(path.iter().count()) {
                 break;
             }
             let is_setting = || {
-                path.file_name().is_some_and(is_obeyed)
-                    && !is_renamed(path)
-                    && path.parent().is_some_and(is_top)
+                path.file_name().is_some_and(|name| {
+                    is_other_repository(name) || (is_obeyed(name) && path.parent().is_some_and(is_top))
+                }) && !is_renamed(path)
             };
             if is_of_git(path) {
                 // By a second name, a later command could change a file.
