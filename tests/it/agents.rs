@@ -11,13 +11,13 @@ use tools::ToolError;
 
 use crate::support::accumulate::Rules;
 use crate::support::client::{Client, Request, exchange};
-use crate::support::{eventually, wait_until};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::look_within;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
 use crate::support::scripted_tools::ScriptedTools;
+use crate::support::{eventually, wait_until};
 
 pub const READ: (&str, &str) = ("read", r#"{"path": "a.txt"}"#);
 const SEARCH: (&str, &str) = ("web_search", r#"{"query": "rust proxies"}"#);
