@@ -851,6 +851,33 @@ async fn chat_commands_read_no_keys() {
     }
 }
 
+/// The repository of a command was written although its workspace is read-only, where that has many others.
+#[tokio::test]
+async fn no_repository_is_spared_where_none_is_written() {
+    for level in [Level::Full, Level::Landlock] {
+        let folder = folder();
+        fs::write(folder.path().join("keys.toml"), "TOKEN").unwrap();
+        for name in ["app".to_owned()].into_iter().chain((0..200).map(|number| format!("many/{number}"))) {
+            let git = folder.path().join(name).join(".git");
+            fs::create_dir_all(git.join("objects")).unwrap();
+            fs::create_dir(git.join("refs")).unwrap();
+            fs::write(git.join("HEAD"), "ref: refs/heads/main\n").unwrap();
+        }
+        let mut settings = ToolsConfig::default();
+        settings.local.launcher = Some(launcher());
+        settings.local.hidden = vec![folder.path().join("keys.toml")];
+        settings.local.hidden.retain(|_| level == Level::Full);
+        settings.local.highest_level = Some(level);
+        let tools = ToolSet::open_for_chat(&settings, &settings.policy.clone(), folder.path()).unwrap();
+        let write = json!({"command": "echo x > new; echo x > .git/config", "workdir": "app"});
+        let person = Person(false, std::sync::Mutex::default());
+        let said = tools.call(&invocation("shell_command", &write), Some(&person)).await.unwrap().text;
+        for made in ["app/new", "app/.git/config"] {
+            assert!(!folder.path().join(made).exists(), "{made}: {said}");
+        }
+    }
+}
+
 /// An MCP server reads it outside the sandbox.
 #[tokio::test]
 async fn files_of_mcp_servers_need_consent() {

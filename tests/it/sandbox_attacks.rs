@@ -1590,16 +1590,18 @@ fn no_link_leads_to_what_commands_write_elsewhere() {
         site.person_says(&format!("cd {look} && git status"), false);
         site.assert_not_escaped(&outputs);
     }
-    // What commands of another respool have for /tmp.
-    let site = Site::new();
-    site.person("mkdir ../tmp/respool-other");
-    let outputs = site.run(&[], &["ln -s ~/tmp/respool-other/later src"]);
-    assert!(outputs[0].contains("respool renamed it to src.made-by-a-command"), "{outputs:#?}");
+    // What commands of another respool have for /tmp, or as a cache.
+    for place in ["tmp/respool-other", "pc", "later"] {
+        let site = Site::new();
+        site.person("mkdir ../tmp/respool-other ../pc");
+        let outputs = site.run(&[], &[&format!("ln -s ~/{place}/later src")]);
+        assert!(outputs[0].contains("respool renamed it to src.made-by-a-command"), "{outputs:#?}");
+    }
     // The person's own stay, and those that lead to the system's files.
     let site = Site::new();
     site.person("mkdir -p ../builds ../.cache/pip/own && ln -s ../.cache/pip/own cached");
     let settings = format!("local.writable = [{:?}]", site.path("builds"));
-    let make = "mkdir bin; ln -s /usr/bin/env bin/env; ln -s ../bin bin/again; ln -s ~/builds out; echo made";
+    let make = "mkdir bin; ln -s /usr/bin/env bin/env; ln -s ../bin bin/again; ln -s ~/builds out; ln -s /dev/null /nowhere/x .; echo made";
     assert_eq!(site.run_at("full", &settings, &[], &[make]).outputs[0], "made\n");
 }
 
@@ -2060,7 +2062,11 @@ fn temporary_directories_are_private_and_removed() {
             level,
             "",
             &[],
-            &["echo x > $TMPDIR/x; echo b > b; true", "git add b", "cat $TMPDIR/x"],
+            &[
+                "echo x > $TMPDIR/x; mkdir -p $TMPDIR/d/e; chmod 0 $TMPDIR/d; echo b > b",
+                "git add b",
+                "cat $TMPDIR/x",
+            ],
         );
         assert_eq!(done.modes, [0o700], "{level}");
         assert_eq!(done.outputs[2], "x\n", "commands share it: {level}");

@@ -34,7 +34,7 @@ use super::environment::Passing;
 use super::plain::plain_text;
 use super::policy::{Plan, Subject};
 use super::programs::holds_home;
-use super::sandbox::{Level, Reach, Refusal, Sandbox};
+use super::sandbox::{Level, Reach, Sandbox};
 
 use super::offer::Offer;
 use super::source::{Permit, Source, run_with_limit};
@@ -92,7 +92,7 @@ impl Local {
 
     /// Returns the sandbox of commands.
     pub(super) fn sandbox(&self) -> &Level {
-        self.sandbox.level()
+        &self.sandbox.level
     }
 
     async fn read_call(&self, name: &str, arguments: &Map<String, Value>) -> Result<Call, ToolError> {
@@ -259,7 +259,7 @@ impl Source for Local {
         Box::pin(async move {
             let call = self.read_call(&invocation.name, &invocation.arguments).await?;
             if let Call::Exec { .. } = call {
-                return Ok(self.sandbox.warning().map(|text| Preview::Reach(text.to_owned())));
+                return Ok(self.sandbox.warning.clone().map(Preview::Reach));
             }
             let workspace = Arc::clone(&self.workspace);
             run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
@@ -268,7 +268,7 @@ impl Source for Local {
 
     fn look<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<ToolOutput>> {
         Box::pin(async move {
-            let is_free = self.sandbox.can_only_look() && !holds_home(&self.workspace.root);
+            let is_free = self.sandbox.level.has_namespaces() && !holds_home(&self.workspace.root);
             if self.naming != Naming::Chat || !is_free {
                 return None;
             }
@@ -344,7 +344,7 @@ impl Local {
     ) -> Result<ToolOutput, ToolError> {
         let is_split = order.steps.len() > 1;
         let mut ran = exec::run_order(order.clone()).await?;
-        let Some((Refusal(mut refusal), step)) = ran.stopped.take() else { return Ok(ran.into()) };
+        let Some((mut refusal, step)) = ran.stopped.take() else { return Ok(ran.into()) };
         let (rest, directory) = step.rest;
         let place = directory.strip_prefix(&self.workspace.root).unwrap_or(&directory);
         let place = if place.as_os_str().is_empty() { Path::new(".") } else { place };

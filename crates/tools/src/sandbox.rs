@@ -9,8 +9,6 @@
 #[cfg(target_os = "linux")]
 mod bubblewrap;
 #[cfg(target_os = "linux")]
-mod budget;
-#[cfg(target_os = "linux")]
 mod confine;
 #[cfg(target_os = "linux")]
 mod filter;
@@ -28,7 +26,6 @@ mod obeyed;
 mod places;
 mod protected;
 mod search;
-mod services;
 mod spec;
 #[cfg(target_os = "linux")]
 mod supervise;
@@ -52,10 +49,10 @@ use git::Git;
 pub(super) use git::{FILTERS, HOOKS, hooks_for, question, words_without_filters};
 pub(super) use handles::read_text;
 use kept::Kept;
-pub use level::Level;
+use level::{CommandNetwork, find_bubblewrap};
+pub use level::{Level, level};
 use places::Places;
 use protected::{Protected, Repository};
-use services::CommandNetwork;
 use spec::{HELD, Spec};
 use temporary::private_directory;
 pub use temporary::remove_temporary_directories;
@@ -74,7 +71,7 @@ pub fn launch(_: &str, _: &str, _: &[std::ffi::OsString]) -> u8 {
 #[derive(Debug)]
 pub(super) struct Sandbox {
     programs: Programs,
-    level: Level,
+    pub(super) level: Level,
     network: CommandNetwork,
     /// Without bubblewrap commands write also where repositories are.
     accepts_unprotected: bool,
@@ -83,8 +80,9 @@ pub(super) struct Sandbox {
     named: Vec<PathBuf>,
     /// The places that MCP servers are given, and the links to them.
     of_servers: Vec<PathBuf>,
-    /// A sentence for the owner before a command runs.
-    warning: Option<String>,
+    /// For the owner, before a command runs: the services that it reaches, and files of respool in the
+    /// workspace.
+    pub(super) warning: Option<String>,
     places: Places,
     /// What commands see as `/tmp`.
     temporary: Option<TempDir>,
@@ -131,11 +129,6 @@ pub(super) struct Launch {
     /// Everything that it started ends when this is closed; `None` without a launcher.
     pub(super) control: Option<PipeWriter>,
 }
-
-/// Why a command failed, as far as its sandbox is the reason.
-/// The text is for the model, with the keys that would permit it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refusal(pub(super) String);
 
 impl Sandbox {
     /// Finds out what the kernel offers and what commands of this workspace need.
@@ -185,7 +178,7 @@ impl Sandbox {
             programs: Programs {
                 git: find_program("git", &writable).filter(|_| level.has_namespaces()).and_then(Git::find),
                 launcher: config.launcher.clone(),
-                bubblewrap: bubblewrap(config, &level),
+                bubblewrap: find_bubblewrap(config).filter(|_| level.has_namespaces()),
             },
             level,
             network,
@@ -207,16 +200,6 @@ impl Sandbox {
         })
     }
 
-    pub(super) fn level(&self) -> &Level {
-        &self.level
-    }
-
-    /// Returns what the owner should know before a command runs: the services that it reaches, and files of
-    /// respool in the workspace.
-    pub(super) fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
-    }
-
     /// Returns true for a path that an MCP server is given, which may be code of it.
     pub(super) fn is_of_server(&self, path: &Path) -> bool {
         self.of_servers.iter().any(|place| path.starts_with(place))
@@ -236,7 +219,7 @@ impl Sandbox {
     /// Returns true for a file that commands never write because other programs act on it.
     pub(super) fn keeps(&self, path: &Path) -> bool {
         let below = path.strip_prefix(&self.workspace).unwrap_or(path);
-        obeyed::decides_for_programs(below) || self.protected().keeps(path)
+        below.iter().any(obeyed::is_obeyed) || self.protected().keeps(path)
     }
 
     /// True for a repository without a work tree, and a directory that becomes one by a file in it.
@@ -250,12 +233,9 @@ impl Sandbox {
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Arc<Protected> {
         self.protected.get_or_init(|| {
-            // Those of other respools, too. The last one is the machine's without bubblewrap.
-            let temporary = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into(), "/dev/shm".into()];
-            let temporary = temporary.iter().filter_map(|place| place.canonicalize().ok());
-            let caches = self.places.writable.iter().cloned().chain(temporary).collect();
             let mut found = Protected::find(&self.workspace, &self.places.configured, &self.named);
-            (found.caches, found.locks) = (caches, self.locks.clone());
+            (found.readable, found.caches) = (self.places.readable.clone(), self.places.writable.clone());
+            found.locks.clone_from(&self.locks);
             Arc::new(found)
         })
     }
@@ -263,11 +243,6 @@ impl Sandbox {
     /// Searches for what commands never write, if that is not known yet.
     pub(super) fn find_protected(&self) {
         self.protected();
-    }
-
-    /// True where a command can be kept from changing anything at all.
-    pub(super) fn can_only_look(&self) -> bool {
-        self.level.has_namespaces()
     }
 
     /// The words that start git for a command that writes into a protected repository, and what it reaches;
@@ -437,7 +412,9 @@ impl Sandbox {
             |place: &PathBuf| is_private(place) || (!self.level.has_namespaces() && kept.has_any_in(place));
         let (read_only, writable): (Vec<_>, Vec<_>) = places().partition(is_read_only);
         spec.readable.extend(read_only);
-        spec.writable = writable.into_iter().chain(kept.spared.clone()).collect();
+        let is_in_writable = |own: &&PathBuf| writable.iter().any(|place| own.starts_with(place));
+        let spared = kept.spared.iter().filter(is_in_writable).cloned();
+        spec.writable = writable.iter().cloned().chain(spared).collect();
         if self.level.has_namespaces() {
             spec.frozen.extend(kept.frozen.iter().cloned());
             spec.pinned = kept.pinned.iter().cloned().collect();
@@ -471,8 +448,9 @@ impl Sandbox {
         Some(if self.level.has_namespaces() { "/tmp".into() } else { own.path().to_owned() })
     }
 
-    /// The note on a command that failed as if the sandbox had stopped it; `None` when it looks otherwise.
-    pub(super) fn refusal(&self, output: &str, reach: Reach) -> Option<Refusal> {
+    /// The note for the model on a command that failed as if the sandbox had stopped it, with the keys that
+    /// would permit it; `None` when it looks otherwise.
+    pub(super) fn refusal(&self, output: &str, reach: Reach) -> Option<String> {
         let has_own_network = matches!(self.network, CommandNetwork::Own { .. });
         let is_refused = has_own_network && REFUSED.iter().any(|sign| output.contains(sign));
         let of_git: &[&str] = if reach.is_gits() { &SIGNS_OF_GIT } else { &[] };
@@ -496,13 +474,18 @@ impl Sandbox {
             }
             CommandNetwork::Shared(_) => "",
         };
-        let text = format!(
+        Some(format!(
             "the command ran in respool's sandbox: it may write below {}, in the usual caches and in /tmp \
              (`tools.local.writable` adds places), read there, in the system's directories and those of tools \
              (`tools.local.readable`){network}; {repositories}",
             self.workspace.display()
-        );
-        Some(Refusal(text))
+        ))
+    }
+}
+
+impl Drop for Sandbox {
+    fn drop(&mut self) {
+        self.temporary.iter().for_each(|directory| temporary::open_to_owner(directory.path()));
     }
 }
 
@@ -551,25 +534,6 @@ pub(super) const NO_HOOKS: &str = "the sandbox runs no hooks";
 /// The words of a program that finds nothing on the loopback of a network of its own.
 const REFUSED: [&str; 4] =
     ["onnection refused", "ECONNREFUSED", "ouldn't connect to server", "ould not connect to server"];
-
-/// What confines commands on this machine, as the configuration wants it.
-pub fn level(config: &LocalConfig) -> Level {
-    match (&config.launcher, config.sandbox) {
-        (_, SandboxMode::Off) => Level::Off,
-        (None, _) => Level::Missing("this program cannot start respool's launcher".to_owned()),
-        (Some(launcher), _) => level::probe(launcher, find_bubblewrap(config), config.highest_level.as_ref()),
-    }
-}
-
-/// Finds bubblewrap where no command could have put it.
-fn find_bubblewrap(config: &LocalConfig) -> Option<PathBuf> {
-    find_program("bwrap", &config.writable_by_commands())
-}
-
-/// Returns the bubblewrap that makes the namespaces of this level.
-fn bubblewrap(config: &LocalConfig, level: &Level) -> Option<PathBuf> {
-    find_bubblewrap(config).filter(|_| level.has_namespaces())
-}
 
 /// Returns the directories from which respool starts no code outside the sandbox: those that commands write,
 /// caches among them, unless the owner has given up the sandbox.

@@ -21,8 +21,7 @@ use super::super::policy::Plan;
 use super::super::process::Group;
 use super::super::programs::is_executable;
 use super::super::sandbox::{
-    FILTERS, HOOKS, Launch, NO_HOOKS, Reach, Refusal, Sandbox, Watched, hooks_for, question,
-    words_without_filters,
+    FILTERS, HOOKS, Launch, NO_HOOKS, Reach, Sandbox, Watched, hooks_for, question, words_without_filters,
 };
 use super::super::source::timeout_error;
 use super::capture::HeadAndTail;
@@ -96,8 +95,8 @@ pub(super) struct Ran {
     pub(super) failed: bool,
     /// git has done half of its work. None ran after it.
     pub(super) half_done: bool,
-    /// The one that the sandbox seems to have stopped. None ran after it.
-    pub(super) stopped: Option<(Refusal, Step)>,
+    /// Why the sandbox seems to have stopped one, and which. None ran after it.
+    pub(super) stopped: Option<(String, Step)>,
 }
 
 impl From<Ran> for ToolOutput {

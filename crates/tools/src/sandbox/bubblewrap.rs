@@ -66,7 +66,9 @@ impl Arguments {
         for (place, mount) in mounts(spec) {
             arguments.mount(&place, &mount)?;
         }
-        if let Some((settings, place)) = spec.is_apart().then(network::resolver).transpose()?.flatten() {
+        if let Some((settings, place)) =
+            (!spec.avoided.is_empty()).then(network::resolver).transpose()?.flatten()
+        {
             let handle = rustix::io::dup(&settings)?;
             arguments.words(&["--ro-bind-data", &handle.as_raw_fd().to_string()]);
             arguments.words.push(place.into());

@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::super::programs::{Resolved, resolve_symlinks};
-use super::budget::Budget;
 use super::handles::Entry;
 use super::obeyed::is_renamed;
+use super::search::Budget;
 
 /// The most mounts that keep places read-only: bubblewrap takes a time that grows with their square (0.15 s
 /// for a hundred, 2.5 s for four hundred, minutes for three thousand). A long path counts as several: all are
@@ -86,7 +86,9 @@ impl Kept {
     /// Makes the first directories below the roots read-only as a whole, or the roots, until a sandbox can be
     /// made in a moment. The repository that a command works in keeps its own places, as far as possible.
     pub(super) fn bound(&mut self, roots: &[PathBuf], own: Option<PathBuf>) {
-        let own = own.filter(|own| !roots.contains(own));
+        let is_left =
+            |own: &PathBuf| !roots.contains(own) && !own.ancestors().any(|above| self.frozen.contains(above));
+        let own = own.filter(is_left);
         let first = |place: &PathBuf| {
             let root = roots.iter().find(|root| place.starts_with(root))?;
             Some(root.join(place.strip_prefix(root).ok()?.iter().next().unwrap_or_default()))

@@ -26,12 +26,7 @@ const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini grok iflo
 const OBEYED_FILES: &str = "crush lefthook mise opencode";
 const ENDINGS: &str = "toml yml yaml json jsonc";
 
-/// Returns true for a name that has a meaning to other programs.
-pub(super) fn decides_for_programs(path: &Path) -> bool {
-    path.components().any(|part| is_obeyed(part.as_os_str()))
-}
-
-/// True for a name of settings.
+/// True for a name of settings, which has a meaning to other programs.
 pub(super) fn is_obeyed(name: &OsStr) -> bool {
     let Some(name) = name.to_str().and_then(|name| name.split(RENAMED).next()) else { return false };
     let name = name.to_ascii_lowercase();

@@ -5,18 +5,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::OFlags;
+use nix::unistd::geteuid;
+use rustix::fs::{Access, OFlags, access};
 
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
-use super::budget::Budget;
 use super::handles::{Entry, open_place, read_path, target_of};
 use super::kept::Kept;
 use super::locks::Locks;
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
-use super::search::{Search, is_of_git};
+use super::search::{Budget, Search, is_of_git};
 use super::watched::Watched;
 
 /// A git repository with a work tree.
@@ -48,7 +49,8 @@ pub(super) struct Protected {
     pub(super) roots: Vec<PathBuf>,
     /// Places that programs outside the sandbox use.
     named: Vec<PathBuf>,
-    /// Caches and other places that commands write.
+    /// Places outside of these that commands read, and those that they write.
+    pub(super) readable: Vec<PathBuf>,
     pub(super) caches: Vec<PathBuf>,
     /// The directory of locks.
     pub(super) locks: Option<PathBuf>,
@@ -75,7 +77,8 @@ impl Protected {
             repositories.extend(repository(top, &known));
         }
         let state = Mutex::new(State { known: search.entries, ..State::default() });
-        Self { roots, named: named.to_vec(), caches: Vec::new(), locks: None, repositories, state }
+        let (readable, caches) = (Vec::new(), Vec::new());
+        Self { roots, named: named.to_vec(), readable, caches, locks: None, repositories, state }
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
@@ -216,14 +219,16 @@ impl Protected {
                 .any(|place| path.starts_with(place))
     }
 
-    /// Returns true for a link that leads to, above or through what commands write elsewhere, or by which
-    /// each program comes to another place.
+    /// Returns true for a link that leads to where this user's commands may write, those of another respool
+    /// with other places among them, and for one by which each program comes to another place.
     pub(super) fn leads_away(&self, link: &Path) -> bool {
         let Some(Resolved { real, links }) = resolve_symlinks(link) else { return link.exists() };
-        let is_searched = || self.roots.iter().any(|root| real.starts_with(root));
+        let is_in = |places: &[PathBuf]| places.iter().any(|place| real.starts_with(place));
+        let is_only_read = || {
+            is_in(&self.readable) && !is_in(&self.caches) && !self.caches.iter().any(|c| c.starts_with(&real))
+        };
         links.iter().chain([&real]).any(|way| way.starts_with("/proc"))
-            || !is_searched()
-                && self.caches.iter().any(|cache| real.starts_with(cache) || cache.starts_with(&real))
+            || !is_in(&self.roots) && !is_only_read() && real.ancestors().any(may_write_in)
     }
 
     /// Returns true for a work tree that the person has added to a repository, which commands do not write.
@@ -259,6 +264,13 @@ impl Protected {
         };
         known.or_else(later)
     }
+}
+
+/// Returns true for a directory in which this user may make files, or permit it.
+fn may_write_in(directory: &Path) -> bool {
+    let data = directory.metadata();
+    data.is_ok_and(|data| data.is_dir() && data.uid() == geteuid().as_raw())
+        || directory.is_dir() && access(directory, Access::WRITE_OK).is_ok()
 }
 
 /// Returns where a `.git` leads, by its own words, links in it and its configuration.

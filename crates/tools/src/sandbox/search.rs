@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use cap_std::fs::Dir;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use super::budget::Budget;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
 use super::obeyed::{is_obeyed, is_other_repository};
 
@@ -18,6 +18,40 @@ use super::obeyed::{is_obeyed, is_other_repository};
 const MOST_OPEN: usize = 256;
 /// A longer path leaves no room for `.git` in what the system takes.
 const LONGEST_PATH: usize = 4_090;
+/// The most directories that are searched and places that are looked up before or after one command, and the
+/// longest time for that. A workspace that needs more is read-only as a whole.
+const MOST_STEPS: usize = 400_000;
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// How much may still be done for one command.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: usize,
+    end: Instant,
+}
+
+impl Budget {
+    pub(super) fn new() -> Self {
+        Self { left: MOST_STEPS, end: Instant::now() + LONGEST }
+    }
+
+    /// Returns false, from then on, if no more steps are left.
+    pub(super) fn take(&mut self, steps: usize) -> bool {
+        self.left = self.left.saturating_sub(steps);
+        self.has_time() && !self.is_spent()
+    }
+
+    /// Returns true until the time has passed. From then on, no steps are left either.
+    pub(super) fn has_time(&mut self) -> bool {
+        let has_time = Instant::now() <= self.end;
+        self.left *= usize::from(has_time);
+        has_time
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+}
 
 /// The results of a search.
 #[derive(Debug, Default)]
@@ -169,7 +203,6 @@ impl Search {
 
 #[cfg(test)]
 mod tests {
-    use super::super::budget::MOST_STEPS;
     use super::*;
 
     /// Hundreds of thousands with paths of kilobytes took gigabytes of memory.

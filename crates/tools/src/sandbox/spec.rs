@@ -63,11 +63,6 @@ impl Spec {
         Ok(["sandbox-exec".to_owned(), "--stage".to_owned(), name.to_owned(), spec, "--".to_owned()])
     }
 
-    /// True in pasta's namespaces.
-    pub(super) fn is_apart(&self) -> bool {
-        !self.avoided.is_empty()
-    }
-
     /// Leaves out what lies only below an emptied or covered directory. It is not there, and to protect it
     /// would bring it back, with the directories above it.
     pub(super) fn leave_out_hidden(&mut self) {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use tempfile::TempDir;
@@ -24,7 +24,16 @@ pub(super) fn private_directory() -> io::Result<TempDir> {
 /// Removes the temporary directories of commands, for an end of this process that drops nothing.
 pub fn remove_temporary_directories() {
     for directory in TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        open_to_owner(&directory);
         // What cannot be removed now stays for its owner.
         let _ = fs::remove_dir_all(directory);
     }
+}
+
+/// Gives the owner back what commands have closed, so that it can be removed. None of them is at work.
+pub(super) fn open_to_owner(directory: &Path) {
+    let _ = fs::set_permissions(directory, fs::Permissions::from_mode(0o700));
+    let entries: Vec<fs::DirEntry> = fs::read_dir(directory).into_iter().flatten().flatten().collect();
+    let is_directory = |entry: &&fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+    entries.iter().filter(is_directory).for_each(|entry| open_to_owner(&entry.path()));
 }

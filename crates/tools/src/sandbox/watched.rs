@@ -11,14 +11,13 @@ use std::sync::Arc;
 
 use cap_std::fs::{Dir, OpenOptions};
 
-use super::budget::Budget;
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::kept::Kept;
 use super::locks::Locks;
 use super::obeyed::{is_obeyed, is_other_repository, is_renamed};
 use super::protected::Protected;
-use super::search::{Search, is_of_git};
+use super::search::{Budget, Search, is_of_git};
 
 /// The most notes of one command.
 const MOST_NOTES: usize = 50;
