@@ -3,7 +3,7 @@
 use std::fmt;
 
 use agent::OperatorError;
-use client_settings::EditError;
+use client_settings::{EditError, FileError};
 use experts::ExpertError;
 use http_client::TlsError;
 use service_manager::ServiceError;
@@ -48,6 +48,7 @@ failures_from!(
     OperatorError,
     ServiceError,
     EditError,
+    FileError,
     TlsError,
     InvalidValue
 );

@@ -4,7 +4,7 @@
 //! Without the file, reasoning that clients send back after a restart is ignored. Called by `serve`.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 
 use store::Store;
@@ -25,15 +25,9 @@ pub(super) async fn open_sealer(state_dir: &Path, store: Option<&Store>) -> Seal
     });
     if shared != own {
         // Without the file, the next start asks the database.
-        let _ = replace_key(state_dir, &shared);
+        let _ = atomic_file::replace(&state_dir.join(FILE), &shared);
     }
     Sealer::new(&shared)
-}
-
-fn replace_key(state_dir: &Path, secret: &Secret) -> io::Result<()> {
-    let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
-    file.write_all(secret)?;
-    file.persist(state_dir.join(FILE)).map(drop).map_err(|error| error.error)
 }
 
 fn open_secret(state_dir: &Path) -> Secret {
@@ -63,10 +57,12 @@ fn read_or_create_key(state_dir: &Path) -> io::Result<Secret> {
 /// Creates the key whole or not at all.
 fn create_key(state_dir: &Path) -> io::Result<Secret> {
     let secret: Secret = rand::random();
-    let mut file = tempfile::NamedTempFile::new_in(state_dir)?;
-    file.write_all(&secret)?;
-    file.persist_noclobber(state_dir.join(FILE)).map_err(|error| error.error)?;
-    Ok(secret)
+    if atomic_file::create(&state_dir.join(FILE), &secret)? {
+        Ok(secret)
+    } else {
+        // Another process was faster.
+        read_or_create_key(state_dir)
+    }
 }
 
 #[cfg(test)]
@@ -81,7 +77,7 @@ mod tests {
         assert_eq!(open_secret(folder.path()), open_secret(folder.path()));
         let mode = fs::metadata(folder.path().join(FILE)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        replace_key(folder.path(), &[7; 32]).unwrap();
+        atomic_file::replace(&folder.path().join(FILE), &[7; 32]).unwrap();
         assert_eq!(open_secret(folder.path()), [7; 32]);
         fs::write(folder.path().join(FILE), "").unwrap();
         assert_eq!(

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
@@ -64,7 +64,7 @@ impl Silences {
         let mut all = Self::read(state_dir).0;
         all.retain(|it| it.until > now && (it.rule != silence.rule || it.subject != silence.subject));
         all.push(silence);
-        write_atomically(&state_dir.join(SILENCES), &serde_json::to_string(&all).unwrap_or_default())
+        atomic_file::replace(&state_dir.join(SILENCES), &serde_json::to_vec(&all).unwrap_or_default())
     }
 
     /// Ends the silences that cover alerts of a rule about this subject; `None`: about any subject. Returns
@@ -83,7 +83,7 @@ impl Silences {
         let ended = in_effect - all.len();
         if ended > 0 {
             let text = serde_json::to_string(&all).unwrap_or_default();
-            write_atomically(&state_dir.join(SILENCES), &text)?;
+            atomic_file::replace(&state_dir.join(SILENCES), text.as_bytes())?;
         }
         Ok(ended)
     }
@@ -95,7 +95,7 @@ pub(super) fn write_open(state_dir: &Path, open: &[OpenAlert]) -> io::Result<()>
     let path = state_dir.join(OPEN);
     let text = serde_json::to_string(open).unwrap_or_default();
     let padded = pad_text(&text, text.len().next_multiple_of(ROOM));
-    write_atomically(&path, &padded).or_else(|full| write_over(&path, &text).map_err(|_| full))
+    atomic_file::replace(&path, padded.as_bytes()).or_else(|full| write_over(&path, &text).map_err(|_| full))
 }
 
 fn pad_text(text: &str, len: usize) -> String {
@@ -120,15 +120,6 @@ pub fn read_open(state_dir: &Path, now: u64) -> Option<Vec<OpenAlert>> {
     let silences = Silences::read(state_dir);
     open.iter_mut().for_each(|alert| silences.mark_alert(alert, now));
     Some(open)
-}
-
-/// Writes a file as a whole, or not at all.
-fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
-    let dir = path.parent().map_or_else(PathBuf::new, Path::to_owned);
-    let file = tempfile::NamedTempFile::new_in(dir)?;
-    fs::write(file.path(), text)?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 #[cfg(test)]

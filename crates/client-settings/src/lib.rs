@@ -1,10 +1,12 @@
-//! The settings files of agent clients, edited so that they use respool. Pure: text in, text out; what a
-//! person wrote stays.
+//! The settings files of agent clients, edited so that they use respool: what a person wrote stays, and the
+//! change can be undone. All but `file` is pure.
 
 mod clients;
+mod file;
 pub mod openclaw;
 
 pub use clients::{Client, SettingsFolders, Target};
+pub use file::{FileError, Restoration, SettingsFile};
 
 /// Why settings cannot be edited.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 //! secret. Called by `hooks` and the command line.
 
 use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
@@ -103,15 +103,8 @@ fn encode_name(name: &str) -> String {
 fn make_secret(path: &Path) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    // Only the owner has permissions from the start.
-    let mut file = tempfile::NamedTempFile::new_in(folder)?;
     let secret: [u8; 32] = rand::random();
-    writeln!(file, "{PREFIX}{}", STANDARD.encode(secret))?;
-    file.as_file().sync_all()?;
-    match file.persist_noclobber(path) {
-        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
-        _ => Ok(()),
-    }
+    atomic_file::create(path, format!("{PREFIX}{}\n", STANDARD.encode(secret)).as_bytes()).map(drop)
 }
 
 #[cfg(test)]

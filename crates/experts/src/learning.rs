@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::atomic;
 use openexperts::{
     Package,
     name::{self, NameKind},
@@ -132,7 +131,7 @@ impl LearningFiles {
 
     fn write_file(&self, path: &Path, text: &str) -> io::Result<()> {
         let folder = self.staging.as_deref().unwrap_or(&self.root);
-        atomic::write_by_way_of(folder, path, text.as_bytes())
+        atomic_file::replace_from(folder, path, text.as_bytes())
     }
 
     fn path(&self, scope: &str) -> PathBuf {

@@ -5,7 +5,6 @@
 //! `experts` keeps the installed ones with their bound tools, and builds an agent for each run.
 
 mod assembly;
-mod atomic;
 mod bound;
 mod catalog;
 pub mod config;

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::atomic;
 use super::error::ExpertError;
 use super::name_claim::{NameClaim, describe_conflict, preferred_folder};
 use super::source::Source;
@@ -477,7 +476,7 @@ impl Library {
     pub fn write_bindings(&self, folder: &str, text: &str, _: &Lock) -> io::Result<PathBuf> {
         let (_, path) = self.bindings_of(folder)?;
         fs::create_dir_all(path.parent().unwrap_or(&self.dir))?;
-        atomic::write_file(&path, text.as_bytes())?;
+        atomic_file::replace(&path, text.as_bytes())?;
         Ok(path)
     }
 
@@ -550,7 +549,7 @@ impl Library {
         let kept = self.own_bindings(if self.is_of_another(name, folder) { folder } else { name });
         let kept = kept.with_file_name(REMOVED_BINDINGS);
         fs::create_dir_all(kept.parent().unwrap_or(&self.dir))?;
-        atomic::write_file(&kept, &fs::read(&used)?)?;
+        atomic_file::replace(&kept, &fs::read(&used)?)?;
         if used == own {
             fs::remove_file(&own)?;
         }
@@ -601,7 +600,7 @@ impl Library {
             fs::copy(&bindings, staged.path().join(BINDINGS))?;
         }
         self.replace_folder(folder, &staged.keep())?;
-        atomic::write_file(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
+        atomic_file::replace(&self.record_path(folder), serde_json::to_string_pretty(record)?.as_bytes())
     }
 
     /// Stores a package under its digest, for work that began with it: of a package put there by hand there

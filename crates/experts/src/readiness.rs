@@ -8,8 +8,6 @@ use std::{fs, io};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
-use super::atomic;
-
 /// The file in the state directory that has the outcome of the last check.
 const FILE: &str = "experts-readiness.json";
 
@@ -36,7 +34,7 @@ impl Checked {
     /// # Errors
     /// When the state directory cannot be written.
     pub fn write(&self, state_dir: &Path) -> io::Result<()> {
-        atomic::write_file(&state_dir.join(FILE), serde_json::to_string(self)?.as_bytes())
+        atomic_file::replace(&state_dir.join(FILE), serde_json::to_string(self)?.as_bytes())
     }
 }
 

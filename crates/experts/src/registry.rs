@@ -5,7 +5,6 @@
 use std::io;
 use std::path::Path;
 
-use super::atomic;
 use super::bound::CheckedBindings;
 use super::config::ExpertsConfig;
 use openexperts::{Concurrency, Lane, Package, Tier, Trigger, TriggerKind};
@@ -80,7 +79,7 @@ pub fn write_registry(config: &ExpertsConfig, entries: &[RegistryEntry<'_>]) -> 
         _ => {}
     }
     std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
-    atomic::write_file(&path, page.as_bytes())?;
+    atomic_file::replace(&path, page.as_bytes())?;
     Ok(true)
 }
 

@@ -4,12 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
-use tempfile::NamedTempFile;
-
-use super::atomic;
 use openexperts::{Package, Scope, path::state_file};
 
 /// Creates missing files of a package, and updates those that still equal the template in `old`. Returns what
@@ -34,7 +31,7 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
                 if !is_old_template {
                     continue;
                 }
-                atomic::write_file(&target, text.as_bytes())?;
+                atomic_file::replace(&target, text.as_bytes())?;
             }
         }
         written.push(path);
@@ -47,31 +44,14 @@ fn state_templates(package: &Package) -> BTreeMap<String, &str> {
     lasting.map(|state| (state_file(&state.path), state.template.as_str())).collect()
 }
 
-/// Creates a file atomically, also with regard to power failures.
+/// Creates a file and its folder. A file that another process created in between is kept.
 fn create_file(target: &Path, text: &str) -> io::Result<()> {
-    let file = write_temporary(target, text)?;
-    file.as_file().sync_all()?;
-    persist_new(file, target)
+    fs::create_dir_all(target.parent().unwrap_or(Path::new(".")))?;
+    atomic_file::create(target, text.as_bytes()).map(drop)
 }
 
-fn write_temporary(target: &Path, text: &str) -> io::Result<NamedTempFile> {
-    let folder = target.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut file = NamedTempFile::new_in(folder)?;
-    file.write_all(text.as_bytes())?;
-    Ok(file)
-}
-
-/// Moves a new file into place. A file that another process created in between is kept.
-fn persist_new(file: NamedTempFile, target: &Path) -> io::Result<()> {
-    match file.persist_noclobber(target) {
-        Err(error) if error.error.kind() != io::ErrorKind::AlreadyExists => Err(error.error),
-        _ => Ok(()),
-    }
-}
-
-/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a
-/// file may be empty, and it is then created again.
+/// Creates missing files of one session. One that an earlier version left empty at a power failure is created
+/// again.
 ///
 /// # Errors
 /// When the folder cannot be written.
@@ -84,7 +64,7 @@ pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        persist_new(write_temporary(&target, &one.template)?, &target)?;
+        create_file(&target, &one.template)?;
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ mod logs;
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -489,18 +490,9 @@ fn read_file(file: &Path) -> Result<Option<String>, Failure> {
     }
 }
 
-/// Writes a temporary file with its final mode and renames it: a crash leaves the old or the new file, and a
-/// key is never readable to others.
+/// Writes a file and its folder.
 fn write_file(file: &Path, text: &str, mode: u32) -> Result<(), Failure> {
-    use std::io::Write as _;
-    use std::os::unix::fs::PermissionsExt as _;
-    let folder = file.parent().unwrap_or(Path::new("."));
-    let written = fs::create_dir_all(folder).and_then(|()| {
-        let mut beside = tempfile::NamedTempFile::new_in(folder)?;
-        beside.as_file().set_permissions(fs::Permissions::from_mode(mode))?;
-        beside.write_all(text.as_bytes())?;
-        beside.as_file().sync_all()?;
-        beside.persist(file).map_err(|error| error.error)
-    });
-    written.map(drop).map_err(|error| format!("{} cannot be written: {error}", file.display()).into())
+    let written = fs::create_dir_all(file.parent().unwrap_or(Path::new(".")))
+        .and_then(|()| atomic_file::replace_with(file, text.as_bytes(), fs::Permissions::from_mode(mode)));
+    written.map_err(|error| format!("{} cannot be written: {error}", file.display()).into())
 }

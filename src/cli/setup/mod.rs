@@ -13,12 +13,12 @@ use clap::ValueEnum as _;
 
 pub(super) use self::arguments::SetupArgs;
 use self::arguments::name_of;
-use self::files::{Writing, edit_file, has_change, undo_change};
+use self::files::{Writing, edit_file, undo_change};
 use self::respool::Respool;
 use super::failure::Failure;
 use super::runtime::new_runtime;
 use super::say;
-use client_settings::{Client, SettingsFolders, Target};
+use client_settings::{Client, SettingsFile, SettingsFolders, Target};
 
 pub(super) fn run_setup(args: SetupArgs) -> Result<(), Failure> {
     if args.client == Client::Openclaw {
@@ -44,7 +44,10 @@ pub(super) fn changed_clients() -> Vec<String> {
         client => client.settings_file(&folders),
     };
     let clients = Client::value_variants().iter().copied();
-    clients.filter(|client| file(*client).is_some_and(|file| has_change(&file))).map(name_of).collect()
+    clients
+        .filter(|client| file(*client).is_some_and(|file| SettingsFile::new(*client, &file).is_changed()))
+        .map(name_of)
+        .collect()
 }
 
 fn find_settings_folders() -> SettingsFolders {

@@ -6,14 +6,13 @@
 mod installed;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
 use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
-use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change, write_settings, written_text};
+use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change};
 use super::model_choice::ask_for_model;
 use super::respool::{AskError, LIST_WITHIN, Respool, check_address};
 use crate::cli::check::suggest_places;
@@ -21,10 +20,10 @@ use crate::cli::failure::Failure;
 use crate::cli::plain_http::plain_address;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_sentences, unbroken};
-use client_settings::EditError;
 use client_settings::openclaw::{
     Edited, Model, RespoolProvider, edit_config, is_same_server, port_note, primary_url,
 };
+use client_settings::{EditError, SettingsFile};
 use settings::{Flags, Settings, VLLM_KEY};
 use upstream::{ListedModel, NoModelList, Upstream};
 
@@ -88,7 +87,8 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let models = choose_models(listed, upstream).await?;
     let installed = OpenClaw::find_in_path();
     let file = &places.config;
-    let earlier = written_text(file).and_then(|text| primary_url(&text));
+    let settings = SettingsFile::new(arguments.client, file);
+    let earlier = settings.written_text().and_then(|text| primary_url(&text));
     let wanted = RespoolProvider {
         url: respool.url.clone(),
         upstreams: earlier.into_iter().chain(known_upstreams(&respool, upstream).await).collect(),
@@ -98,11 +98,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         is_current: installed.as_ref().is_some_and(OpenClaw::is_current),
         adds_recommended: arguments.recommended,
     };
-    let failed = |what: &str, error: io::Error| format!("{} cannot be {what}: {error}", file.display());
-    let present = match fs::read_to_string(file) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
-        read => read.map_err(|error| failed("read", error))?,
-    };
+    let present = settings.read()?.unwrap_or_default();
     port_note(&present, &respool.url).iter().for_each(|note| say_sentences(note));
     let edited = edit_config(&present, &wanted).map_err(|error| {
         let why = match error {
@@ -157,7 +153,7 @@ fn make_change(
     let is_accepted = validate_change(installed, present, &edited.text, file)?;
     explain_change(edited, installed);
     if Writing::from_arguments(arguments).is_agreed()? {
-        write_settings(arguments.client, file, present, &edited.text)?;
+        SettingsFile::new(arguments.client, file).write(present, &edited.text)?;
         say_sentences("Written. `respool setup openclaw --undo` restores the file.");
         forget_copies(places)?;
     }

@@ -5,11 +5,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 /// The agent of the last scene.
-pub(super) const AGENT: &str = "note-reader";
+pub(crate) const AGENT: &str = "note-reader";
 
 /// The request that the client sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Conversation {
+pub(crate) enum Conversation {
     /// One question, with the client's tools.
     WithTools,
     /// The same call with the same result, eight times.
@@ -20,25 +20,19 @@ pub(super) enum Conversation {
 
 /// One scene.
 #[derive(Debug)]
-pub(super) struct Scene {
-    pub(super) title: &'static str,
+pub struct Scene {
+    pub(crate) title: &'static str,
     /// The fault, in a sentence or two.
-    pub(super) story: &'static str,
+    pub(crate) story: &'static str,
     /// The model id of the recording.
-    pub(super) model: &'static str,
+    pub(crate) model: &'static str,
     /// The model id requested through respool, if it differs.
-    pub(super) agent: Option<&'static str>,
-    pub(super) conversation: Conversation,
+    pub(crate) agent: Option<&'static str>,
+    pub(crate) conversation: Conversation,
     /// The effect of the reply on a client.
-    pub(super) without: &'static str,
+    pub(crate) without: &'static str,
     /// The repair by respool.
-    pub(super) with: &'static str,
-}
-
-impl Scene {
-    pub(super) fn form_name(&self) -> &'static str {
-        self.agent.unwrap_or(self.model)
-    }
+    pub(crate) with: &'static str,
 }
 
 const fn new_scene(title: &'static str, model: &'static str, story: &'static str) -> Scene {
@@ -46,7 +40,8 @@ const fn new_scene(title: &'static str, model: &'static str, story: &'static str
     Scene { title, story, model, agent: None, conversation, without: "", with: "" }
 }
 
-pub(super) const SCENES: [Scene; 7] = [
+/// The scenes, in their order.
+pub const SCENES: [Scene; 7] = [
     Scene {
         without: "It works. OpenClaw shortens such ids, so the result would come back under another one.",
         with: "The same call, with an id that clients send back unchanged and without vLLM's own fields.",
@@ -116,7 +111,7 @@ pub(super) const SCENES: [Scene; 7] = [
 ];
 
 /// Returns the configuration of the tour.
-pub(super) fn tour_configuration(server: &str, workspace: &Path, state: &Path) -> String {
+pub fn tour_configuration(server: &str, workspace: &Path, state: &Path) -> String {
     let [workspace, state] = [workspace, state].map(|path| Value::from(path.to_string_lossy()).to_string());
     format!(
         r#"state_dir = {state}
@@ -142,7 +137,7 @@ then = "allow"
 }
 
 /// Returns the request of a scene.
-pub(super) fn scene_request(model: &str, conversation: Conversation) -> Value {
+pub(crate) fn scene_request(model: &str, conversation: Conversation) -> Value {
     let mut request = json!({
         "model": model,
         "messages": [{"role": "user", "content": "What does the file say?"}],

@@ -3,8 +3,8 @@
 
 use serde_json::Value;
 
-use super::client::{Call, DemoReply};
-use super::scenes::{AGENT, SCENES, Scene};
+use crate::client::{Call, DemoReply};
+use crate::scenes::{AGENT, SCENES, Scene};
 use upstream::replay::SeenRequest;
 use wire::visible::wrap_text;
 
@@ -13,7 +13,8 @@ const MARGIN: usize = 2;
 /// Longer texts are cut on the screen.
 const WIDEST: usize = 78;
 
-pub(super) const WELCOME: &str = "\
+/// The first words of the tour.
+pub const WELCOME: &str = "\
 respool demo: seven things that happen between a client and
 a model server.
 
@@ -26,7 +27,7 @@ recorded from vLLM. No model, GPU or network is needed.
 const INSTALL: &str = "    cargo install --path . --profile dist   # a longer build\n";
 
 /// Says what to do after the tour.
-pub(super) fn explain_next(is_installed: bool) -> String {
+pub fn explain_next(is_installed: bool) -> String {
     let install = if is_installed { "" } else { INSTALL };
     format!(
         "\
@@ -42,17 +43,19 @@ a client at these recordings."
 }
 
 /// One scene, as played.
-pub(super) struct Played {
-    pub(super) direct: DemoReply,
-    pub(super) through: DemoReply,
+pub struct Played {
+    /// The reply without respool.
+    pub direct: DemoReply,
+    /// The reply through respool.
+    pub through: DemoReply,
     /// The server's direct reply to the client.
-    pub(super) direct_answers: Vec<SeenRequest>,
+    pub direct_answers: Vec<SeenRequest>,
     /// Its reply to respool.
-    pub(super) answers: Vec<SeenRequest>,
+    pub answers: Vec<SeenRequest>,
 }
 
 /// Returns the scene's text, for a terminal of this width.
-pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played, width: usize) -> String {
+pub fn render_scene(scene: &Scene, number: usize, played: &Played, width: usize) -> String {
     let heading = format!("━━ {number} of {} ━━ {} ", SCENES.len(), scene.title);
     let rule = "━".repeat(width.saturating_sub(heading.chars().count() + MARGIN));
     let said = if played.answers.is_empty() { &played.direct_answers } else { &played.answers };
@@ -77,7 +80,7 @@ pub(super) fn render_scene(scene: &Scene, number: usize, played: &Played, width:
 
 /// Returns the colour of a line of a scene: bold for its heading, red for what goes wrong, green for what
 /// works.
-pub(super) fn colour_of(line: &str) -> &'static str {
+pub fn colour_of(line: &str) -> &'static str {
     match line.trim_start() {
         line if line.starts_with('━') => "1",
         line if line.starts_with('✗') => "31",
@@ -87,7 +90,7 @@ pub(super) fn colour_of(line: &str) -> &'static str {
 }
 
 /// Wraps the lines of a text between words; what follows stands two columns to the right.
-pub(super) fn fit_width(text: &str, width: usize) -> String {
+fn fit_width(text: &str, width: usize) -> String {
     let fit_line = |line: &str| {
         let said = line.trim_start_matches(' ');
         let indent = line.len() - said.len();
@@ -99,7 +102,7 @@ pub(super) fn fit_width(text: &str, width: usize) -> String {
 }
 
 /// Says how to use a tour that stays up.
-pub(super) fn explain_serving(relay: &str, server: &str) -> String {
+pub fn explain_serving(relay: &str, server: &str) -> String {
     let models: Vec<&str> = SCENES.iter().map(|scene| scene.model).collect();
     format!(
         "\

@@ -4,10 +4,6 @@
 //! Every scene sends one request twice with the same ordinary client: directly to a replay of recorded vLLM
 //! replies, and through a complete relay on loopback. `--serve` stays up afterwards, for any client.
 
-mod client;
-mod scenes;
-mod show;
-
 use std::io::{self, BufRead as _, IsTerminal as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -15,8 +11,6 @@ use std::sync::Arc;
 use clap::Args;
 use tokio::net::TcpListener;
 
-use self::client::send_conversation;
-use self::scenes::{SCENES, Scene};
 use super::assembly::app;
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
 use super::say::{columns_of, say, say_in_colours, say_piece_on_stderr};
@@ -25,6 +19,7 @@ use crate::cli::failure::Failure;
 use server::{Stop, build_routes, run_server};
 use settings::{Environment, FileText, Flags, Settings, resolve};
 use tools::programs::find_in_path;
+use tour::{Played, SCENES, Scene};
 use upstream::replay::{Replay, SeenRequest};
 
 #[derive(Args, Debug)]
@@ -68,13 +63,13 @@ async fn run_tour(arguments: DemoArgs) -> Result<(), Failure> {
 
     show_all(&stage).await?;
     if arguments.serve {
-        say(&show::explain_serving(&stage.relay, &stage.server));
+        say(&tour::explain_serving(&stage.relay, &stage.server));
         tokio::spawn(stop_when_signalled(stop.clone(), stop_signals()?, || {
             "Ctrl-C again stops at once".to_owned()
         }));
         stop.drain.cancelled().await;
     } else {
-        say(&show::explain_next(find_in_path("respool", &[]).is_ok()));
+        say(&tour::explain_next(find_in_path("respool", &[]).is_ok()));
     }
     stop.drain.cancel();
     stop.abort.cancel();
@@ -89,7 +84,7 @@ fn tour_settings(server: &str, home: &Path) -> Result<Settings, Failure> {
     let workspace = home.join("workspace");
     std::fs::create_dir(&workspace).map_err(failed)?;
     std::fs::write(workspace.join("a"), "the meeting is at nine\n").map_err(failed)?;
-    let text = scenes::tour_configuration(server, &workspace, &home.join("state"));
+    let text = tour::tour_configuration(server, &workspace, &home.join("state"));
     let file = FileText { path: Path::new("demo.toml"), text: &text };
     Ok(resolve(Some(file), &Environment::new(), &Flags::default())?.settings)
 }
@@ -104,28 +99,27 @@ async fn listen(arguments: &DemoArgs) -> Result<TcpListener, Failure> {
 }
 
 async fn show_all(stage: &Stage) -> Result<(), Failure> {
-    say(show::WELCOME);
+    say(tour::WELCOME);
     for (index, scene) in SCENES.iter().enumerate() {
         if index > 0 && !goes_on().await {
             return Ok(());
         }
-        say_in_colours(&show_one(stage, index + 1, scene).await?, show::colour_of);
+        say_in_colours(&show_one(stage, index + 1, scene).await?, tour::colour_of);
     }
     Ok(())
 }
 
 async fn show_one(stage: &Stage, number: usize, scene: &Scene) -> Result<String, Failure> {
     let failed = |error: reqwest::Error| format!("scene {number} could not be shown: {error}");
-    let direct = send_conversation(&stage.server, scene.model, scene.conversation).await.map_err(failed)?;
+    let direct = tour::play_directly(&stage.server, scene).await.map_err(failed)?;
     let direct_answers = vec![last_answer(stage)?];
     let asked_before = stage.replay.seen_requests().len();
-    let through =
-        send_conversation(&stage.relay, scene.form_name(), scene.conversation).await.map_err(failed)?;
+    let through = tour::play_through(&stage.relay, scene).await.map_err(failed)?;
     let answers = stage.replay.seen_requests().split_off(asked_before);
     let answers = answers.into_iter().filter(|request| request.method == "POST");
     let answers: Vec<SeenRequest> = answers.collect();
-    let played = show::Played { direct, through, direct_answers, answers };
-    Ok(show::render_scene(scene, number, &played, terminal_width()))
+    let played = Played { direct, through, direct_answers, answers };
+    Ok(tour::render_scene(scene, number, &played, terminal_width()))
 }
 
 /// Returns the width of the terminal, within what can be read well.

@@ -7,30 +7,46 @@ use eventsource_stream::Eventsource as _;
 use futures::StreamExt as _;
 use serde_json::Value;
 
-use super::scenes::{Conversation, scene_request};
+use crate::scenes::{Conversation, Scene, scene_request};
 
 /// The content of a stream, when it has ended.
 #[derive(Debug, Default)]
-pub(super) struct DemoReply {
-    pub(super) text: String,
-    pub(super) calls: Vec<Call>,
-    pub(super) error: Option<String>,
+pub struct DemoReply {
+    pub(crate) text: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) error: Option<String>,
     /// When the first event arrived.
-    pub(super) first: Duration,
+    pub(crate) first: Duration,
     /// Events that said nothing new.
-    pub(super) heartbeats: usize,
+    pub(crate) heartbeats: usize,
 }
 
 /// A tool call, joined from its parts.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Call {
-    pub(super) id: String,
-    pub(super) name: String,
-    pub(super) arguments: String,
+pub(crate) struct Call {
+    pub(crate) id: String,
+    pub(crate) name: String,
+    pub(crate) arguments: String,
+}
+
+/// Plays a scene with the model server at this URL.
+///
+/// # Errors
+/// When the server does not answer.
+pub async fn play_directly(server: &str, scene: &Scene) -> Result<DemoReply, reqwest::Error> {
+    send_conversation(server, scene.model, scene.conversation).await
+}
+
+/// Plays a scene through the relay at this URL.
+///
+/// # Errors
+/// When the relay does not answer.
+pub async fn play_through(relay: &str, scene: &Scene) -> Result<DemoReply, reqwest::Error> {
+    send_conversation(relay, scene.agent.unwrap_or(scene.model), scene.conversation).await
 }
 
 /// Sends this conversation to the server at `url`.
-pub(super) async fn send_conversation(
+async fn send_conversation(
     url: &str,
     model: &str,
     conversation: Conversation,
@@ -66,7 +82,7 @@ fn error_in(body: &str) -> Option<String> {
 
 impl DemoReply {
     /// Takes a whole reply's message.
-    pub(super) fn take_message(&mut self, message: &Value) {
+    pub(crate) fn take_message(&mut self, message: &Value) {
         self.text.push_str(message["content"].as_str().unwrap_or_default());
         for (index, call) in message["tool_calls"].as_array().into_iter().flatten().enumerate() {
             let mut piece = call.clone();
@@ -76,7 +92,7 @@ impl DemoReply {
     }
 
     /// Takes one event of a stream.
-    pub(super) fn take_event(&mut self, data: &str) {
+    pub(crate) fn take_event(&mut self, data: &str) {
         let Ok(chunk) = serde_json::from_str::<Value>(data) else { return };
         if let Some(message) = chunk["error"]["message"].as_str() {
             self.error = Some(message.to_owned());
