@@ -13,6 +13,7 @@ use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use settings::{Loaded, Settings};
+use store::StoreConfig;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AlertsCommand {
@@ -113,6 +114,7 @@ fn list_alerts(loaded: &Loaded, arguments: &ListArgs) -> Result<(), Failure> {
         alert_json,
         alert_line,
     );
+    note_own_node(loaded);
     if let Err(error) = tempfile::NamedTempFile::new_in(dir) {
         say_on_stderr(&format!(
             "respool: warning: {} cannot be written ({error}), so this list may be an old one: the page shows the alerts of now.",
@@ -191,7 +193,19 @@ fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) ->
     added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()))?;
     let about = if subject.is_empty() { String::new() } else { format!(" about {subject}") };
     say(&flat_text(&format!("Silenced {}{about} until {until}.", rule.as_str())));
+    note_own_node(loaded);
     Ok(())
+}
+
+/// Says that other nodes have alerts of their own, where several share a database.
+fn note_own_node(loaded: &Loaded) {
+    let StoreConfig { state_dir, store, .. } = &loaded.settings.store;
+    if store.url.is_some() {
+        say_on_stderr(&format!(
+            "This is about the node with the `state_dir` {}: each node lists and silences its own alerts.",
+            state_dir.display()
+        ));
+    }
 }
 
 /// Refuses a silence that can never cover an alert.

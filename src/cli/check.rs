@@ -31,7 +31,7 @@ use relay::{Opened, Origin, Relay, StreamPart};
 use server::{Access, App, is_for_everybody, is_open_to_others};
 use settings::{Advice, find_advice, find_unknown_keys, start_problems, uses_own_key};
 use settings::{Loaded, Place, Settings, VLLM_KEY};
-use store::{find_damaged, find_set_aside, try_directory, write_remedy};
+use store::{Store, find_damaged, find_set_aside, try_directory, write_remedy};
 use telemetry::{Recording, RequestRecord, RequestStart};
 use tool_call_parser::PreferredDialects;
 use tools::{reached_services, sandbox_level};
@@ -91,6 +91,7 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     log_file(&loaded.settings, &mut findings);
     check_sandbox(&loaded.settings, &mut findings);
     let runtime = new_runtime()?;
+    runtime.block_on(check_database(&loaded.settings, &mut findings));
     if let Some(problem) = runtime.block_on(unkept_records(&loaded.settings)) {
         findings.fail(&problem, "its alerts say what to do: `respool alerts list`, or the page");
     }
@@ -234,6 +235,35 @@ fn log_file(settings: &Settings, findings: &mut Findings) {
     }
 }
 
+/// Checks the database that the configuration names. Nothing is changed in it: its tables may be those of
+/// nodes of another version.
+async fn check_database(settings: &Settings, findings: &mut Findings) {
+    let config = &settings.store;
+    let found = match Store::has_schema(config) {
+        Ok(None) => return,
+        Ok(Some(false)) => {
+            return findings.ok("the database can be used; the first `respool serve` makes its tables");
+        }
+        Ok(Some(true)) => Store::open_in_place(config),
+        Err(error) => Err(error),
+    };
+    let nodes = match &found {
+        Ok(store) => store.nodes().await,
+        Err(error) => Err(error.clone()),
+    };
+    match (found, nodes) {
+        (Ok(store), Ok(nodes)) => {
+            let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            let nodes = if names.is_empty() { "no node".to_owned() } else { names.join(", ") };
+            findings.ok(&format!("{} can be used; in service: {nodes}", store.place()));
+        }
+        (_, Err(error)) | (Err(error), _) => findings.fail(
+            &error.to_string(),
+            "docs/scaling.md says what happens while the database is away, and how nodes are upgraded",
+        ),
+    }
+}
+
 /// Reports how tool commands are confined.
 fn check_sandbox(settings: &Settings, findings: &mut Findings) {
     let local = &settings.tools.local;
@@ -277,6 +307,7 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
             model.vision = None;
         }
         alone.store.state_dir = scratch.path().to_owned();
+        alone.store.store.url = None;
         alone.usage.keep = Duration::ZERO;
         let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
         let Some(upstream) = app.relay.upstreams().next() else { continue };

@@ -45,6 +45,33 @@ pub fn send_signal(process: &Child, signal: Signal) {
     kill(Pid::from_raw(id), signal).unwrap();
 }
 
+/// Regression: `check` made the tables of the database, or called one that was away a wrong configuration.
+#[tokio::test(flavor = "multi_thread")]
+async fn checks_leave_databases_alone() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
+    let check = async |url: &str| {
+        let toml =
+            format!("[[upstream]]\nname = \"box\"\nurl = \"{}\"\n[store]\nurl = \"{url}\"\n", fake.url());
+        tokio::task::spawn_blocking(move || run(&["check"], Some(&toml), &[])).await.unwrap()
+    };
+    let database = DatabaseConfig { url: Some(Secret::new(url.clone())), ..DatabaseConfig::default() };
+    let config = StoreConfig { store: database, ..StoreConfig::default() };
+    let has_schema = async || {
+        let config = config.clone();
+        tokio::task::spawn_blocking(move || Store::has_schema(&config)).await.unwrap()
+    };
+    let (_, said, _) = check(&url).await;
+    assert!(said.contains("`respool serve` makes its tables"), "{said}");
+    assert_eq!(has_schema().await, Ok(Some(false)));
+    drop(Store::open(&config).unwrap());
+    let (_, said, _) = check(&url).await;
+    assert!(said.contains("in service: no node"), "{said}");
+    let (code, said, _) = check("postgres://127.0.0.1:1/respool").await;
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("Connection refused") && said.contains("upstream `box`"), "{said}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn two_nodes_share_one_database() {
     let fake = FakeVllm::thinking(noting).await;

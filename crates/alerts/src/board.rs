@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::message::{Entry, Message, State};
 use super::open_alert::OpenAlert;
-use super::rule::{Finding, Rule};
+use super::rule::{Finding, Rule, Severity};
 use super::silence::Silences;
 use telemetry::metrics;
 
@@ -97,9 +97,12 @@ impl Board {
             }
             (open.seen, open.what, open.is_worse) = (now, what, is_worse);
         }
-        let mut entries = self.take_resolved(now);
-        entries.extend(self.due_entries(now, pace, silences));
-        (!entries.is_empty()).then_some(Message { at: now, entries })
+        let resolved = self.take_resolved(now);
+        let mut entries = self.due_entries(now, pace, silences);
+        // The first one is the title.
+        entries.sort_by_key(|entry| entry.rule.severity() != Severity::Critical);
+        entries.extend(resolved);
+        (!entries.is_empty()).then_some(Message { at: now, node: None, entries })
     }
 
     /// Takes in alerts that an earlier process sent. They hold until their finding is absent for a while, and
@@ -225,6 +228,18 @@ mod tests {
         assert_eq!(sent(&mut board, later + 29_999, &[], pace()), [""; 0], "it may come back");
         assert_eq!(sent(&mut board, later + 30_000, &[], pace()), ["resolved box"]);
         assert_eq!(sent(&mut board, later + 90_000, &[], pace()), [""; 0]);
+    }
+
+    /// Regression: a critical alert came under the title of one that was over.
+    #[test]
+    fn the_worst_alert_comes_first() {
+        let mut board = Board::default();
+        let over = [found(Rule::ReloadFailed, "")];
+        sent(&mut board, 1_000, &over, pace());
+        sent(&mut board, 6_000, &over, pace());
+        let begun = [found(Rule::TaskFailed, "x"), found(Rule::UpstreamDown, "box")];
+        sent(&mut board, 31_000, &begun, pace());
+        assert_eq!(sent(&mut board, 36_000, &begun, pace()), ["new box", "new x", "resolved "]);
     }
 
     /// Regression: `alerts` went on asking for an approval that had been given.

@@ -41,8 +41,14 @@ pub(super) struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) at: u64,
+    /// The node that it is about, where several share a store.
+    pub(super) node: Option<String>,
+    /// Those that begin or go on come before those that have ended, and critical ones before the others.
     pub(super) entries: Vec<Entry>,
 }
+
+/// The longest headline in a title, in characters: a locked phone shows about as many.
+const TITLE: usize = 100;
 
 impl Message {
     /// Returns a message that says that it is a test.
@@ -56,7 +62,7 @@ impl Message {
             is_worse: false,
             state: State::Test,
         };
-        Self { at, entries: vec![entry] }
+        Self { at, node: None, entries: vec![entry] }
     }
 
     /// Returns true if the owner should look now.
@@ -69,11 +75,22 @@ impl Message {
 
     /// Returns the title, in one line.
     pub(super) fn title(&self) -> String {
-        let first = self.entries.first().map(entry_headline).unwrap_or_default();
+        let whose = self.sender();
+        let first = cut_text(&self.entries.first().map(entry_headline).unwrap_or_default());
         match self.entries.len() {
-            0 | 1 => format!("respool: {first}"),
-            count => format!("respool: {first} (and {} more)", count - 1),
+            0 | 1 => format!("{whose}: {first}"),
+            count => format!("{whose}: {first} (and {} more)", count - 1),
         }
+    }
+
+    /// Returns the name of what sends it.
+    pub(super) fn sender(&self) -> String {
+        self.node.as_ref().map_or_else(|| "respool".to_owned(), |node| format!("respool on {node}"))
+    }
+
+    /// Returns true if it only says that alerts have ended.
+    pub(super) fn is_over(&self) -> bool {
+        self.entries.iter().all(|entry| entry.state == State::Resolved)
     }
 
     /// Returns the text for people. `link`: the address of the page.
@@ -98,7 +115,15 @@ impl Message {
             })
         };
         let alerts: Vec<Value> = self.entries.iter().map(entry).collect();
-        json!({"source": "respool", "at": clock::format_time(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
+        json!({"source": "respool", "node": self.node, "at": clock::format_time(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
+    }
+}
+
+/// Returns the beginning of a headline, as far as a title has room.
+fn cut_text(text: &str) -> String {
+    match text.char_indices().nth(TITLE) {
+        Some((end, _)) => format!("{}…", text[..end].trim_end()),
+        None => text.to_owned(),
     }
 }
 
@@ -142,9 +167,16 @@ mod tests {
             is_worse: false,
             state,
         };
-        let message =
-            Message { at: 1_795_223_700_000, entries: vec![entry(State::New), entry(State::Resolved)] };
-        assert_eq!(message.title(), "respool: The upstream `box` does not answer. (and 1 more)");
+        let message = Message {
+            at: 1_795_223_700_000,
+            node: Some("a".into()),
+            entries: vec![entry(State::New), entry(State::Resolved)],
+        };
+        assert_eq!(message.title(), "respool on a: The upstream `box` does not answer. (and 1 more)");
+        assert_eq!(message.json(None)["node"], "a");
+        let long = Entry { what: "é".repeat(120), ..entry(State::New) };
+        let long = Message { node: None, entries: vec![long], ..message.clone() };
+        assert_eq!(long.title(), format!("respool: {}…", "é".repeat(100)));
         let text = message.text(Some("http://box:8003"));
         for part in [
             "Since: 2026-11-21T01:14:58Z",

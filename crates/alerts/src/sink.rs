@@ -154,7 +154,7 @@ impl Sender {
     fn plain_text(&self, message: &Message) -> String {
         match message.entries.len() {
             // The text begins with what the title says.
-            0 | 1 => format!("respool: {}", message.text(self.link())),
+            0 | 1 => format!("{}: {}", message.sender(), message.text(self.link())),
             _ => format!("{}\n\n{}", message.title(), message.text(self.link())),
         }
     }
@@ -195,10 +195,17 @@ impl Sender {
             .map(|char| if char.is_ascii_graphic() || char == ' ' { char } else { '?' })
             .collect();
         let priority = if message.is_urgent() { "high" } else { "default" };
+        // ntfy shows these as symbols.
+        let tag = match message {
+            _ if message.is_urgent() => "rotating_light",
+            _ if message.is_over() => "white_check_mark",
+            _ => "warning",
+        };
         let request = self
             .build_request()?
             .header("title", title)
             .header("priority", priority)
+            .header("tags", tag)
             .body(message.text(self.link()));
         Ok(match self.link() {
             Some(link) => request.header("click", link),

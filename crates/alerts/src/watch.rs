@@ -261,6 +261,8 @@ impl Alerts {
             board.count_alerts(&open);
             (message, open)
         };
+        let node = watched.agents.store().and_then(|store| store.node());
+        let message = message.map(|message| Message { node, ..message });
         let message = self.leave_out_others(watched, message, &open).await;
         metrics::set_reload_failed(signals.reload_problem.is_some() || signals.key_file_problem.is_some());
         self.write_open_alerts(open);
@@ -353,9 +355,9 @@ impl Alerts {
         duties.extend(message.iter().flat_map(|message| &message.entries).filter(is_begun).map(of_entry));
         let Ok(held) = store.hold_duties(duties, HELD_FOR).await else { return message };
         let held: BTreeSet<_> = held.into_iter().collect();
-        let own = message.map(|Message { at, mut entries }| {
-            entries.retain(|entry| entry.state == State::Resolved || held.contains(&of_entry(entry)));
-            Message { at, entries }
+        let own = message.map(|mut message| {
+            message.entries.retain(|entry| entry.state == State::Resolved || held.contains(&of_entry(entry)));
+            message
         });
         *self.held.lock().unwrap_or_else(PoisonError::into_inner) = (held, Some(Instant::now()));
         own.filter(|message| !message.entries.is_empty())

@@ -23,7 +23,7 @@ pub enum FileError {
     Unusable {
         /// The file.
         file: PathBuf,
-        /// What cannot be done; it completes "it cannot be ".
+        /// The action that fails; it completes "it cannot be ".
         done: &'static str,
         /// The reason.
         why: io::Error,
@@ -282,7 +282,7 @@ mod tests {
         edit(Client::Codex, &target, &file);
         undo(Client::Codex, &file).unwrap();
         assert_eq!(text(), by_hand);
-        // Changes to respool's own lines are kept beside the file.
+        // Changes to respool's own lines are kept in another file.
         edit(Client::Codex, &target, &file);
         let other = text().replace("model = \"m\"", "model = \"n\"");
         fs::write(&file, &other).unwrap();

@@ -36,6 +36,11 @@ pub trait StorePort:
     /// The place of the data, for people and without a password.
     fn place(&self) -> String;
 
+    /// The name of this process among those that share the store; `None` for a store in files.
+    fn node(&self) -> Option<String> {
+        None
+    }
+
     /// The usage of all processes; `None` for a store in files, where each process has its own.
     fn shared_usage(&self) -> Option<&dyn SharedUsage> {
         None

@@ -32,27 +32,33 @@ impl Store {
     /// When the database, or the directory or the file, cannot be used. A file that is damaged is set aside
     /// and a new one begun, unless another process uses it.
     pub fn open(config: &StoreConfig) -> Result<Self, StoreError> {
-        Self::open_with(config, SqliteStore::open)
+        let port: Box<dyn StorePort> = match &config.store.url {
+            Some(url) => Box::new(PostgresStore::open(config, url.expose_secret())?),
+            None => Box::new(SqliteStore::open(config)?),
+        };
+        Ok(Self { port, runs: config.runs.clone() })
     }
 
-    /// Opens or makes the store for a command that shows it or changes a row. A file that is damaged stays
-    /// where it is.
+    /// Opens the store for a command that shows it or changes a row. A file that is damaged stays where it
+    /// is, and no table of a database is made.
     ///
     /// # Errors
     /// When the database, or the directory or the file, cannot be used.
     pub fn open_in_place(config: &StoreConfig) -> Result<Self, StoreError> {
-        Self::open_with(config, SqliteStore::open_in_place)
-    }
-
-    fn open_with(
-        config: &StoreConfig,
-        open_files: impl Fn(&StoreConfig) -> Result<SqliteStore, StoreError>,
-    ) -> Result<Self, StoreError> {
         let port: Box<dyn StorePort> = match &config.store.url {
-            Some(url) => Box::new(PostgresStore::open(config, url.expose_secret())?),
-            None => Box::new(open_files(config)?),
+            Some(url) => Box::new(PostgresStore::open_in_place(config, url.expose_secret())?),
+            None => Box::new(SqliteStore::open_in_place(config)?),
         };
         Ok(Self { port, runs: config.runs.clone() })
+    }
+
+    /// Returns true if the configured database has tables of respool; `None` where there is no database.
+    ///
+    /// # Errors
+    /// When the database cannot be used.
+    pub fn has_schema(config: &StoreConfig) -> Result<Option<bool>, StoreError> {
+        let url = config.store.url.as_ref();
+        url.map(|url| PostgresStore::has_schema(url.expose_secret())).transpose()
     }
 
     /// Returns true when there is a store already.

@@ -17,6 +17,14 @@ impl PostgresStore {
     pub(crate) fn open(_: &StoreConfig, _: &str) -> Result<SqliteStore, StoreError> {
         Err(missing())
     }
+
+    pub(crate) fn open_in_place(_: &StoreConfig, _: &str) -> Result<SqliteStore, StoreError> {
+        Err(missing())
+    }
+
+    pub(crate) fn has_schema(_: &str) -> Result<bool, StoreError> {
+        Err(missing())
+    }
 }
 
 impl Target {

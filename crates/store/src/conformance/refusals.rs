@@ -43,6 +43,20 @@ async fn unusable_urls_are_refused() {
     check("user=postgres", "user=no_rights", "right to create and use the schema");
 }
 
+/// Regression: a command that lists made the tables of a database that was just being restored.
+#[tokio::test]
+async fn commands_make_no_tables() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let why = || Store::open_in_place(&bed.config).unwrap_err().0;
+    assert!(why().contains("has no tables of respool"), "{}", why());
+    assert_eq!(Store::has_schema(&bed.config), Ok(Some(false)));
+    drop(bed.open());
+    assert_eq!(Store::has_schema(&bed.config), Ok(Some(true)));
+    drop(Store::open_in_place(&bed.config).unwrap());
+    run_sql(&bed, "UPDATE respool.schema_version SET version = 4");
+    assert!(why().contains("schema 4"), "{}", why());
+}
+
 #[tokio::test]
 async fn a_newer_schema_is_refused() {
     let Some(bed) = Bed::new_postgres() else { return };

@@ -50,6 +50,8 @@ use poll::Polls;
 pub(crate) struct PostgresStore {
     pool: Pool,
     owner: String,
+    /// The name for people.
+    node: String,
     place: String,
     runs: RunsConfig,
     responses: ResponsesConfig,
@@ -63,12 +65,38 @@ impl PostgresStore {
     /// Connects to a database, makes or updates its schema, and registers this process. A process that serves
     /// does that later if the database is away.
     pub(crate) fn open(config: &StoreConfig, url: &str) -> Result<Self, StoreError> {
+        Self::open_after(config, url, schema::prepare)
+    }
+
+    /// As [`Self::open`], for a command: it fails where the schema would have to be made or updated.
+    pub(crate) fn open_in_place(config: &StoreConfig, url: &str) -> Result<Self, StoreError> {
+        Self::open_after(config, url, schema::require)
+    }
+
+    /// Returns true if a database has tables of respool, which may be those of another version.
+    pub(crate) fn has_schema(url: &str) -> Result<bool, StoreError> {
+        let address = Address::parse(url)?;
+        let look = move || {
+            let mut link = link::Link::new(address, Arc::default());
+            Ok(!matches!(link.transact(&schema::look)?, schema::Found::Nothing))
+        };
+        from_elsewhere(COMMAND_WAITS, look).map_err(|refused| refused.why)
+    }
+
+    /// Opens it after `ready` has looked at the schema.
+    fn open_after(
+        config: &StoreConfig,
+        url: &str,
+        ready: fn(&mut link::Link) -> Result<(), StoreError>,
+    ) -> Result<Self, StoreError> {
         let address = Address::parse(url)?;
         let owner = format!("{:032x}", rand::random::<u128>());
         let name = config.node.name.clone().filter(|_| config.node.is_server);
         let name = name.unwrap_or_else(|| default_name(&owner));
-        let node = Node { owner: owner.clone(), name, serves: config.node.is_server };
-        let problem = match join_from_elsewhere(&address, &node) {
+        let node = Node { owner: owner.clone(), name: name.clone(), serves: config.node.is_server };
+        let within = if node.serves { SERVER_WAITS } else { COMMAND_WAITS };
+        let joining = (address.clone(), node.clone());
+        let problem = match from_elsewhere(within, move || join(&joining.0, &joining.1, ready)) {
             Ok(()) => None,
             Err(Refused { why, is_away: true }) if node.serves => {
                 tracing::error!(target: "respool::store", error = %why, "the database is away: requests are relayed, agents and experts wait for it");
@@ -81,6 +109,7 @@ impl PostgresStore {
         Ok(Self {
             pool: Pool::start(&address, config.store.pool, Arc::clone(&presence.shared))?,
             owner,
+            node: name,
             place: address.describe(),
             runs: config.runs.clone(),
             responses: config.responses.clone(),
@@ -133,6 +162,10 @@ impl StorePort for PostgresStore {
         self.place.clone()
     }
 
+    fn node(&self) -> Option<String> {
+        Some(self.node.clone())
+    }
+
     fn shared_usage(&self) -> Option<&dyn SharedUsage> {
         Some(self)
     }
@@ -157,16 +190,16 @@ const COMMAND_WAITS: Duration = Duration::from_secs(10);
 /// The same for a process that serves: it may have to wait for the one before, and to change the schema.
 const SERVER_WAITS: Duration = Duration::from_mins(2);
 
-/// Joins on a thread of its own: the client cannot be used on a thread of the runtime, and a database that
+/// Works on a thread of its own: the client cannot be used on a thread of the runtime, and a database that
 /// hangs holds only that thread.
-fn join_from_elsewhere(address: &Address, node: &Node) -> Result<(), Refused> {
-    let within = if node.serves { SERVER_WAITS } else { COMMAND_WAITS };
-    let (joined, answer) = mpsc::channel();
-    let (address, node) = (address.clone(), node.clone());
-    std::thread::Builder::new()
-        .name("store-open".into())
-        .spawn(move || joined.send(join(&address, &node)))
-        .map_err(|error| Refused::from(StoreError(format!("the store's thread cannot be started: {error}"))))?;
+fn from_elsewhere<T: Send + 'static>(
+    within: Duration,
+    work: impl FnOnce() -> Result<T, Refused> + Send + 'static,
+) -> Result<T, Refused> {
+    let (done, answer) = mpsc::channel();
+    std::thread::Builder::new().name("store-open".into()).spawn(move || done.send(work())).map_err(
+        |error| Refused::from(StoreError(format!("the store's thread cannot be started: {error}"))),
+    )?;
     answer.recv_timeout(within).unwrap_or_else(|error| {
         let is_away = error == RecvTimeoutError::Timeout;
         let why = if is_away { "does not answer" } else { "cannot be opened" };

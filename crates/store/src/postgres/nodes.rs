@@ -86,11 +86,15 @@ impl From<StoreError> for Refused {
     }
 }
 
-/// Brings the schema up to date and registers the node.
-pub(super) fn join(address: &Address, node: &Node) -> Result<(), Refused> {
+/// Registers the node, after `ready` has looked at the schema.
+pub(super) fn join(
+    address: &Address,
+    node: &Node,
+    ready: impl Fn(&mut Link) -> Result<(), StoreError>,
+) -> Result<(), Refused> {
     let mut link = Link::new(address.clone(), Arc::default());
     link.connect().map(drop).map_err(|error| Refused { why: explain(&error), is_away: is_away(&error) })?;
-    schema::prepare(&mut link)?;
+    ready(&mut link)?;
     if register(&mut link, node)? {
         return Ok(());
     }
@@ -199,7 +203,7 @@ fn keep_present(address: &Address, node: &Node, signals: &Weak<Signals>, shared:
 /// Joins the others as soon as the database that was away at the start can be used.
 fn join_late(address: &Address, node: &Node, shared: &Shared) {
     while !shared.has_joined.load(Ordering::Relaxed) && !shared.has_ended() {
-        match join(address, node) {
+        match join(address, node, schema::prepare) {
             Ok(()) => {
                 tracing::info!(target: "respool::store", "the database can be used now");
                 shared.note_heard();

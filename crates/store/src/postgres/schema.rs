@@ -24,25 +24,52 @@ const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS respool;
         version integer NOT NULL,
         oldest_that_may_use_it integer NOT NULL)";
 
-/// The state of a database before an update.
-enum Found {
+/// The state of a database.
+pub(super) enum Found {
+    /// A schema that this respool can use.
     Usable,
+    /// No table of respool.
+    Nothing,
+    /// The schema of an older respool.
+    Older(u32),
     OldServer(String),
-    Newer { version: u32, oldest: u32 },
+    Newer {
+        version: u32,
+        oldest: u32,
+    },
+}
+
+impl Found {
+    /// Fails unless this respool can use what there is.
+    fn require_usable(self) -> Result<(), StoreError> {
+        Err(StoreError(match self {
+            Self::Usable => return Ok(()),
+            Self::Nothing => "the database has no tables of respool: look at `store.url`, or, if it is a new database, start `respool \
+                              serve`, which makes them"
+                .to_owned(),
+            Self::Older(version) => format!(
+                "the database has schema {version}, and this respool needs {KNOWN}: the first `respool serve` of this version brings it \
+                 up to date"
+            ),
+            Self::OldServer(version) => format!(
+                "the server is PostgreSQL {version}, and respool needs 15 or newer: update it, or name another one in `store.url`"
+            ),
+            Self::Newer { version, oldest } => format!(
+                "the database has schema {version} of a newer respool. Versions that know schema {oldest} may use it, and this one knows \
+                 {KNOWN}: start a newer version"
+            ),
+        }))
+    }
 }
 
 /// Brings the schema up to date. Several processes that start together do it one after another.
 pub(super) fn prepare(link: &mut Link) -> Result<(), StoreError> {
-    match link.transact(&update)? {
-        Found::Usable => Ok(()),
-        Found::OldServer(version) => Err(StoreError(format!(
-            "the server is PostgreSQL {version}, and respool needs 15 or newer: update it, or name another one in `store.url`"
-        ))),
-        Found::Newer { version, oldest } => Err(StoreError(format!(
-            "the database has schema {version} of a newer respool. Versions that know schema {oldest} may use it, and this one knows \
-             {KNOWN}: start a newer version"
-        ))),
-    }
+    link.transact(&update)?.require_usable()
+}
+
+/// Fails unless the schema can be used as it is.
+pub(super) fn require(link: &mut Link) -> Result<(), StoreError> {
+    link.transact(&look)?.require_usable()
 }
 
 /// Returns the version of the schema, and the oldest that a respool must know to use it.
@@ -53,25 +80,38 @@ pub(super) fn find_versions(change: &mut Change<'_>) -> Result<(u32, u32), postg
     Ok(found.unwrap_or_default())
 }
 
-fn update(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
+/// Looks what the database has.
+pub(super) fn look(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
     let text = |row: &postgres::Row| row.try_get::<_, String>(0);
     let number = change.find("SELECT current_setting('server_version_num')", &[], text)?.unwrap_or_default();
     if number.parse().unwrap_or(0) < OLDEST_SERVER {
         let version = change.find("SELECT current_setting('server_version')", &[], text)?;
         return Ok(Found::OldServer(version.unwrap_or_default()));
     }
-    change.lock(vec!["schema".to_owned()])?;
-    // A user who may not make a schema can use one that is there.
     if !change.exists(
         "SELECT 1 FROM pg_tables WHERE schemaname = 'respool' AND tablename = 'schema_version'",
         &[],
     )? {
-        change.run_script(VERSIONS)?;
+        return Ok(Found::Nothing);
     }
-    let (version, oldest) = find_versions(change)?;
-    if oldest > KNOWN {
-        return Ok(Found::Newer { version, oldest });
-    }
+    Ok(match find_versions(change)? {
+        (version, oldest) if oldest > KNOWN => Found::Newer { version, oldest },
+        (version, _) if version < KNOWN => Found::Older(version),
+        _ => Found::Usable,
+    })
+}
+
+fn update(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
+    change.lock(vec!["schema".to_owned()])?;
+    let version = match look(change)? {
+        // A user who may not make a schema can use one that is there.
+        Found::Nothing => {
+            change.run_script(VERSIONS)?;
+            0
+        }
+        Found::Older(version) => version,
+        found => return Ok(found),
+    };
     let done = usize::try_from(version).unwrap_or_default();
     for (index, (step, oldest)) in STEPS.iter().enumerate().skip(done) {
         change.run_script(step)?;
