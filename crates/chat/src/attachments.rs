@@ -58,6 +58,8 @@ pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (Strin
             Err(error) => {
                 let why = error.to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
+                // Else the model would guess what is in it.
+                let _ = write!(added, "\n\n[the file {file} was not sent along: {why}]");
                 (format!("@{shown} is not sent along: {why}"), true)
             }
         };
@@ -264,7 +266,8 @@ mod tests {
         let note = "@Imagen: no such file".to_owned();
         assert_eq!(attach_files("@Imagen", dir.path(), false).1, [Mention { note, is_problem: true }]);
         let (added, mentions) = attach_files("@src/nope.rs @image", dir.path(), false);
-        assert_eq!((added.as_str(), mentions.len()), ("", 2));
+        assert_eq!(added, "\n\n[the file image was not sent along: it is not text]");
+        assert_eq!(mentions.len(), 2);
         assert_eq!(attach_files("@\"src/my", dir.path(), false).1[0].note, "@src/my: no such file");
         assert!(mentions.iter().all(|mention| mention.is_problem));
         assert_eq!(mentions[0].note, "@src/nope.rs: no such file");

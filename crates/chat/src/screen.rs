@@ -41,6 +41,7 @@ const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
 const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
+const SHORTENED: &str = "\nThe model could not summarise the conversation, so older results are shortened for it; /compact tries again.";
 const MODEL_AWAITED: &str = "waiting for the model";
 /// Has the terminal cut lines that are too long for it, or wrap them again (DECAWM).
 const UNWRAPPED: &str = "\u{1b}[?7l";
@@ -92,6 +93,8 @@ pub(super) struct Screen {
     outputs: Outputs,
     /// Whether the model was asked for a summary.
     awaits_summary: bool,
+    /// Asking for the last summary failed.
+    summary_failed: bool,
     /// Whether a part of the reply is on the screen.
     is_begun: bool,
     /// Line breaks at the end of the written part: they wait for more text.
@@ -139,6 +142,7 @@ impl Screen {
             subject: String::new(),
             outputs: Outputs::default(),
             awaits_summary: false,
+            summary_failed: false,
             is_begun: false,
             breaks: String::new(),
             is_open: false,
@@ -268,8 +272,10 @@ impl Screen {
                 self.breaks.clear();
                 if std::mem::replace(&mut self.awaits_summary, summary) && !summary {
                     let paint = self.paint;
-                    self.write_note(SUMMARISED, |line| paint.dim(line));
+                    let note = if self.summary_failed { SHORTENED } else { SUMMARISED };
+                    self.write_note(note, |line| paint.dim(line));
                 }
+                self.summary_failed = false;
                 self.set_status(if summary { "summarising the conversation" } else { MODEL_AWAITED });
             }
             Shown::ServerAwaited(why) => {
@@ -291,7 +297,10 @@ impl Screen {
                 self.end_reply(&content);
                 refused.iter().for_each(|why| self.write_warning(why));
             }
-            Shown::ModelFailed { text, again } => self.model_failed(&text, again),
+            Shown::ModelFailed { text, again } => {
+                self.summary_failed = self.awaits_summary;
+                self.model_failed(&text, again);
+            }
             Shown::Begins { tool, arguments, again } => self.begin_call(&tool, &arguments, again),
             Shown::Ended { tool, ended, display } => self.end_call(&tool, &ended, display.as_deref()),
             Shown::Note(text) => self.write_line(&self.paint.dim(&one_line(&text, 160))),

@@ -206,6 +206,22 @@ impl Check<'_> {
                     format!("a sink of the type {} needs {key}; add it", sink.kind),
                 );
             }
+            let schemes: &[&str] = match sink.kind {
+                SinkKind::Command => continue,
+                SinkKind::Email => &["smtp://", "smtps://"],
+                _ => &["http://", "https://"],
+            };
+            let lacks_scheme = |url: &&String| !schemes.iter().any(|scheme| url.starts_with(scheme));
+            if let Some(url) = sink.url.as_ref().filter(lacks_scheme) {
+                let schemes = schemes.join(" or ");
+                self.report(
+                    &["alerts", "sink", &index, "url"],
+                    format!(
+                        "{url:?} is no address of a sink of the type {}; it begins with {schemes}",
+                        sink.kind
+                    ),
+                );
+            }
         }
     }
 

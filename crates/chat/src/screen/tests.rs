@@ -116,6 +116,10 @@ fn a_summary_is_mentioned() {
     let out = shown(true, turn);
     assert!(out.contains("The conversation was summarised") && out.ends_with("\n\nDone.\n"), "{out}");
     assert!(!shown(true, vec![Shown::Asks { summary: true }]).contains("was summarised"));
+    // Regression: the same was said when the model could not summarise.
+    let failed = Shown::ModelFailed { text: "boom".into(), again: true };
+    let out = shown(true, vec![Shown::Asks { summary: true }, failed, Shown::Asks { summary: false }]);
+    assert!(out.contains("could not summarise") && !out.contains("was summarised"), "{out}");
 }
 
 #[test]

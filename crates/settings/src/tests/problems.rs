@@ -437,4 +437,18 @@ fn an_unknown_sink_is_one_problem() {
     assert_eq!(found.lines().count(), 1, "{found}");
     let found = problems("[[alerts.sink]]\ntype = \"ntfy\"\n", &[], [None; 2]);
     assert!(found.contains("a sink of the type ntfy needs url"), "{found}");
+    for (kind, url, is_refused) in [
+        ("ntfy", "127.0.0.1:8080/x", true),
+        ("ntfy", "http://127.0.0.1:8080/x", false),
+        ("email", "mail.example.org", true),
+        ("email", "smtps://mail.example.org", false),
+    ] {
+        let mails = "from = \"a@example.org\"\nto = \"b@example.org\"\n";
+        let found = problems(
+            &format!("[[alerts.sink]]\ntype = \"{kind}\"\nurl = \"{url}\"\n{mails}"),
+            &[],
+            [None; 2],
+        );
+        assert_eq!(found.contains("is no address of a sink"), is_refused, "{found}");
+    }
 }

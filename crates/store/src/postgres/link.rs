@@ -295,20 +295,23 @@ pub(super) fn explain(error: &Error) -> StoreError {
         ));
     };
     let code = found.code();
-    let todo =
-        if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION {
-            "check user and password in `store.url`, and the server's pg_hba.conf"
-        } else if *code == SqlState::INVALID_CATALOG_NAME {
-            "make this database, or name another one in `store.url`"
-        } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
-            "give the user of `store.url` the right to create and use the schema `respool`"
-        } else if *code == SqlState::DISK_FULL {
-            "the database's disk is full: make room"
-        } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
-            "this server is a standby or read-only: name the primary in `store.url`"
-        } else {
-            "look at the server's log"
-        };
+    let todo = if *code == SqlState::INVALID_PASSWORD
+        || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION
+    {
+        "check user and password in `store.url`, and the server's pg_hba.conf"
+    } else if *code == SqlState::INVALID_CATALOG_NAME {
+        "make this database, or name another one in `store.url`"
+    } else if *code == SqlState::INSUFFICIENT_PRIVILEGE {
+        "give the user of `store.url` the right to create and use the schema `respool`"
+    } else if *code == SqlState::DISK_FULL {
+        "the database's disk is full: make room"
+    } else if *code == SqlState::READ_ONLY_SQL_TRANSACTION {
+        "this server is a standby or read-only: name the primary in `store.url`"
+    } else if [SqlState::INVALID_SQL_STATEMENT_NAME, SqlState::DUPLICATE_PSTATEMENT].contains(code) {
+        "a pooler in transaction mode must keep prepared statements: PgBouncer 1.21 or newer does, with `max_prepared_statements`"
+    } else {
+        "look at the server's log"
+    };
     StoreError(format!("PostgreSQL says: {} (SQLSTATE {}); {todo}", found.message(), code.code()))
 }
 
