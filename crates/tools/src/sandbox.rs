@@ -44,7 +44,7 @@ use tokio::process::Command;
 use super::config::{LocalConfig, SandboxMode};
 use super::environment::Passing;
 use super::process;
-use super::programs::{find_program, resolve_symlinks};
+use super::programs::{find_program, home_directories, resolve_symlinks};
 use git::Git;
 pub(super) use git::{FILTERS, HOOKS, hooks_for, question, words_without_filters};
 pub(super) use handles::read_text;
@@ -381,8 +381,12 @@ impl Sandbox {
         spec.hidden.clone_from(&self.places.private);
         spec.listed = places().filter(is_private).collect();
         if reach == Reach::Look {
-            // No tools and caches of the home directory: there are keys among them.
-            let system = self.places.readable.iter().filter(|place| places::is_of_system(place));
+            // No tools, settings and caches of the home directory: there are keys among them.
+            let homes = home_directories();
+            let is_system = |place: &&PathBuf| {
+                places::is_of_system(place) && !homes.iter().any(|home| place.starts_with(home))
+            };
+            let system = self.places.readable.iter().filter(is_system);
             spec.readable.extend(system.chain([&self.workspace]).cloned());
             spec.scratch = ["/tmp", "/var/tmp"]
                 .iter()
@@ -393,7 +397,6 @@ impl Sandbox {
         }
         spec.network = !matches!(self.network, CommandNetwork::Off);
         spec.readable.extend(self.places.readable.iter().cloned());
-        spec.readable.extend(self.places.settings.iter().cloned());
         if reach == Reach::User {
             spec.everything = true;
             // Where this user cannot get, a command cannot either.

@@ -379,7 +379,7 @@ impl Line {
 /// How often a command that waits for others looks whether they have ended, for how long, and what is shown
 /// after a moment.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-const LONGEST_WAIT: Duration = Duration::from_secs(20);
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 const SILENT_WAIT: Duration = Duration::from_millis(300);
 const AWAITED: &[u8] = b"waiting for the end of another command in this directory\n";
 

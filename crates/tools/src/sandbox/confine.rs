@@ -12,11 +12,11 @@ use landlock::{
     RulesetStatus, Scope,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags, fstat};
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 use super::filter;
-use super::handles::{is_directory, open_place};
+use super::handles::open_place;
 use super::places::without_all;
 use super::spec::{HELD, Spec};
 
@@ -145,6 +145,7 @@ fn rule(
     access: BitFlags<AccessFs>,
 ) -> Option<Result<PathBeneath<std::os::fd::OwnedFd>, landlock::RulesetError>> {
     let handle = open_place(place, OFlags::CLOEXEC).ok()?;
-    let access = if is_directory(&handle) { access } else { access & AccessFs::from_file(NEWEST) };
+    let is_directory = FileType::from_raw_mode(fstat(&handle).ok()?.st_mode).is_dir();
+    let access = if is_directory { access } else { access & AccessFs::from_file(NEWEST) };
     (!access.is_empty()).then(|| Ok(PathBeneath::new(handle, access)))
 }

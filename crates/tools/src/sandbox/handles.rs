@@ -84,10 +84,6 @@ pub(super) fn open_directory(path: &Path) -> io::Result<Dir> {
     Ok(Dir::from_std_file(directory.into()))
 }
 
-pub(super) fn is_directory(place: impl AsFd) -> bool {
-    fstat(place).is_ok_and(|data| FileType::from_raw_mode(data.st_mode).is_dir())
-}
-
 /// Returns true for what belongs to this process's user.
 pub(super) fn is_own(place: impl AsFd) -> bool {
     fstat(place).is_ok_and(|data| data.st_uid == nix::unistd::geteuid().as_raw())

@@ -50,15 +50,9 @@ impl Kept {
                 None => drop(self.missing.insert(real.clone(), name.to_owned())),
             }
         }
-        if missing.is_none() && is_inside(&real) {
-            self.freeze(&real);
-        }
-    }
-
-    /// Makes a place read-only, unless it is already.
-    pub(super) fn freeze(&mut self, place: &Path) {
-        if !place.ancestors().any(|above| self.frozen.contains(above)) {
-            self.frozen.insert(place.to_owned());
+        let is_frozen = || real.ancestors().any(|above| self.frozen.contains(above));
+        if missing.is_none() && is_inside(&real) && !is_frozen() {
+            self.frozen.insert(real);
         }
     }
 
@@ -119,5 +113,23 @@ impl Kept {
             }
         }
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One place cannot be looked through, and another one has many repositories.
+    #[test]
+    fn nothing_is_spared_in_a_closed_place() {
+        let roots = ["/closed", "/full"].map(PathBuf::from);
+        for (own, is_spared) in [("/closed/own", false), ("/full/own", true)] {
+            let mut kept = Kept::default();
+            kept.close([roots[0].clone()].into(), None);
+            kept.frozen.extend((0..200).map(|number| roots[1].join(format!("{number}/.git"))));
+            kept.bound(&roots, Some(own.into()));
+            assert_eq!(kept.spared.is_some(), is_spared, "{own}");
+        }
     }
 }

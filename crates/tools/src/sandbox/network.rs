@@ -138,43 +138,28 @@ fn interfaces() -> io::Result<Vec<u32>> {
     names.filter(|name| *name != "lo").map(|name| Ok(name_to_index(&socket, name)?)).collect()
 }
 
-/// Makes a route of rtnetlink(7) by which what leaves by an interface stays in the namespace.
+/// Makes a route by which what leaves by an interface stays in the namespace, with a message of netlink(7)
+/// and rtnetlink(7).
 fn keep(address: IpAddr, bits: u8, interface: u32) -> Result<(), Errno> {
-    const NEW_ROUTE: u16 = 24;
-    /// `NLM_F_APPEND`.
-    const APPEND: u16 = 0x800;
-    /// `RT_TABLE_LOCAL`, `RTPROT_STATIC`, `RT_SCOPE_HOST` and `RTN_LOCAL`.
-    const ROUTE: [u8; 4] = [255, 4, 254, 2];
+    /// `RTM_NEWROUTE`; `NLM_F_REQUEST`, `NLM_F_ACK`, `NLM_F_CREATE` and `NLM_F_APPEND`; a number.
+    const NEW_ROUTE: [u16; 6] = [24, 0xC05, 1, 0, 0, 0];
+    /// `RT_TABLE_LOCAL`, `RTPROT_STATIC`, `RT_SCOPE_HOST`, `RTN_LOCAL` and no flags.
+    const ROUTE: [u8; 8] = [255, 4, 254, 2, 0, 0, 0, 0];
     const DESTINATION: u16 = 1;
     const INTERFACE: u16 = 4;
-    let (family, octets) = family_and_octets(address);
-    let length = u16::try_from(octets.len()).unwrap_or_default();
-    let mut route = vec![family, bits, 0, 0];
-    route.extend(ROUTE);
-    route.extend([0; 4]);
-    route.extend([8, INTERFACE].iter().flat_map(|word| word.to_ne_bytes()));
-    route.extend(interface.to_ne_bytes());
-    route.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
-    route.extend(octets);
-    request(NEW_ROUTE, APPEND, &route)
-}
-
-fn family_and_octets(address: IpAddr) -> (u8, Vec<u8>) {
     let (family, octets) = match address {
         IpAddr::V4(address) => (AddressFamily::INET, address.octets().to_vec()),
         IpAddr::V6(address) => (AddressFamily::INET6, address.octets().to_vec()),
     };
-    (u8::try_from(family.as_raw()).unwrap_or_default(), octets)
-}
-
-/// Asks the kernel for something new, as netlink(7) has it.
-fn request(kind: u16, how: u16, body: &[u8]) -> Result<(), Errno> {
-    /// `NLM_F_REQUEST`, `NLM_F_ACK` and `NLM_F_CREATE`.
-    const FLAGS: u16 = 0x405;
-    let length = u32::try_from(16 + body.len()).unwrap_or_default();
-    let mut message = length.to_ne_bytes().to_vec();
-    message.extend([kind, FLAGS | how, 1, 0, 0, 0].iter().flat_map(|word| word.to_ne_bytes()));
-    message.extend(body);
+    let length = u16::try_from(octets.len()).unwrap_or_default();
+    let mut message = (u32::from(length) + 40).to_ne_bytes().to_vec();
+    message.extend(NEW_ROUTE.iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend([u8::try_from(family.as_raw()).unwrap_or_default(), bits, 0, 0]);
+    message.extend(ROUTE);
+    message.extend([8, INTERFACE].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend(interface.to_ne_bytes());
+    message.extend([4 + length, DESTINATION].iter().flat_map(|word| word.to_ne_bytes()));
+    message.extend(octets);
     let (raw, flags) = (SocketType::RAW, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(AddressFamily::NETLINK, raw, flags, None)?;
     send(&socket, &message, SendFlags::empty())?;

@@ -19,15 +19,13 @@ use super::obeyed::named_by_configuration;
 const SYSTEM: &str = "\
     /usr /bin /sbin /lib /lib32 /lib64 /libx32 /etc /opt /nix /gnu /snap /proc /sys \
     /run/systemd/resolve /run/current-system /run/wrappers /home/linuxbrew /var/lib/dpkg";
-/// Below the home directory, read-only: toolchains and settings without keys.
+/// Below the home directory, read-only: toolchains and settings.
 const TOOLS: &str = "\
     .rustup .nvm .fnm .volta .n .pyenv .rbenv .asdf .jenv .sdkman .deno .bun .dotnet/dotnet \
     .dotnet/host .dotnet/packs .dotnet/sdk .dotnet/sdk-manifests .dotnet/shared .dotnet/tools .ghcup .opam .juliaup \
     .julia/artifacts .julia/compiled .julia/environments .julia/juliaup .julia/packages .julia/registries go \
     .local/bin .local/lib .local/share/mise .local/share/fnm .local/share/uv/python .local/share/uv/tools \
-    .local/share/pnpm .config/git/ignore .config/git/attributes .gitignore";
-/// Below the home directory, read-only: settings that may hold keys.
-const SETTINGS: &str = ".config/go";
+    .local/share/pnpm .config/git/ignore .config/git/attributes .config/go .gitignore";
 /// Below the home directory, with the network on: they say where packages come from.
 const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell
@@ -46,9 +44,9 @@ const HOME_CACHES: &str = "\
 const MADE: [(&str, &str); 4] =
     [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
 /// Of cargo's own directory: its credentials are not among them.
-const CARGO_READ: &str = "bin env .crates.toml .crates2.json";
-const CARGO_SETTINGS: &str = "config config.toml";
-const CARGO_WRITTEN: &str = "registry git .package-cache .package-cache-mutate .global-cache";
+const CARGO_READ: &str = "bin env config config.toml .crates.toml .crates2.json";
+const CARGO_WRITTEN: &str = "registry git";
+const CARGO_LOCKS: &str = ".package-cache .package-cache-mutate .global-cache";
 /// Variables that name a toolchain's directory, and those that name a cache.
 const TOOL_VARIABLES: &str = "\
     RUSTUP_HOME GOROOT GOPATH NVM_DIR PYENV_ROOT VIRTUAL_ENV CONDA_PREFIX JAVA_HOME ANDROID_HOME \
@@ -59,8 +57,6 @@ const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR SCCACHE_DIR CARG
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places {
     pub(super) readable: Vec<PathBuf>,
-    /// Readable, too, but not for commands without consent.
-    pub(super) settings: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
     /// Of these, the ones that the configuration names.
     pub(super) configured: Vec<PathBuf>,
@@ -114,7 +110,6 @@ impl Places {
         let private: Vec<PathBuf> = hidden.filter(is_private).collect();
         Self {
             readable: without_all(real(resolved(&named.readable)), &homes),
-            settings: real(resolved(&named.settings)),
             writable: without_all(without_all(real(writable), &homes), &programs),
             configured: real(resolved(&config.writable)),
             scratch: real(resolved(&named.scratch)),
@@ -142,7 +137,6 @@ impl Places {
 #[derive(Default)]
 struct Named {
     readable: Vec<PathBuf>,
-    settings: Vec<PathBuf>,
     writable: Vec<PathBuf>,
     scratch: Vec<PathBuf>,
     /// The directories of `PATH`.
@@ -206,9 +200,9 @@ impl Named {
         // With what these include.
         let of_git = named_by_configuration(gits_own_settings(), Path::new(""), Some(home));
         let of_git = of_git.into_iter().filter(|place| place.is_absolute());
-        self.settings.extend(below(home, SETTINGS).chain(of_git));
+        self.readable.extend(of_git);
         if network {
-            self.settings.extend(below(home, REGISTRIES));
+            self.readable.extend(below(home, REGISTRIES));
         }
         self.scratch.push(home.join(".npm"));
         self.writable.extend(below(home, HOME_CACHES));
@@ -216,12 +210,10 @@ impl Named {
 
     /// cargo locks files in its own directory, so these have to be there.
     fn cargo(&mut self, directory: &Path) {
-        let locks = [".package-cache", ".package-cache-mutate", ".global-cache"];
-        self.made.files.extend(locks.map(|name| directory.join(name)));
-        self.made.directories.extend(["registry", "git"].map(|name| directory.join(name)));
+        self.made.files.extend(below(directory, CARGO_LOCKS));
+        self.made.directories.extend(below(directory, CARGO_WRITTEN));
         self.readable.extend(below(directory, CARGO_READ));
-        self.settings.extend(below(directory, CARGO_SETTINGS));
-        self.writable.extend(below(directory, CARGO_WRITTEN));
+        self.writable.extend(below(directory, CARGO_WRITTEN).chain(below(directory, CARGO_LOCKS)));
     }
 
     fn by_variables(&mut self, home: Option<&Path>, variable: &impl Fn(&str) -> Option<OsString>) {

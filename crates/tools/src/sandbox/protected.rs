@@ -66,10 +66,6 @@ impl Protected {
         let directories = configured.iter().filter(|place| !place.is_file()).cloned();
         let roots: Vec<PathBuf> = std::iter::once(workspace.to_owned()).chain(directories).collect();
         let search = Search::run(&roots, &mut Budget::new(), None);
-        for root in &search.unfinished {
-            tracing::warn!(target: "respool::tools", directory = %root.display(),
-                "there are too many directories to find all repositories: commands only read this one");
-        }
         let mut repositories: Vec<Repository> =
             workspace.ancestors().skip(1).find_map(|above| repository(above, &[])).into_iter().collect();
         for top in search.repositories() {

@@ -36,28 +36,17 @@ pub(super) fn supervise(spec: &Spec, words: &[OsString]) -> io::Result<i32> {
     let child = Pid::from_raw(i32::try_from(child.id()).unwrap_or_default());
     // The kernel ends all others with the first process of a namespace.
     let end_others: fn() = if spec.has_namespaces() { || {} } else { end_all };
-    on_control(move |asked| {
-        if asked {
+    std::thread::spawn(move || {
+        let mut byte = [0];
+        while let Ok(1) = io::stdin().read(&mut byte) {
             let _ = killpg(child, Signal::SIGTERM);
-        } else {
-            end_others();
-            std::process::exit(ENDED);
         }
+        end_others();
+        std::process::exit(ENDED);
     });
     let code = wait_for(child, &signals)?;
     end_others();
     Ok(code)
-}
-
-/// Listens to respool in a thread: `true` for a byte, `false` for the end of the pipe.
-fn on_control(hear: impl Fn(bool) + Send + 'static) {
-    std::thread::spawn(move || {
-        let mut byte = [0];
-        while let Ok(1) = io::stdin().read(&mut byte) {
-            hear(true);
-        }
-        hear(false);
-    });
 }
 
 /// Waits for the command and takes in all others that end meanwhile.
