@@ -994,6 +994,10 @@ async fn looking_asks_nobody_and_changes_nothing() {
     let Some(_) = full_bed("").await else { return };
     let folder = folder();
     repository(folder.path());
+    git(folder.path(), &["commit", "-q", "--allow-empty", "-m", "one"]);
+    for (key, value) in [("gpg.format", "ssh"), ("user.signingKey", "/nowhere/key.pub")] {
+        git(folder.path(), &["config", key, value]);
+    }
     fs::write(folder.path().join("a"), "one\n").unwrap();
     let attempt = async |tools: &ToolSet, command: &str| {
         let person = Person(false, std::sync::Mutex::default());
@@ -1011,6 +1015,7 @@ async fn looking_asks_nobody_and_changes_nothing() {
         ("sort -o sorted a", "[no output]", 1),
         ("find . -name a -exec cp {} copied \\;", "[no output]", 1),
         ("head -1 /etc/hostname", "", 1),
+        ("git tag -s -m t v1", "sign the tag", 2),
     ] {
         let (said, asked) = attempt(&tools, command).await;
         assert!(said.contains(expected) && asked == questions, "{command}: {asked} {said}");

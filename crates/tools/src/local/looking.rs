@@ -16,6 +16,9 @@ const OF_GIT: &str = "\
     blame branch cat-file describe diff for-each-ref grep log ls-files ls-tree merge-base name-rev reflog \
     remote rev-list rev-parse shortlog show show-ref status tag whatchanged";
 
+/// Options with which `git tag` only lists. To make a tag, git may need the person's name and keys.
+const LISTS: [&str; 7] = ["-l", "-n", "--list", "--contains", "--points-at", "--merged", "--sort"];
+
 /// True for a line of such commands that names no place out of the workspace.
 pub(super) fn only_looks(line: &str) -> bool {
     let line = line.replace("2>/dev/null", "");
@@ -29,6 +32,9 @@ fn looks(words: &[String]) -> bool {
         |word: &String| word.starts_with(['/', '~']) || word.split(['/', '=']).any(|part| part == "..");
     let is_known = match words {
         [git, stash, verb, ..] if git == "git" && stash == "stash" => is_in("list show", verb),
+        [git, tag, word, ..] if git == "git" && tag == "tag" => {
+            LISTS.iter().any(|known| word.starts_with(known))
+        }
         [git, verb, ..] if git == "git" => is_in(OF_GIT, verb),
         [program, version] if version == "--version" => !program.contains('/'),
         [program, ..] => is_in(PROGRAMS, program),
@@ -52,6 +58,7 @@ mod tests {
             "find . -name '*.rs' 2>&1 | wc -l",
             "sort -o a a",
             "git stash list",
+            "git tag; git tag -l 'v*' | tail -1; git tag --sort=-creatordate",
             "python3 --version && node --version",
         ] {
             assert_eq!(only_looks(line), !line.contains("cargo"), "{line}");
@@ -63,6 +70,8 @@ mod tests {
             "git -C x status",
             "git stash",
             "git stash drop",
+            "git tag -a v1 -m x",
+            "git tag --sign v1",
             "./run --version",
             "cat /etc/passwd",
             "cat ~/.netrc",
