@@ -206,6 +206,7 @@ async fn probe_upstream(upstream: &Arc<Upstream>) -> UpstreamSignal {
         problem,
         asks_for_key,
         is_open: circuit != "closed",
+        silence: upstream.state.silence(),
         admits: upstream.state.admits(),
     }
 }

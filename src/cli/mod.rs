@@ -31,6 +31,7 @@ mod reload;
 mod replay;
 mod requests;
 mod running;
+mod running_requests;
 mod runs;
 mod runtime;
 mod say;
@@ -126,7 +127,7 @@ enum Command {
     },
     /// List recorded requests, newest first: outcome, error, repairs, key, model, upstream, tokens and time.
     #[command(
-        after_help = "Examples:\n  respool requests --failed --since 1h\n  respool requests --repaired\n  respool requests --key alice --json"
+        after_help = "Examples:\n  respool requests --failed --since 1h\n  respool requests --running\n  respool requests --repaired\n  respool requests --key alice --json"
     )]
     Requests {
         #[command(flatten)]

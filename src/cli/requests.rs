@@ -9,18 +9,23 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, align_rows};
 use super::running::warn_of_unkept_records;
+use super::running_requests::{describe_long_requests, list_running_requests};
 use super::runtime::new_runtime;
 use super::say::{columns_of, flat_text, say, say_on_stderr, say_sentences};
 use relay::RelayConfig;
 use server::{describe_fallback, describe_reason, describe_repairs, describe_wait};
 use settings::Loaded;
 use store::{Dimension, RequestQuery, UsageStore};
+use usage::RunningRequest;
 use wire::UsageRow;
 
 #[derive(Args, Debug)]
 pub(super) struct RequestsArgs {
     #[command(flatten)]
-    list: ListArgs,
+    pub(super) list: ListArgs,
+    /// List the requests that the running respool works on now, the oldest first
+    #[arg(long, conflicts_with_all = ["failed", "repaired", "outcome", "error", "text", "since"])]
+    running: bool,
     /// List only failed requests
     #[arg(long, conflicts_with = "outcome")]
     failed: bool,
@@ -51,8 +56,23 @@ pub(super) struct RequestsArgs {
     text: String,
 }
 
+impl RequestsArgs {
+    /// Returns true for a request in progress that the options name.
+    pub(super) fn selects(&self, request: &RunningRequest) -> bool {
+        let is_wanted = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|it| it == name);
+        is_wanted(&self.model, &request.model)
+            && is_wanted(&self.key, &request.key)
+            && is_wanted(&self.upstream, &request.upstream)
+            && is_wanted(&self.agent, &request.agent)
+    }
+}
+
 /// Executes `respool requests`.
 pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result<(), Failure> {
+    if arguments.running {
+        list_running_requests(&loaded.settings, arguments);
+        return Ok(());
+    }
     let store = UsageStore::open_to_read(&loaded.settings.store.state_dir)?;
     let limit = arguments.list.limit;
     let runtime = new_runtime()?;
@@ -64,6 +84,7 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
         say(&format!("{:#}", rows.iter().map(row_json).collect::<Value>()));
         return Ok(());
     }
+    describe_long_requests(&loaded.settings).iter().for_each(|long| say_on_stderr(long));
     for line in table_lines(&rows, columns_of(io::stdout())) {
         let line = flat_text(&line);
         if line.starts_with(NOTE) { say_sentences(&line) } else { say(&line) }

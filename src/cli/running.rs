@@ -32,6 +32,8 @@ pub(super) struct RunningUpstream {
     in_flight: u64,
     /// How long the oldest of these has been in progress, in seconds.
     oldest: Option<u64>,
+    /// How long it has sent nothing while it had requests, in seconds.
+    silence: Option<u64>,
     queued: u64,
     recent_errors: Vec<String>,
 }
@@ -92,6 +94,7 @@ impl RunningUpstream {
             circuit: entry["circuit"].as_str()?.to_owned(),
             in_flight: entry["in_flight"].as_u64()?,
             oldest: entry["oldest_s"].as_u64(),
+            silence: entry["silent_s"].as_u64(),
             queued: entry["queued"].as_u64()?,
             recent_errors: codes.filter_map(Value::as_str).map(str::to_owned).collect(),
         })
@@ -108,24 +111,32 @@ impl RunningUpstream {
     }
 
     pub(super) fn line(&self) -> String {
-        let Self { name, is_ready, problem, in_flight, oldest, queued, recent_errors, .. } = self;
-        let state = problem.as_deref().unwrap_or(if *is_ready { "it works" } else { "it cannot be used" });
+        let Self { name, is_ready, problem, in_flight, oldest, silence, queued, recent_errors, .. } = self;
+        // A server that hangs answers no request and refuses none.
+        let is_long = |seconds: &u64| *seconds >= LONG;
+        let minutes = |seconds: u64| seconds / 60;
+        let state = match (problem, silence.filter(is_long)) {
+            (Some(problem), _) => problem.clone(),
+            (None, Some(silence)) => {
+                format!("it accepts requests and has sent nothing for {} min", minutes(silence))
+            }
+            (None, None) if *is_ready => "it works".to_owned(),
+            (None, None) => "it cannot be used".to_owned(),
+        };
         let errors = match recent_errors.as_slice() {
             [] => String::new(),
             codes => format!("; errors of the last 5 minutes: {}", codes.join(", ")),
         };
-        // A server that hangs answers no request and refuses none.
-        let oldest = oldest.filter(|seconds| *seconds >= LONG);
-        let oldest =
-            oldest.map(|seconds| format!(" (the oldest for {} min)", seconds / 60)).unwrap_or_default();
+        let oldest = oldest.filter(is_long).map(minutes);
+        let oldest = oldest.map(|minutes| format!(" (the oldest for {minutes} min)")).unwrap_or_default();
         format!(
             "{name}: the running respool says: {state}; {in_flight} in progress{oldest}, {queued} waiting{errors}"
         )
     }
 
     pub(super) fn json(&self) -> Value {
-        let Self { problem, circuit, in_flight, oldest, queued, recent_errors, .. } = self;
-        json!({"problem": problem, "circuit": circuit, "in_flight": in_flight, "oldest_s": oldest, "queued": queued, "recent_errors": recent_errors})
+        let Self { problem, circuit, in_flight, oldest, silence, queued, recent_errors, .. } = self;
+        json!({"problem": problem, "circuit": circuit, "in_flight": in_flight, "oldest_s": oldest, "silent_s": silence, "queued": queued, "recent_errors": recent_errors})
     }
 }
 
@@ -156,6 +167,10 @@ mod tests {
         let expected = "box: the running respool says: its requests fail; 3 in progress (the oldest for 7 min), 2 waiting; \
                         errors of the last 5 minutes: upstream_error";
         assert_eq!(seen[0].line(), expected);
+        let silent = RunningUpstream { problem: None, silence: Some(450), ..seen[0].clone() };
+        let expected =
+            "it accepts requests and has sent nothing for 7 min; 3 in progress (the oldest for 7 min)";
+        assert!(silent.line().contains(expected), "{}", silent.line());
         let problem = Some("it rejects the key (HTTP 401)".to_owned());
         let refused = RunningUpstream { problem, circuit: "closed".into(), ..seen[0].clone() };
         let ready = json!({"state": {"ready": false, "problem": "the disk is full"}});

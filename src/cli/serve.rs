@@ -31,6 +31,7 @@ use settings::{Advice, find_advice, find_unknown_keys, start_problems};
 use settings::{Flags, Loaded, Settings};
 use store::Store;
 use upstream::Fleet;
+use usage::keep_running_list;
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
@@ -85,6 +86,8 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let usage = Arc::clone(&app.usage);
     let (relay, relays) = watch::channel(Arc::clone(&app.relay));
     tokio::spawn(Arc::clone(&app.alerts).watch(watched_parts(&app, relays.clone()), stop.abort.clone()));
+    let (in_flight, state_dir) = (Arc::clone(&usage.in_flight), settings.store.state_dir.clone());
+    tokio::spawn(keep_running_list(in_flight, state_dir, stop.abort.clone()));
     let reloading = Reloading {
         flags,
         start: loaded.clone(),

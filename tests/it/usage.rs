@@ -6,11 +6,13 @@ use serde_json::{Value, json};
 use store::RequestQuery;
 
 use crate::agents::{READ, echoing};
-use crate::support::client::{Request, exchange};
+use crate::lifecycle::{Served, program};
+use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
 use crate::support::respool::Respool;
 use crate::support::script::Script;
+use crate::support::wait_until;
 use crate::tools_route;
 use wire::UsageRow;
 
@@ -61,6 +63,25 @@ async fn refused_requests_name_their_client() {
     let row = rows(&respool).await.remove(0);
     assert_eq!((&*row.details.refused, &*row.details.client), ("GET /v1/models", "127.0.0.1"));
     assert!(row.error.contains("SHA-256 begins with"), "{}", row.error);
+}
+
+/// Regression: requests at a server that hangs were on the page alone.
+#[tokio::test]
+async fn running_requests_are_listed() {
+    let fake = FakeVllm::always(Script::silence().unchecked()).await;
+    let toml = format!("[[upstream]]\nname = 'gpu1'\nurl = '{}'\n", fake.url());
+    let served = Served::with_file(&toml, &[]);
+    let _waiting = Client::sending(served.address, &chat("gpt-oss-20b")).await;
+    let list = |more: &[&str]| {
+        let arguments = [&["requests", "--running", "--config", "respool.toml"], more].concat();
+        let listed = program(served.directory.path(), &arguments).output().unwrap();
+        String::from_utf8(listed.stdout).unwrap()
+    };
+    wait_until("the request is listed", async || list(&[]).contains("waiting for the model  gpt-oss-20b"))
+        .await;
+    let listed: Value = serde_json::from_str(&list(&["--json", "--upstream", "gpu1"])).unwrap();
+    assert_eq!((&listed[0]["upstream"], &listed[0]["attempts"]), (&json!("gpu1"), &json!(1)));
+    assert_eq!(list(&["--key", "alice"]), "");
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
 //! The rules: which conditions are alerts, what they mean and what to do. Pure; the defaults need no tuning.
 
+use std::time::Duration;
+
 use store::Attention;
 use usage::{Counts, DayBudget, Minutes};
 use wire::{CERTIFICATE_REFUSED_TODO, ErrorCode, KEY_REFUSED_TODO, is_request_fault};
@@ -10,6 +12,8 @@ const MINUTE: u64 = 60_000;
 const WINDOW: u64 = 5 * MINUTE;
 /// and events counted over this one.
 const LONG_WINDOW: u64 = 15 * MINUTE;
+/// A server that has requests and sends nothing for so long is reported.
+const SILENCE: Duration = Duration::from_mins(10);
 /// A share of failed requests counts only from this many requests on.
 const FEW: u64 = 10;
 
@@ -77,6 +81,9 @@ rules! {
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";
+    UpstreamSilent = "upstream_silent", Warning,
+        "The model server accepts requests and has sent nothing for a long time: it hangs, or works on very long prompts or replies.",
+        "`respool requests --running` lists the requests. If the GPU is idle or the log of the server stands still, restart the server; a `timeout` of the upstream ends such requests by itself.";
     KeyRefused = "key_refused", Critical,
         "The model server rejects the key that it was sent, or asks for a key and gets none.",
         KEY_REFUSED_TODO;
@@ -159,7 +166,14 @@ impl Rule {
 
     /// Returns true if the subjects of its alerts are upstreams.
     pub fn is_about_upstream(self) -> bool {
-        matches!(self, Self::UpstreamDown | Self::CircuitOpen | Self::KeyRefused | Self::CertificateRefused)
+        matches!(
+            self,
+            Self::UpstreamDown
+                | Self::CircuitOpen
+                | Self::UpstreamSilent
+                | Self::KeyRefused
+                | Self::CertificateRefused
+        )
     }
 }
 
@@ -174,6 +188,8 @@ pub struct UpstreamSignal {
     pub asks_for_key: bool,
     /// Its circuit is open.
     pub is_open: bool,
+    /// For how long it has sent nothing of a reply while it had requests.
+    pub silence: Option<Duration>,
     /// Its circuit lets the next request through.
     pub admits: bool,
 }
@@ -243,6 +259,10 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
             let why = if codes.is_empty() { String::new() } else { format!(" ({})", codes.join(", ")) };
             let what = format!("Replies from the upstream `{name}` are failing{why}.");
             all.push(new_finding(Rule::CircuitOpen, name, what));
+        } else if let Some(silence) = upstream.silence.filter(|silence| *silence >= SILENCE) {
+            let minutes = silence.as_secs() / 60;
+            let what = format!("The upstream `{name}` has requests and has sent nothing for {minutes} min.");
+            all.push(new_finding(Rule::UpstreamSilent, name, what));
         }
     }
     for (model, what_for) in &signals.missing_models {
@@ -436,7 +456,7 @@ fn refused_findings(minutes: &Minutes, now: u64) -> impl Iterator<Item = Finding
 fn slow_replies(minutes: &Minutes, now: u64) -> Option<String> {
     let (early, late) = minutes.first_bytes(now.saturating_sub(LONG_WINDOW), 10);
     let (early, late) = (early?, late?);
-    let seconds = |millis: u64| std::time::Duration::from_millis(millis).as_secs_f64();
+    let seconds = |millis: u64| Duration::from_millis(millis).as_secs_f64();
     (late > 5_000 && late > 3 * early).then(|| {
         format!("Replies start after {:.1} s; before, it was {:.1} s.", seconds(late), seconds(early))
     })
@@ -553,18 +573,20 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_down_or_failing() {
-        let upstream = |is_down: bool, is_open| UpstreamSignal {
+    fn a_server_is_down_failing_or_silent() {
+        let upstream = |is_down: bool, is_open, minutes| UpstreamSignal {
             name: "box".into(),
             problem: is_down.then(|| (Rule::UpstreamDown, String::new())),
             asks_for_key: false,
             is_open,
+            silence: Some(Duration::from_mins(minutes)),
             admits: false,
         };
         for (upstream, expected) in [
-            (upstream(true, true), vec![Rule::UpstreamDown]),
-            (upstream(false, true), vec![Rule::CircuitOpen]),
-            (upstream(false, false), vec![]),
+            (upstream(true, true, 30), vec![Rule::UpstreamDown]),
+            (upstream(false, true, 30), vec![Rule::CircuitOpen]),
+            (upstream(false, false, 10), vec![Rule::UpstreamSilent]),
+            (upstream(false, false, 9), vec![]),
         ] {
             let signals = Signals { upstreams: vec![upstream], ..Signals::default() };
             let rules: Vec<_> = find_problems(&signals, NOW).iter().map(|finding| finding.rule).collect();

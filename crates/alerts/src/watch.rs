@@ -549,8 +549,13 @@ mod tests {
         let mut known = BTreeMap::new();
         let mut look = |is_down: bool, is_open, admits, now| {
             let problem = is_down.then(|| (Rule::UpstreamDown, String::new()));
-            let mut all =
-                [UpstreamSignal { name: "box".into(), problem, asks_for_key: false, is_open, admits }];
+            let mut all = [UpstreamSignal {
+                name: "box".into(),
+                problem,
+                is_open,
+                admits,
+                ..UpstreamSignal::default()
+            }];
             excuse_recovered(&mut known, &mut all, now);
             all[0].is_open
         };

@@ -108,11 +108,12 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let failing = || upstream.state.circuit_problem().map(str::to_owned);
         let problem = asked.err().map(|problem| problem.to_string()).or_else(failing);
         let (circuit, in_flight, queued) = upstream.load_report();
+        let silence = upstream.state.silence().map(|silence| silence.as_secs());
         let oldest = usage.in_flight.oldest_at(&upstream.name).map(|elapsed| elapsed.as_secs());
         // Of several upstreams, those by which requests are sent.
         let models = if several { upstream.state.models() } else { upstream.known_models() };
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "oldest_s": oldest, "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": models})
+            "oldest_s": oldest, "silent_s": silence, "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": models})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);

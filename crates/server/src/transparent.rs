@@ -18,7 +18,7 @@ use super::upload::{BufferedUpload, record_model, stream_upload};
 use super::{agent_apis, body, form, respond};
 use relay::{Forward, Passing, is_safe};
 use telemetry::{Outcome, RequestRecord, TRACEPARENT};
-use upstream::{Outgoing, UpstreamResponse};
+use upstream::{Outgoing, UpstreamPlace, UpstreamResponse};
 use wire::{ApiError, ErrorCode, Pieces};
 
 /// The bytes of a reply's end that are kept, to read its token counts.
@@ -147,7 +147,7 @@ fn pass_back(app: &App, answer: Box<UpstreamResponse>, is_head: bool, record: Re
     let abort = app.abort.clone();
     let watched = async_stream::stream! {
         // Until this has ended, or is dropped.
-        let _place = place;
+        let place = place;
         loop {
             let piece = tokio::select! {
                 biased;
@@ -156,6 +156,7 @@ fn pass_back(app: &App, answer: Box<UpstreamResponse>, is_head: bool, record: Re
             };
             match piece {
                 Ok(Some(piece)) => {
+                    place.iter().for_each(UpstreamPlace::note_piece);
                     seen.add_piece(&piece);
                     // A client stops reading once all that was announced has arrived.
                     if seen.is_whole() {

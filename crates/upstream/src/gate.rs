@@ -5,7 +5,7 @@
 //! client has gone. A request that is dropped while it waits leaves the queue at once. Called through
 //! `state`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::priority::Priority;
 use super::queue::{FairQueue, QueueClient};
+use super::silence::Silence;
 use telemetry::metrics::UpstreamSeries;
 
 /// How long a request is taken to need before one has ended.
@@ -33,6 +34,8 @@ pub(super) struct Gate {
     state: Mutex<GateState>,
     /// Wakes one that would give up its place for a more urgent request.
     contended: Notify,
+    /// A piece of a reply has come since the last look at the silence.
+    heard: AtomicBool,
     series: Arc<UpstreamSeries>,
 }
 
@@ -46,6 +49,7 @@ struct GateState {
     held: Duration,
     /// The same without the guess; `None` before a place was returned.
     measured: Option<Duration>,
+    silence: Silence,
 }
 
 /// A place at an upstream; dropping it makes room for the next request.
@@ -75,6 +79,7 @@ impl Gate {
             waiting: FairQueue::default(),
             held: FIRST_GUESS,
             measured: None,
+            silence: Silence::default(),
         };
         Self {
             places: AtomicUsize::new(places.unwrap_or(usize::MAX)),
@@ -82,6 +87,7 @@ impl Gate {
             max_queue: AtomicUsize::new(max_queue),
             state: Mutex::new(state),
             contended: Notify::new(),
+            heard: AtomicBool::new(false),
             series,
         }
     }
@@ -132,6 +138,12 @@ impl Gate {
         (state.taken, state.waiting.len())
     }
 
+    /// For how long the requests at work have got nothing; `None` without any.
+    pub(super) fn silence(&self) -> Option<Duration> {
+        let heard = self.heard.swap(false, Ordering::Relaxed);
+        self.state().silence.look(heard, Instant::now())
+    }
+
     /// How long recent requests took, from their place to their end; `None` before one has ended.
     pub(super) fn mean_latency(&self) -> Option<Duration> {
         self.state().measured
@@ -175,6 +187,9 @@ impl Gate {
         let mut state = self.state();
         let places = self.places();
         if state.taken < places {
+            if state.taken == 0 {
+                state.silence.begin(self.heard.swap(false, Ordering::Relaxed), Instant::now());
+            }
             state.taken += 1;
             if self.is_bounded() {
                 state.waiting.serve(who);
@@ -221,6 +236,9 @@ impl Gate {
             }
         }
         state.taken -= 1;
+        if state.taken == 0 {
+            state.silence.pause(Instant::now());
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, GateState> {
@@ -240,6 +258,16 @@ impl GateState {
     fn expected_wait(&self, places: usize) -> Duration {
         let before = u32::try_from(self.waiting.len() + 1).unwrap_or(u32::MAX);
         self.held.saturating_mul(before) / u32::try_from(places).unwrap_or(u32::MAX)
+    }
+}
+
+impl UpstreamPlace {
+    /// Notes that a piece of its reply has come.
+    pub fn note_piece(&self) {
+        // Of many pieces, only the first one since a look writes.
+        if !self.gate.heard.load(Ordering::Relaxed) {
+            self.gate.heard.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -353,6 +381,22 @@ mod tests {
         assert_eq!(gate.load(), (1, 0));
         drop(place);
         assert_eq!(gate.load(), (0, 0));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_piece_ends_the_silence() {
+        let gate = gate(2, 0);
+        let minutes = |count| tokio::time::advance(Duration::from_mins(count));
+        let (first, second) = (enter(&gate, 1).await, enter(&gate, 2).await);
+        minutes(7).await;
+        drop(second);
+        assert_eq!(gate.silence(), Some(Duration::from_mins(7)));
+        first.note_piece();
+        assert_eq!(gate.silence(), Some(Duration::ZERO));
+        minutes(1).await;
+        assert_eq!(gate.silence(), Some(Duration::from_mins(1)));
+        drop(first);
+        assert_eq!(gate.silence(), None);
     }
 
     #[tokio::test]

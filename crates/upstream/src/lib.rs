@@ -35,6 +35,7 @@ mod rule_file;
 mod server;
 mod server_rules;
 mod setup_error;
+mod silence;
 mod state;
 mod unanswered;
 mod window;

@@ -104,7 +104,9 @@ impl UpstreamResponse {
             let what = "did not finish within its `timeout`";
             UpstreamError::new_broken(&self.upstream, 504, ErrorCode::UpstreamTimeout, what, "")
         };
-        piece.map_err(|()| late())?.map_err(|fault| Box::new(fault.as_upstream_error(&self.upstream)))
+        let piece = piece.map_err(|()| late())?;
+        self.place.iter().for_each(UpstreamPlace::note_piece);
+        piece.map_err(|fault| Box::new(fault.as_upstream_error(&self.upstream)))
     }
 
     /// Returns the piece that has arrived already; `None` when the next one has not.

@@ -144,6 +144,11 @@ impl UpstreamState {
         (self.lock_circuit().as_str(), taken, waiting)
     }
 
+    /// Returns for how long it has sent nothing of a reply while it had requests; `None` without requests.
+    pub fn silence(&self) -> Option<Duration> {
+        self.gate.silence()
+    }
+
     /// Returns how long its recent requests took; `None` before one has ended.
     pub fn mean_latency(&self) -> Option<Duration> {
         self.gate.mean_latency()

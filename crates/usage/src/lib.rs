@@ -1,7 +1,7 @@
 //! Usage and its cost: the ledger that takes a row of each request and writes them behind the replies,
 //! prices, reports by model, key, agent and day, and budgets.
 //!
-//! `ledger` and `records` are the only files here that act. The others are pure: they get rows, sums and the
+//! `ledger`, `records` and `running` are the only files here that act. The others are pure: they get rows, sums and the
 //! time as arguments.
 
 mod budget;
@@ -13,6 +13,7 @@ mod money;
 mod prices;
 mod records;
 mod report;
+mod running;
 
 pub use budget::{DayBudget, Exhausted, Owner, Scope, Shortage};
 pub use config::{BudgetsConfig, PriceConfig, UsageConfig};
@@ -22,3 +23,4 @@ pub use money::Money;
 pub use prices::{Price, PriceSource, Prices};
 pub use records::{Records, RunUsage, report_from_store};
 pub use report::{Comparison, Report, ReportLine, UnknownDimension, make_report, parse_dimensions};
+pub use running::{RunningList, RunningRequest, keep_running_list};

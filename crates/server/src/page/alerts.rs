@@ -110,7 +110,9 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::SecondAttempts | Rule::PrefixLost | Rule::RepairsRepeated => requests("period=1h"),
         Rule::QueueWaits | Rule::FirstByteSlow => requests("period=1h&order=first_byte"),
         Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
-        Rule::StateNotWritable
+        // The page lists the requests in progress.
+        Rule::UpstreamSilent
+        | Rule::StateNotWritable
         | Rule::StateRemoved
         | Rule::DatabaseAway
         | Rule::DatabaseSetAside

@@ -1,6 +1,8 @@
 //! The first page: what runs now, the upstreams, the day in numbers, and the last problems with what to do
 //! about each.
 
+use std::time::Duration;
+
 use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
@@ -18,6 +20,8 @@ use ::alerts::Rule;
 use ::usage::{Problem, Report, ReportLine};
 use store::UsageQuery;
 
+/// A server that has requests and sends nothing for so long may hang.
+const LONG_SILENCE: Duration = Duration::from_mins(2);
 /// How many problems are shown.
 const PROBLEMS: usize = 8;
 
@@ -145,7 +149,7 @@ fn upstream_table(app: &App) -> Markup {
                         _ if let Some((_, problem)) = &probed.problem => { (layout::colour_badge("bad", "cannot be used")) " " (format::with_code(problem)) }
                         "closed" if probed.asks_for_key => { (layout::colour_badge("middling", "asks for a key")) " Set " code { "api_key" } ", unless clients send theirs." }
                         _ if let Some(problem) = upstream.state.circuit_problem() => { (layout::colour_badge("bad", "failing")) " " (problem) }
-                        _ => (layout::colour_badge("good", "works")),
+                        _ => (work_state(app, &upstream.name, at_work, upstream.state.silence())),
                     }
                 }
                 td class="number" { (at_work) }
@@ -164,6 +168,19 @@ fn upstream_table(app: &App) -> Markup {
         ("Models", "wide"),
     ];
     html! { (layout::scrolling_table("Upstreams", &heads, &rows)) (adaptations(app)) }
+}
+
+/// Says of an upstream that can be used whether it answers: one that hangs accepts requests, too.
+fn work_state(app: &App, upstream: &str, at_work: usize, silence: Option<Duration>) -> Markup {
+    let Some(silence) = silence.filter(|silence| *silence >= LONG_SILENCE) else {
+        return layout::colour_badge("good", "works");
+    };
+    let oldest = app.usage.in_flight.oldest_at(upstream).unwrap_or(silence);
+    html! {
+        (layout::colour_badge("middling", "silent"))
+        " " (at_work) @if at_work == 1 { " waits" } @else { " wait, the oldest" }
+        " for " (format::format_duration(oldest)) "; nothing has come for " (format::format_duration(silence)) "."
+    }
 }
 
 /// Lists how requests are adapted to what the upstreams take, and what that costs.
