@@ -12,7 +12,7 @@ use super::say::{flat_text, say, say_on_stderr};
 use settings::Settings;
 use usage::{RunningList, RunningRequest};
 
-/// A request that has been in progress for so long is named above other lists, in milliseconds.
+/// The age of a request that is named above other lists, in milliseconds.
 const LONG: u64 = 120_000;
 
 const HEADS: [&str; 8] = ["for", "phase", "model", "key", "upstream", "agent", "attempts", "id"];

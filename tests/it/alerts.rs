@@ -254,7 +254,7 @@ async fn metrics_follow_alerts() {
     std::fs::write(&keys, format!("one = {key:?}\n")).unwrap();
     let toml = |name: &str| {
         format!(
-            "client_keys_file = {keys:?}\n[recovery]\nwait_for_upstream = '0s'\n\
+            "client_keys_file = {keys:?}\n[recovery]\nwait_for_upstream = '0s'\n[budgets]\nday = 2.5\n\
              [[upstream]]\nname = '{name}'\nurl = 'http://127.0.0.1:9'\n"
         )
     };
@@ -274,6 +274,8 @@ async fn metrics_follow_alerts() {
         "respool_alerts_open{severity=\"critical\",rule=\"upstream_down\",upstream=\"gone\"} 1",
         "respool_alerts_open{severity=\"warning\",rule=\"reload_failed\",upstream=\"\"} 1",
         "respool_configuration_reload_failed 1",
+        "respool_budget_limit{scope=\"all\",name=\"\"} 2.5",
+        "respool_budget_spent{scope=\"all\",name=\"\"} 0",
         "respool_alerts_open{severity=\"critical\",rule=\"error_rate\",upstream=\"\"} 0",
     ] {
         wait_until(line, async || has(line).await).await;

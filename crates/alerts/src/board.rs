@@ -31,7 +31,6 @@ struct Open {
     seen: u64,
     sent: Option<u64>,
     what: String,
-    is_worse: bool,
 }
 
 /// An alert that was sent, as it is kept until its end is sent, also after a restart.
@@ -42,8 +41,6 @@ pub(super) struct Kept {
     pub(super) what: String,
     pub(super) since: u64,
     pub(super) sent: u64,
-    #[serde(default)]
-    pub(super) is_worse: bool,
 }
 
 /// The alerts of one server.
@@ -80,22 +77,17 @@ impl Board {
         silences: &Silences,
     ) -> Option<Message> {
         self.last_look = now;
-        for Finding { rule, subject, what, is_worse } in findings {
-            if rule == Rule::UpstreamDown {
-                // Its requests fail for the same reason.
-                self.alerts.remove(&(Rule::CircuitOpen, subject.clone()));
+        for Finding { rule, subject, what } in findings {
+            if let Some(lesser) = rule.lesser_rule() {
+                self.alerts.remove(&(lesser, subject.clone()));
             }
             let open = self.alerts.entry((rule, subject)).or_insert(Open {
                 since: now,
                 seen: now,
                 sent: None,
                 what: String::new(),
-                is_worse,
             });
-            if is_worse && !open.is_worse {
-                open.sent = None;
-            }
-            (open.seen, open.what, open.is_worse) = (now, what, is_worse);
+            (open.seen, open.what) = (now, what);
         }
         let resolved = self.take_resolved(now);
         let mut entries = self.due_entries(now, pace, silences);
@@ -108,13 +100,13 @@ impl Board {
     /// Takes in alerts that an earlier process sent. They hold until their finding is absent for a while, and
     /// are not sent again as new ones.
     pub(super) fn take_kept(&mut self, now: u64, kept: Vec<Kept>) {
-        for Kept { rule, subject, what, since, sent, is_worse } in kept {
+        for Kept { rule, subject, what, since, sent } in kept {
             // A rule of another version cannot be watched any more.
             let Some(rule) = Rule::from_name(&rule) else { continue };
-            let new = Open { since, seen: now, sent: Some(sent), what, is_worse };
+            let new = Open { since, seen: now, sent: Some(sent), what };
             let open = self.alerts.entry((rule, subject)).or_insert(new);
             if open.sent.is_none() {
-                (open.since, open.sent, open.is_worse) = (since, Some(sent), open.is_worse || is_worse);
+                (open.since, open.sent) = (since, Some(sent));
             }
         }
     }
@@ -131,7 +123,6 @@ impl Board {
                 subject,
                 what: open.what,
                 since: open.since,
-                is_worse: open.is_worse,
                 state: State::Resolved,
             })
             .collect()
@@ -156,8 +147,8 @@ impl Board {
             let state = if open.sent.is_none() { State::New } else { State::Still };
             open.sent = Some(now);
             let (rule, subject) = key.clone();
-            let (what, since, is_worse) = (open.what.clone(), open.since, open.is_worse);
-            entries.push(Entry { rule, subject, what, since, is_worse, state });
+            let (what, since) = (open.what.clone(), open.since);
+            entries.push(Entry { rule, subject, what, since, state });
         }
         entries
     }
@@ -205,7 +196,7 @@ mod tests {
     }
 
     fn found(rule: Rule, subject: &str) -> Finding {
-        Finding { rule, subject: subject.into(), what: format!("{subject}!"), is_worse: false }
+        Finding { rule, subject: subject.into(), what: format!("{subject}!") }
     }
 
     /// Returns the entries that are sent at a time, as `STATE SUBJECT`.
@@ -266,28 +257,26 @@ mod tests {
             what: "box!".into(),
             since: 5,
             sent: 500,
-            is_worse: true,
         };
         let (mut board, down) = (Board::default(), [found(Rule::UpstreamDown, "box")]);
         sent(&mut board, 900, &down, pace());
         board.take_kept(1_000, vec![kept("upstream_down"), kept("of_another_version")]);
-        let worse = [Finding { is_worse: true, ..down[0].clone() }];
-        assert_eq!(sent(&mut board, 9_000, &worse, pace()), [""; 0], "it was sent before");
+        assert_eq!(sent(&mut board, 9_000, &down, pace()), [""; 0], "it was sent before");
         assert_eq!(board.open(9_000, &Silences::default())[0].since, 5);
         assert_eq!(sent(&mut board, 38_999, &[], pace()), [""; 0]);
         assert_eq!(sent(&mut board, 39_000, &[], pace()), ["resolved box"]);
     }
 
     #[test]
-    fn an_alert_that_becomes_worse_is_sent_anew_once() {
+    fn a_spent_budget_takes_over_its_warning() {
         let mut board = Board::default();
-        let reached = [found(Rule::BudgetReached, "alice")];
-        let spent = [Finding { is_worse: true, ..reached[0].clone() }];
+        let (reached, spent) = ([found(Rule::BudgetReached, "alice")], [found(Rule::BudgetSpent, "alice")]);
         sent(&mut board, 0, &reached, pace());
         assert_eq!(sent(&mut board, 5_000, &reached, pace()), ["new alice"]);
-        assert_eq!(sent(&mut board, 10_000, &spent, pace()), ["new alice"]);
-        assert_eq!(sent(&mut board, 15_000, &spent, pace()), [""; 0]);
-        assert_eq!(sent(&mut board, 20_000, &reached, pace()), [""; 0], "the budget was raised");
+        sent(&mut board, 10_000, &spent, pace());
+        assert_eq!(sent(&mut board, 15_000, &spent, pace()), ["new alice"]);
+        let open = board.open(15_000, &Silences::default());
+        assert_eq!(open.iter().map(|alert| alert.rule.as_str()).collect::<Vec<_>>(), ["budget_spent"]);
     }
 
     #[test]

@@ -32,8 +32,6 @@ pub(super) struct Entry {
     pub(super) subject: String,
     pub(super) what: String,
     pub(super) since: u64,
-    /// It is worse than it was when the alert began.
-    pub(super) is_worse: bool,
     pub(super) state: State,
 }
 
@@ -54,14 +52,8 @@ impl Message {
     /// Returns a message that says that it is a test.
     pub(super) fn new_test(at: u64) -> Self {
         let what = "This is a test of respool's alerts; nothing is wrong.".to_owned();
-        let entry = Entry {
-            rule: Rule::UpstreamDown,
-            subject: "test".into(),
-            what,
-            since: at,
-            is_worse: false,
-            state: State::Test,
-        };
+        let entry =
+            Entry { rule: Rule::UpstreamDown, subject: "test".into(), what, since: at, state: State::Test };
         Self { at, node: None, entries: vec![entry] }
     }
 
@@ -164,7 +156,6 @@ mod tests {
             subject: "box".into(),
             what: "The upstream `box` does not answer.".into(),
             since: 1_795_223_698_000,
-            is_worse: false,
             state,
         };
         let message = Message {

@@ -12,7 +12,7 @@ const MINUTE: u64 = 60_000;
 const WINDOW: u64 = 5 * MINUTE;
 /// and events counted over this one.
 const LONG_WINDOW: u64 = 15 * MINUTE;
-/// A server that has requests and sends nothing for so long is reported.
+/// A server is reported that has had requests for this time and sent nothing.
 const SILENCE: Duration = Duration::from_mins(10);
 /// A share of failed requests counts only from this many requests on.
 const FEW: u64 = 10;
@@ -136,8 +136,11 @@ rules! {
         "An agent is waiting for you to approve a call.",
         "Approve or reject it on the page, or with `respool expert approvals`.";
     BudgetReached = "budget_reached", Warning,
-        "A daily budget is spent, or nearly.",
+        "A daily budget is nearly spent.",
         "Raise the budget in `[budgets]`; the page shows under Usage who spent it.";
+    BudgetSpent = "budget_spent", Critical,
+        "A daily budget is spent: the requests that it covers get HTTP 429 until 00:00 UTC.",
+        "Raise the budget in `[budgets]`, which takes effect at once; the page shows under Usage who spent it.";
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",
         "Make room on the disk of `state_dir`, or give respool the right to write there. A damaged file is set aside when respool is restarted.";
@@ -162,6 +165,16 @@ impl Rule {
     /// Returns the rule of this name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
+    }
+
+    /// Returns the rule whose alert of the same subject says less than this one.
+    pub(super) fn lesser_rule(self) -> Option<Self> {
+        match self {
+            // Its requests fail for the same reason.
+            Self::UpstreamDown => Some(Self::CircuitOpen),
+            Self::BudgetSpent => Some(Self::BudgetReached),
+            _ => None,
+        }
     }
 
     /// Returns true if the subjects of its alerts are upstreams.
@@ -236,12 +249,10 @@ pub(super) struct Finding {
     /// Its subject. The same rule and subject are the same alert.
     pub(super) subject: String,
     pub(super) what: String,
-    /// It is worse than it was when the alert began, and is sent again as a new one.
-    pub(super) is_worse: bool,
 }
 
 fn new_finding(rule: Rule, subject: impl Into<String>, what: impl Into<String>) -> Finding {
-    Finding { rule, subject: subject.into(), what: what.into(), is_worse: false }
+    Finding { rule, subject: subject.into(), what: what.into() }
 }
 
 /// Returns all conditions that hold now.
@@ -277,8 +288,8 @@ pub(super) fn find_problems(signals: &Signals, now: u64) -> Vec<Finding> {
     let of_requests: Vec<_> = of_requests.into_iter().filter(|finding| is_new(&all, finding)).collect();
     all.extend(of_requests);
     for reached in &signals.budgets {
-        let finding = new_finding(Rule::BudgetReached, reached.scope.describe(), reached.describe());
-        all.push(Finding { is_worse: reached.is_spent(), ..finding });
+        let rule = if reached.is_spent() { Rule::BudgetSpent } else { Rule::BudgetReached };
+        all.push(new_finding(rule, reached.scope.describe(), reached.describe()));
     }
     all.extend(work_findings(signals));
     all.extend(state_findings(signals));
@@ -465,7 +476,7 @@ fn slow_replies(minutes: &Minutes, now: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use usage::RequestOutcome;
+    use usage::{Money, RequestOutcome, Scope};
 
     const NOW: u64 = 1_795_000_000_000;
 
@@ -591,6 +602,16 @@ mod tests {
             let signals = Signals { upstreams: vec![upstream], ..Signals::default() };
             let rules: Vec<_> = find_problems(&signals, NOW).iter().map(|finding| finding.rule).collect();
             assert_eq!(rules, expected);
+        }
+    }
+
+    #[test]
+    fn a_spent_budget_is_critical() {
+        for (spent, rule) in [(0.8, Rule::BudgetReached), (1.0, Rule::BudgetSpent)] {
+            let (budget, spent) = (Money::from_units(1.0), Money::from_units(spent));
+            let reached = DayBudget { scope: Scope::Everybody, budget, spent };
+            let found = find_problems(&Signals { budgets: vec![reached], ..Signals::default() }, NOW);
+            assert_eq!(found.iter().map(|finding| finding.rule).collect::<Vec<_>>(), [rule]);
         }
     }
 

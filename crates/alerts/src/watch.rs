@@ -264,6 +264,7 @@ impl Alerts {
         let node = watched.agents.store().and_then(|store| store.node());
         let message = message.map(|message| Message { node, ..message });
         let message = self.leave_out_others(watched, message, &open).await;
+        watched.usage.measure_budgets();
         metrics::set_reload_failed(signals.reload_problem.is_some() || signals.key_file_problem.is_some());
         self.write_open_alerts(open);
         if let Some(message) = message {
@@ -297,7 +298,6 @@ impl Alerts {
                 what: entry.what.clone(),
                 since: entry.since,
                 sent: message.at,
-                is_worse: entry.is_worse,
             };
             SentAlert { name: alert_name(entry), body: serde_json::to_string(&kept).unwrap_or_default() }
         };

@@ -68,6 +68,11 @@ pub const LOOPS_STOPPED: &str = "respool_loops_stopped_total";
 /// Usage rows that could not be stored.
 pub const USAGE_LOST: &str = "respool_usage_rows_lost_total";
 
+/// The part of a day's budget that is spent, by scope (all, key, agent) and name.
+pub const BUDGET_SPENT: &str = "respool_budget_spent";
+/// That budget.
+pub const BUDGET_LIMIT: &str = "respool_budget_limit";
+
 /// Open alerts, by severity, rule and, for rules about upstreams, upstream; silenced ones count too.
 pub const ALERTS_OPEN: &str = "respool_alerts_open";
 /// 1 while a changed configuration, or file of client keys, is wrong and not used.
@@ -307,6 +312,12 @@ pub fn set_open_alerts(severity: &'static str, rule: &'static str, upstream: &st
     open.set(u32::try_from(count).unwrap_or(u32::MAX));
 }
 
+/// Sets a day's budget, and the part of it that is spent; NaN, which matches no rule, where it is gone.
+pub fn set_budget(scope: &'static str, name: &str, spent: f64, limit: f64) {
+    gauge!(BUDGET_SPENT, "scope" => scope, "name" => name.to_owned()).set(spent);
+    gauge!(BUDGET_LIMIT, "scope" => scope, "name" => name.to_owned()).set(limit);
+}
+
 /// Sets whether a changed configuration, or file of client keys, is wrong and not used.
 pub fn set_reload_failed(failed: bool) {
     gauge!(RELOAD_FAILED).set(u8::from(failed));
@@ -381,6 +392,8 @@ fn describe_metrics() {
         REQUESTS,
         "Requests, by route, model, outcome, upstream of the last attempt, and code of the error"
     );
+    metrics::describe_gauge!(BUDGET_SPENT, "The part of a day's budget that is spent, by scope and name");
+    metrics::describe_gauge!(BUDGET_LIMIT, "The budget of a day, by scope and name");
     metrics::describe_gauge!(ALERTS_OPEN, "Open alerts, by severity, rule and upstream");
     metrics::describe_gauge!(
         RELOAD_FAILED,

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Requests that come within this time after the last one continue its silence: clients give up, and try again.
+/// Requests that come within this time after the last one continue its silence: clients give up, and try
+/// again.
 const CONTINUES: Duration = Duration::from_mins(1);
 
 /// The silence of one upstream.

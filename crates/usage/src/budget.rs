@@ -36,6 +36,15 @@ impl Scope {
         }
     }
 
+    /// Its kind and name, as metrics have them.
+    pub(super) fn labels(&self) -> (&'static str, &str) {
+        match self {
+            Self::Everybody => ("all", ""),
+            Self::Key(name) => ("key", name),
+            Self::Agent(name) => ("agent", name),
+        }
+    }
+
     /// Its name in a database.
     pub(super) fn to_text(&self) -> String {
         match self {

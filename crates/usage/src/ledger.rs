@@ -42,6 +42,8 @@ const CLEAR_EVERY: Duration = Duration::from_mins(10);
 const PROBLEMS_FROM: Duration = Duration::from_hours(7 * 24);
 /// The number of recent problems that are kept in memory.
 const PROBLEMS: usize = 50;
+/// The number of budgets that have gauges.
+const MEASURED: usize = 200;
 /// The period of errors that are recent.
 const RECENT: Duration = Duration::from_mins(5);
 
@@ -93,6 +95,8 @@ struct State {
     is_apart: bool,
     problems: VecDeque<Problem>,
     minutes: Minutes,
+    /// The budgets that have gauges.
+    measured: Vec<Scope>,
 }
 
 /// Something that went wrong, and when.
@@ -499,6 +503,22 @@ impl Ledger {
     /// Returns all budgets, those of these keys among them, with what is spent of each today.
     pub fn budgets(&self, keys: &[String]) -> Vec<DayBudget> {
         self.lock_state().spending.all_budgets(&self.current_settings().budgets, keys, clock::now())
+    }
+
+    /// Sets the gauges of budgets: those that the configuration names, and those of which something is spent.
+    pub fn measure_budgets(&self) {
+        let mut budgets = self.budgets(&[]);
+        budgets.truncate(MEASURED);
+        let scopes = budgets.iter().map(|budget| budget.scope.clone()).collect();
+        let before = std::mem::replace(&mut self.lock_state().measured, scopes);
+        for scope in before.iter().filter(|scope| budgets.iter().all(|budget| budget.scope != **scope)) {
+            let (kind, name) = scope.labels();
+            metrics::set_budget(kind, name, f64::NAN, f64::NAN);
+        }
+        for DayBudget { scope, budget, spent } in &budgets {
+            let (kind, name) = scope.labels();
+            metrics::set_budget(kind, name, spent.units(), budget.units());
+        }
     }
 
     /// Returns the requests to models of the last hours, by the minute.

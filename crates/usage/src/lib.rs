@@ -1,8 +1,8 @@
 //! Usage and its cost: the ledger that takes a row of each request and writes them behind the replies,
 //! prices, reports by model, key, agent and day, and budgets.
 //!
-//! `ledger`, `records` and `running` are the only files here that act. The others are pure: they get rows, sums and the
-//! time as arguments.
+//! `ledger`, `records` and `running` are the only files here that act. The others are pure: they get rows,
+//! sums and the time as arguments.
 
 mod budget;
 pub mod config;

@@ -68,7 +68,8 @@ fn headline(group: &[&OpenAlert]) -> String {
         (_, Some(Rule::TaskEscalated)) => format!("{} tasks of experts need your decision.", group.len()),
         (_, Some(Rule::ExpertNotReady)) => format!("{} experts are not ready.", group.len()),
         (_, Some(Rule::ApprovalWaiting)) => format!("{} requests wait for your approval.", group.len()),
-        (_, Some(Rule::BudgetReached)) => format!("{} budgets are spent, or nearly.", group.len()),
+        (_, Some(Rule::BudgetReached)) => format!("{} budgets are nearly spent.", group.len()),
+        (_, Some(Rule::BudgetSpent)) => format!("{} budgets are spent.", group.len()),
         ([first, ..], _) => format!("{} (and {} more)", first.what, group.len() - 1),
         ([], _) => String::new(),
     }
@@ -109,7 +110,9 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         Rule::Overflows => requests("text=context_length_exceeded&period=1h"),
         Rule::SecondAttempts | Rule::PrefixLost | Rule::RepairsRepeated => requests("period=1h"),
         Rule::QueueWaits | Rule::FirstByteSlow => requests("period=1h&order=first_byte"),
-        Rule::BudgetReached => Some(("/ui/usage?period=24h".to_owned(), "Show the usage")),
+        Rule::BudgetReached | Rule::BudgetSpent => {
+            Some(("/ui/usage?period=24h".to_owned(), "Show the usage"))
+        }
         // The page lists the requests in progress.
         Rule::UpstreamSilent
         | Rule::StateNotWritable

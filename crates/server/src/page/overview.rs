@@ -20,7 +20,7 @@ use ::alerts::Rule;
 use ::usage::{Problem, Report, ReportLine};
 use store::UsageQuery;
 
-/// A server that has requests and sends nothing for so long may hang.
+/// A server may hang that has had requests for this time and sent nothing.
 const LONG_SILENCE: Duration = Duration::from_mins(2);
 /// How many problems are shown.
 const PROBLEMS: usize = 8;
@@ -101,7 +101,7 @@ fn notice_list(app: &App, waiting: usize, drafts: usize) -> Markup {
         @if !reloaded.waiting.is_empty() {
             p class="notice" role="status" { "The configuration was changed. These changes take effect after a restart: " (reloaded.waiting.join(", ")) "." }
         }
-        @for reached in budgets.iter().filter(|_| !is_alert(Rule::BudgetReached)) {
+        @for reached in budgets.iter().filter(|_| !is_alert(Rule::BudgetReached) && !is_alert(Rule::BudgetSpent)) {
             p class="notice" role="status" { (format::with_code(&reached.describe())) }
         }
         @if let Some(why) = app.usage.fault().filter(|_| [Rule::StateNotWritable, Rule::StateRemoved, Rule::DatabaseAway].iter().all(|rule| !is_alert(*rule))) {

@@ -49,7 +49,7 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(Code::KeyLimitReached) => {
             "A key has used up what its limits allow. Raise them in `client_keys_file`, or wait."
         }
-        Some(Code::BudgetSpent) => Rule::BudgetReached.todo(),
+        Some(Code::BudgetSpent) => Rule::BudgetSpent.todo(),
         Some(Code::QueueFull) => {
             "The queue is full. Raise `max_concurrency` or `max_queue` of the upstream, or add another one."
         }
