@@ -9,6 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use clap::Args;
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use http::HeaderMap;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +20,7 @@ use super::assembly::{app, open_parts};
 use super::expert_names::find_unknown_names;
 use super::failure::Failure;
 use super::findings::Findings;
-use super::listing::Noun;
+use super::listing::{Noun, parse_span};
 use super::options::misspelt_note;
 use super::plain_http::plain_address;
 use super::reachability::IS_RESPOOL;
@@ -36,12 +39,13 @@ use telemetry::{Recording, RequestRecord, RequestStart};
 use tool_call_parser::PreferredDialects;
 use tools::{reached_services, sandbox_level};
 use translate::Reply;
-use upstream::{ListedModel, NoModelList, Upstream};
+use upstream::{ListedModel, NoModelList, Upstream, UpstreamConfig};
 use wire::turn::Note;
+use wire::units::format_duration;
 use wire::{ApiError, CERTIFICATE_REFUSED_TODO, ErrorCode, Object};
 
-/// A model that takes longer than this for one word is reported as slow.
-const TURN_WITHIN: Duration = Duration::from_mins(5);
+/// A server that has not answered after this time is named, while it still has time.
+const EARLY: Duration = Duration::from_secs(20);
 
 /// How much of the log file's end is read, in bytes, and how many routes are named.
 const READ_LOG: u64 = 16 << 20;
@@ -49,7 +53,14 @@ const MOST_ROUTES: usize = 20;
 
 const TOOL: &str = "respool_check";
 
-pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
+#[derive(Args, Debug)]
+pub(super) struct CheckArgs {
+    /// How long a model may take for each of its answers
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = parse_span)]
+    timeout: Duration,
+}
+
+pub(super) fn run_check(loaded: &Loaded, arguments: &CheckArgs) -> Result<(), Failure> {
     let mut findings = Findings::default();
     say("configuration");
     match &loaded.file {
@@ -95,7 +106,7 @@ pub(super) fn run_check(loaded: &Loaded) -> Result<(), Failure> {
     if let Some(problem) = runtime.block_on(unkept_records(&loaded.settings)) {
         findings.fail(&problem, "its alerts say what to do: `respool alerts list`, or the page");
     }
-    runtime.block_on(check_upstreams(loaded, &mut findings))?;
+    runtime.block_on(check_upstreams(loaded, arguments.timeout, &mut findings))?;
     match findings.failures {
         0 => {
             let result = match findings.warnings {
@@ -286,60 +297,25 @@ fn check_sandbox(settings: &Settings, findings: &mut Findings) {
     }
 }
 
-async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(), Failure> {
+/// Checks all upstreams at once: each is reported when its check ends, so that one that hangs is the last.
+async fn check_upstreams(loaded: &Loaded, timeout: Duration, findings: &mut Findings) -> Result<(), Failure> {
     let abort = CancellationToken::new();
-    // Whatever the turns store is deleted with this directory: checking changes nothing in the owner's.
-    let scratch =
-        tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
     // Whether `serve` would start.
     let (_upstreams, _agents, sources) =
         open_parts(&loaded.settings, &abort).await.map_err(|found| loaded.problems(found))?;
     check_tools(loaded, &sources, findings).await;
+    let upstreams = &loaded.settings.upstreams;
+    let checks = (0..upstreams.len()).map(|index| {
+        let alone = if upstreams.len() == 1 { Findings::default() } else { Findings::held_back() };
+        check_upstream(loaded, index, timeout, alone, &abort)
+    });
+    let mut checks: FuturesUnordered<_> = checks.collect();
     // What all servers list; `None` once one of them lists nothing.
     let mut listed = Some(Vec::new());
-    for (index, config) in loaded.settings.upstreams.iter().enumerate() {
-        // Only this upstream, so that the round trip is its own.
-        let mut alone =
-            Settings { upstreams: vec![config.clone()], agents: BTreeMap::new(), ..loaded.settings.clone() };
-        // Another model that answers would hide why this one does not.
-        for model in alone.relay.models.values_mut() {
-            model.fallback.clear();
-            model.vision = None;
-        }
-        alone.store.state_dir = scratch.path().to_owned();
-        alone.store.store.url = None;
-        alone.usage.keep = Duration::ZERO;
-        let app = app(&alone, &abort).await.map_err(|found| loaded.problems(found))?;
-        let Some(upstream) = app.relay.upstreams().next() else { continue };
-        say(&format!("\nupstream `{}` ({})", upstream.name, config.url));
-        let address = UpstreamAddress { url: config.url.to_string(), place: loaded.place_of_upstream(index) };
-        let answer = models_of(upstream, &address, findings).await;
-        let Some(list) = answer else {
-            listed = None;
-            continue;
-        };
-        let models: Vec<String> = list.iter().map(|model| model.id.clone()).collect();
-        listed = listed.map(|listed| [listed, models.clone()].concat());
-        let own_places = report_server(upstream, &list, findings).await;
-        for wanted in config.models.iter().flatten() {
-            if !models.contains(wanted) {
-                findings.fail(
-                    &format!("`models` names {wanted:?}, which this server does not serve"),
-                    "correct `models` of this [[upstream]], or start the server with --served-model-name",
-                );
-            }
-        }
-        if let Some(model) =
-            config.models.iter().flatten().find(|model| models.contains(model)).or(models.first())
-        {
-            counting_of(upstream, model, findings).await;
-            dialects_of(upstream, model, findings);
-            check_template(upstream, model, findings).await;
-            if let Some(places) = own_places {
-                check_places(places, config.max_concurrency, findings);
-            }
-            round_trip(&app, model, findings).await;
-        }
+    while let Some(checked) = checks.next().await {
+        let (found, models) = checked?;
+        findings.add(found);
+        listed = listed.zip(models).map(|(listed, models)| [listed, models].concat());
     }
     if let Some(mut listed) = listed {
         listed.sort_unstable();
@@ -348,6 +324,64 @@ async fn check_upstreams(loaded: &Loaded, findings: &mut Findings) -> Result<(),
     }
     abort.cancel();
     Ok(())
+}
+
+/// Checks one upstream. Returns its findings and models; `None`: it lists none.
+async fn check_upstream(
+    loaded: &Loaded,
+    index: usize,
+    timeout: Duration,
+    mut findings: Findings,
+    abort: &CancellationToken,
+) -> Result<(Findings, Option<Vec<String>>), Failure> {
+    let config = &loaded.settings.upstreams[index];
+    // Whatever the turns store is deleted with this directory: checking changes nothing in the owner's.
+    let scratch =
+        tempfile::tempdir().map_err(|error| format!("no temporary directory can be made: {error}"))?;
+    let alone = settings_of_one(&loaded.settings, config, scratch.path());
+    let app = app(&alone, abort).await.map_err(|found| loaded.problems(found))?;
+    let Some(upstream) = app.relay.upstreams().next() else { return Ok((findings, Some(Vec::new()))) };
+    findings.heading(&format!("upstream `{}` ({})", upstream.name, config.url));
+    let address = UpstreamAddress { url: config.url.to_string(), place: loaded.place_of_upstream(index) };
+    let Some(list) = models_of(upstream, &address, &mut findings).await else { return Ok((findings, None)) };
+    let models: Vec<String> = list.iter().map(|model| model.id.clone()).collect();
+    let own_places = report_server(upstream, &list, &mut findings).await;
+    for wanted in config.models.iter().flatten() {
+        if !models.contains(wanted) {
+            findings.fail(
+                &format!("`models` names {wanted:?}, which this server does not serve"),
+                "correct `models` of this [[upstream]], or start the server with --served-model-name",
+            );
+        }
+    }
+    if let Some(model) =
+        config.models.iter().flatten().find(|model| models.contains(model)).or(models.first())
+    {
+        counting_of(upstream, model, &mut findings).await;
+        dialects_of(upstream, model, &mut findings);
+        check_template(upstream, model, &mut findings).await;
+        if let Some(places) = own_places {
+            check_places(places, config.max_concurrency, &mut findings);
+        }
+        let patience = Patience { upstream: &upstream.name, model, limit: timeout };
+        round_trip(&app, &patience, &mut findings).await;
+    }
+    Ok((findings, Some(models)))
+}
+
+/// Returns the settings with this upstream alone, so that the round trip is its own.
+fn settings_of_one(settings: &Settings, upstream: &UpstreamConfig, state_dir: &Path) -> Settings {
+    let mut alone =
+        Settings { upstreams: vec![upstream.clone()], agents: BTreeMap::new(), ..settings.clone() };
+    // Another model that answers would hide why this one does not.
+    for model in alone.relay.models.values_mut() {
+        model.fallback.clear();
+        model.vision = None;
+    }
+    alone.store.state_dir = state_dir.to_owned();
+    alone.store.store.url = None;
+    alone.usage.keep = Duration::ZERO;
+    alone
 }
 
 /// Names the agents, experts and other names of models whose model is in no server's list.
@@ -366,7 +400,7 @@ fn check_wanted_models(settings: &Settings, listed: &[String], findings: &mut Fi
     let lost = agents.chain(experts).chain(relay.named_models()).filter(|(model, _)| !is_known(model));
     for (index, (model, what_for)) in lost.enumerate() {
         if index == 0 {
-            say("\nmodels");
+            findings.heading("models");
         }
         let what = format!("no upstream lists the model {model:?}, which {what_for}");
         findings.fail(&what, &format!("correct the name; the listed ones are {}", listed.join(", ")));
@@ -566,11 +600,11 @@ fn dialects_of(upstream: &Upstream, model: &str, findings: &mut Findings) {
 }
 
 /// Tries a call, its result and the answer through the relay's own path.
-async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
+async fn round_trip(app: &App, patience: &Patience<'_>, findings: &mut Findings) {
+    let model = patience.model;
     let question = json!({"role": "user", "content": format!("Call the tool {TOOL} with the word \"ping\", then tell me what it returned.")});
     let began = Instant::now();
-    say_on_stderr(&format!("        asking {model} for a call; at most {} s …", TURN_WITHIN.as_secs()));
-    let reply = match limit_turn(ask_model(&app.relay, model, std::slice::from_ref(&question))).await {
+    let reply = match patience.wait(ask_model(&app.relay, model, std::slice::from_ref(&question))).await {
         Ok(reply) => reply,
         Err(error) => return report_refusal(&error, findings),
     };
@@ -595,12 +629,12 @@ async fn round_trip(app: &App, model: &str, findings: &mut Findings) {
     let called = json!({"role": "assistant", "content": null, "tool_calls": [
         {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}]});
     let result = json!({"role": "tool", "tool_call_id": call.id, "content": "pong"});
-    match limit_turn(ask_model(&app.relay, model, &[question, called, result])).await {
+    match patience.wait(ask_model(&app.relay, model, &[question, called, result])).await {
         Ok(_) => findings
             .ok(&format!("model {model}: call, result and answer in {:.1} s", began.elapsed().as_secs_f32())),
         Err(error) => return report_refusal(&error, findings),
     }
-    match limit_turn(stream_answer(&app.relay, model)).await {
+    match patience.wait(stream_answer(&app.relay, model)).await {
         Ok(()) => findings.ok(&format!("model {model}: a streamed answer is complete")),
         Err(error) => findings.fail(
             &format!("a streamed answer failed: {}", error.message),
@@ -653,11 +687,36 @@ async fn send_request(relay: &Arc<Relay>, body: &Value) -> Result<Opened, ApiErr
     relay.read(body, Origin::internal(HeaderMap::new(), record)).await?.ask_model().await
 }
 
-/// Limits a turn with the model.
-async fn limit_turn<T>(turn: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    tokio::time::timeout(TURN_WITHIN, turn).await.unwrap_or_else(|_| {
-        Err(ApiError::new(504, ErrorCode::TooSlow, format!("no reply within {} s", TURN_WITHIN.as_secs())))
-    })
+/// How long a model is waited for.
+struct Patience<'a> {
+    upstream: &'a str,
+    model: &'a str,
+    limit: Duration,
+}
+
+impl Patience<'_> {
+    /// Waits for a turn of the model, and says early when it takes long.
+    async fn wait<T>(&self, turn: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
+        let Self { upstream, model, limit } = self;
+        let limit_text = format_duration(*limit);
+        let early = async {
+            tokio::time::sleep(EARLY).await;
+            say_on_stderr(&format!(
+                "        the upstream `{upstream}` accepts requests and does not answer yet: {model} was asked {} s ago, and has \
+                 {limit_text} (--timeout)",
+                EARLY.as_secs()
+            ));
+            std::future::pending().await
+        };
+        let late = format!("it accepts requests and does not answer: no reply within {limit_text}");
+        tokio::select! {
+            biased;
+            answer = tokio::time::timeout(*limit, turn) => {
+                answer.unwrap_or_else(|_| Err(ApiError::new(504, ErrorCode::TooSlow, late)))
+            }
+            never = early => never,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -84,11 +84,15 @@ enum Command {
     #[command(after_help = "Example:\n  respool demo")]
     Demo(demo::DemoArgs),
     /// Check the configuration, test the upstreams, and say how to fix each problem.
-    #[command(after_help = "Example:\n  respool check --upstream http://gpu-box:8000")]
+    #[command(
+        after_help = "Examples:\n  respool check --upstream http://gpu-box:8000\n  respool check --timeout 30s"
+    )]
     Check {
         #[command(flatten)]
         options: WithUpstream,
     },
+        #[command(flatten)]
+        arguments: check::CheckArgs,
     /// Run the relay.
     #[command(alias = "start", after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
     Serve {
@@ -307,10 +311,10 @@ fn run(command: Command) -> Result<(), Failure> {
             serve::serve(&Loaded::from_process(&flags)?.without_unread()?, flags)
         }
         Command::Demo(arguments) => demo::run_demo(arguments),
-        Command::Check { options } => {
+        Command::Check { options, arguments } => {
             let flags = with_service(Configured::from(options).into_flags(None));
             note_service(&flags);
-            check::run_check(&Loaded::from_process(&flags)?)
+            check::run_check(&Loaded::from_process(&flags)?, &arguments)
         }
         Command::Upstreams { options, arguments } => {
             let own = arguments.config().map(Path::to_owned);

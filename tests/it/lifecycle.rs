@@ -458,6 +458,31 @@ async fn check_says_what_to_do() {
     );
 }
 
+/// Regression: each server that hung was waited for before the next was asked.
+#[test]
+fn check_asks_all_upstreams_at_once() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let call = Script::json(200, &replies::calls(&[("respool_check", r#"{"word": "ping"}"#)]));
+    let (hangs, works) = runtime.block_on(async {
+        let answers = [call, Script::json(200, &replies::text("pong"))];
+        (FakeVllm::always(Script::silence().unchecked()).await, FakeVllm::start(answers).await)
+    });
+    works.then(Script::sse(replies::text_stream(&["ok"], true)));
+    let upstream =
+        |name: &str, fake: &FakeVllm| format!("[[upstream]]\nname = '{name}'\nurl = '{}'\n", fake.url());
+    let directory = tempfile::tempdir().unwrap();
+    let toml = upstream("hangs", &hangs) + &upstream("works", &works);
+    std::fs::write(directory.path().join("respool.toml"), toml).unwrap();
+    let mut check =
+        program(directory.path(), &["check", "--timeout", "1h", "--config", "respool.toml"]).spawn().unwrap();
+    let lines = BufReader::new(check.stdout.take().unwrap()).lines().map_while(Result::ok);
+    assert!(lines.into_iter().any(|line| line.contains("a streamed answer is complete")));
+    check.kill().unwrap();
+    check.wait().unwrap();
+    let (code, shown, _) = run(&["check", "--timeout", "100ms", "--upstream", &hangs.url()], None, &[]);
+    assert!(code == 1 && shown.contains("does not answer: no reply within 100ms"), "{shown}");
+}
+
 /// It was only found out when `serve` had kept nothing for days.
 #[test]
 fn check_leaves_the_state_directory_unchanged() {
