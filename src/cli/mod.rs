@@ -41,6 +41,7 @@ mod service;
 mod setup;
 mod shared_folder;
 mod store;
+mod store_copy;
 mod template_check;
 mod tool_check;
 mod upstream_list;
@@ -90,9 +91,9 @@ enum Command {
     Check {
         #[command(flatten)]
         options: WithUpstream,
-    },
         #[command(flatten)]
         arguments: check::CheckArgs,
+    },
     /// Run the relay.
     #[command(alias = "start", after_help = "Example:\n  respool serve --upstream http://gpu-box:8000")]
     Serve {
@@ -208,8 +209,8 @@ enum Command {
         #[command(flatten)]
         options: Configured,
     },
-    /// Check the store of runs, events and approvals, or copy it to a database.
-    #[command(after_help = "Example:\n  respool store check")]
+    /// Check the store of runs, events and approvals, copy it, or move it to a database.
+    #[command(after_help = "Examples:\n  respool store check\n  respool store copy ~/respool-copy")]
     Store {
         #[command(flatten)]
         options: Configured,

@@ -1,4 +1,7 @@
-//! `respool store`: looks the store through, and copies it from files to a database.
+//! `respool store`: looks the store through, copies it to another directory, and moves it from files to a
+//! database.
+
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -6,6 +9,7 @@ use serde_json::{Value, json};
 use super::failure::Failure;
 use super::runtime::new_runtime;
 use super::say::{say, say_on_stderr};
+use super::store_copy::copy_state;
 use settings::Loaded;
 use store::{Copied, Store, StoreCheck, copy_to_database};
 use wire::units::Secret;
@@ -18,6 +22,14 @@ pub(super) enum StoreCommand {
         /// Print JSON, for programs
         #[arg(long)]
         json: bool,
+    },
+    /// Copy the state directory to a new directory while respool runs.
+    ///
+    /// The copy can take the place of the state directory. Databases of `store.url` are not in it.
+    #[command(after_help = "Example:\n  respool store copy ~/respool-copy")]
+    Copy {
+        /// The directory, which is made; one that is there must be empty
+        dir: PathBuf,
     },
     /// Copy runs, queue, approvals and responses from the files of `state_dir` to an empty database.
     ///
@@ -34,13 +46,14 @@ pub(super) enum StoreCommand {
 impl StoreCommand {
     /// Returns true for a command that changes nothing.
     pub(super) fn only_reads(&self) -> bool {
-        matches!(self, Self::Check { .. })
+        matches!(self, Self::Check { .. } | Self::Copy { .. })
     }
 }
 
 pub(super) fn run_store(loaded: &Loaded, command: StoreCommand) -> Result<(), Failure> {
     match command {
         StoreCommand::Check { json } => check_store(loaded, json),
+        StoreCommand::Copy { dir } => copy_state(&loaded.settings, &dir),
         StoreCommand::Migrate { to } => migrate_store(loaded, &to),
     }
 }

@@ -211,3 +211,34 @@ async fn spent_budgets_survive_a_restart() {
         "a list costs nothing"
     );
 }
+
+#[tokio::test]
+async fn a_running_respool_is_copied() {
+    let fake = FakeVllm::always(Script::json(200, &replies::text("Paris")).unchecked()).await;
+    let toml = format!("[[upstream]]\nname = 'box'\nurl = '{}'\n", fake.url());
+    let served = Served::with_file(&toml, &[]);
+    let home = served.directory.path();
+    assert_eq!(exchange(served.address, &chat("gpt-oss-20b")).await.status, 200);
+    let respool = |arguments: &[&str]| {
+        let output = program(home, &[arguments, &["--config", "respool.toml"]].concat()).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.success(), text(&output.stdout), text(&output.stderr))
+    };
+    wait_until("the row is written", async || respool(&["requests"]).1.contains("gpt-oss-20b")).await;
+    let (done, shown, said) = respool(&["store", "copy", "copies/first"]);
+    assert!(done && shown.contains("usage.db\n") && shown.contains("other file"), "{shown}{said}");
+    let copy = home.join("copies/first");
+    assert!(copy.join("reasoning.key").exists() && !copy.join("serve.lock").exists());
+    let inside = home.join(".local/state/respool/copy");
+    let (done, _, said) = respool(&["store", "copy", inside.to_str().unwrap()]);
+    assert!(!done && said.contains("in the state directory"), "{said}");
+    assert!(!respool(&["store", "copy", "copies/first"]).0, "a copy is not written over");
+    let restored = program(home, &["requests", "--json", "--config", "respool.toml"])
+        .env("RESPOOL__STATE_DIR", &copy)
+        .output()
+        .unwrap();
+    let rows: Value = serde_json::from_slice(&restored.stdout).unwrap();
+    assert_eq!(rows[0]["model"], "gpt-oss-20b");
+    let served = Served::with_file(&toml, &[("RESPOOL__STATE_DIR", copy.to_str().unwrap())]);
+    assert_eq!(exchange(served.address, &chat("gpt-oss-20b")).await.status, 200);
+}

@@ -5,6 +5,7 @@
 //! committed.
 
 mod approvals;
+mod backup;
 mod check;
 mod clearing;
 mod damaged;
@@ -30,6 +31,7 @@ mod store;
 mod usage;
 mod writer;
 
+pub use backup::copy_databases;
 pub use damaged::{find_damaged, find_set_aside};
 pub use requests::{RequestOrder, RequestQuery};
 pub(crate) use source::Source;
