@@ -225,7 +225,9 @@ impl Scheduler {
         let payload = json!({"scheduled_at": armed.schedule.format_time(time), "fired_at": armed.schedule.format_time(now)});
         let event = Event { id: new_id(), payload, delivery: None, at: now };
         let invocation = invocation(&snapshot.package, &snapshot.digest, trigger, event);
+        let of_clock = ClockTime { clock: armed.clock.clone(), time };
         if invocation.lane.is_some() && waits_already(&self.queue, key).await? {
+            self.queue.skip_time(&of_clock).await?;
             armed.mark = time;
             tracing::info!(
                 target: "respool::expert", expert = key.expert, trigger = key.trigger, scheduled_at = armed.schedule.format_time(time),
@@ -234,8 +236,7 @@ impl Scheduler {
             return Ok(false);
         }
         let warnings = invocation.warnings.join("; ");
-        let clock = Some(ClockTime { clock: armed.clock.clone(), time });
-        let entry = NewEntry { clock, ..invocation.into_entry(Duration::ZERO) };
+        let entry = NewEntry { clock: Some(of_clock), ..invocation.into_entry(Duration::ZERO) };
         let queued = self.queue.enqueue(entry).await?;
         armed.mark = time;
         let is_first = queued == Enqueued::Accepted;

@@ -10,7 +10,7 @@ use super::error::StoreError;
 use super::port::StorePort;
 use super::postgres::PostgresStore;
 use super::queue::{
-    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
+    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
 };
 use super::runs::FIRST_EPOCH;
 use super::sqlite::SqliteStore;
@@ -93,6 +93,10 @@ impl Queue for Store {
 
     async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError> {
         self.port.clock_mark(clock, now).await
+    }
+
+    async fn skip_time(&self, time: &ClockTime) -> Result<(), StoreError> {
+        self.port.skip_time(time).await
     }
 
     async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError> {

@@ -99,6 +99,9 @@ async fn one_time_of_a_serial_clock_waits() {
     let fired = bed.fired().await;
     let of = |name: &str| fired.iter().filter(|one| one.starts_with(name)).count();
     assert_eq!((of("serial"), of("parallel")), (1, 2), "{fired:?}");
+    // Regression: a restart took the skipped time for a missed one.
+    let clock = Clock { queue: "sales".into(), name: "serial".into(), schedule: "* * * * * UTC".into() };
+    assert_eq!(bed.store.clock_mark(&clock, 0).await, Ok(EIGHT + 2 * MINUTE));
 }
 
 /// Both schedulers work on one store, at the same time and one slightly later.

@@ -229,6 +229,13 @@ pub(super) async fn a_clock_fires_once_for_a_time(bed: &Bed) {
     assert_eq!(two.enqueue(at("c", 8)).await, Ok(Enqueued::Duplicate("a".into())), "an older time");
     assert_eq!(two.clock_mark(&clock("0 8 * * *"), 12).await, Ok(10));
     assert_eq!(two.enqueue(at("d", 20)).await, Ok(Enqueued::Accepted));
+    // A time that is skipped has passed for all processes, and no entry stands for it.
+    for time in [24, 22] {
+        one.skip_time(&ClockTime { clock: clock("0 8 * * *"), time }).await.unwrap();
+    }
+    one.skip_time(&ClockTime { clock: clock("another"), time: 28 }).await.unwrap();
+    assert_eq!(two.clock_mark(&clock("0 8 * * *"), 25).await, Ok(24));
+    assert_eq!(two.enqueue(at("f", 24)).await, Ok(Enqueued::Duplicate("d".into())));
     assert_eq!(one.clock_mark(&clock("0 9 * * *"), 30).await, Ok(30), "another schedule begins now");
     assert_eq!(
         one.enqueue(at("e", 40)).await,

@@ -11,8 +11,8 @@ use super::link::{Change, Values, as_bigint, limit, span};
 use super::{News, PostgresStore, notify_at_commit};
 use crate::error::StoreError;
 use crate::queue::{
-    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, GoneClocks, LaneKey,
-    NewEntry, OpenCount, Queue, QueueEntries,
+    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
+    GoneClocks, LaneKey, NewEntry, OpenCount, Queue, QueueEntries,
 };
 
 /// At most this many rows are forgotten in one batch.
@@ -41,6 +41,15 @@ impl Queue for PostgresStore {
     async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError> {
         let clock = clock.clone();
         self.pool.run(move |change| clock_mark(change, &clock, now)).await
+    }
+
+    async fn skip_time(&self, time: &ClockTime) -> Result<(), StoreError> {
+        let ClockTime { clock: Clock { queue, name, schedule }, time } = time.clone();
+        let sql = "UPDATE respool.clocks SET mark = $4 WHERE queue = $1 AND name = $2 AND schedule = $3 AND mark < $4";
+        let skip = move |change: &mut Change<'_>| {
+            change.execute(sql, &[&queue, &name, &schedule, &as_bigint(time)]).map(drop)
+        };
+        self.pool.run(skip).await
     }
 
     async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError> {

@@ -147,6 +147,9 @@ pub trait Queue: Send + Sync {
     /// for the first time has fired for `now`.
     async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError>;
 
+    /// Notes that a clock does not fire for a time, nor for those before it.
+    async fn skip_time(&self, time: &ClockTime) -> Result<(), StoreError>;
+
     /// Forgets the marks of clocks that are gone: one that comes back later is a new clock, which has missed
     /// nothing.
     async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError>;

@@ -1,5 +1,5 @@
 //! The marks of clocks: the last time for which each fired. A mark only grows, and it grows in the commit
-//! that queues the entry, so that of several processes one fires for a time.
+//! that queues the entry, so that of several processes one fires for a time. A skipped time counts as fired.
 
 use rusqlite::{Transaction, params};
 
@@ -15,6 +15,13 @@ pub(super) fn mark(change: &Transaction<'_>, clock: &Clock, now: u64) -> rusqlit
     let sql = "SELECT mark FROM clocks WHERE queue = ?1 AND name = ?2";
     let mark = find(change, sql, params![queue, name], |row| row.get::<_, i64>(0))?;
     Ok(mark.map_or(now, i64::unsigned_abs))
+}
+
+/// Puts a clock forward to a time for which it does not fire.
+pub(super) fn skip(change: &Transaction<'_>, time: &ClockTime) -> rusqlite::Result<()> {
+    let Clock { queue, name, schedule } = &time.clock;
+    let sql = "UPDATE clocks SET mark = ?4 WHERE queue = ?1 AND name = ?2 AND schedule = ?3 AND mark < ?4";
+    execute(change, sql, params![queue, name, schedule, signed(time.time)]).map(drop)
 }
 
 /// Forgets the marks of clocks that are gone.

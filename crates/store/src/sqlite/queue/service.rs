@@ -8,8 +8,8 @@ use rusqlite::Connection;
 use super::{changes, clock_rollback, clocks, rows};
 use crate::error::StoreError;
 use crate::queue::{
-    ClaimRequest, Claimed, Clock, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState, GoneClocks, NewEntry,
-    OpenCount, Queue, QueueEntries,
+    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, EntryRow, EntryState,
+    GoneClocks, NewEntry, OpenCount, Queue, QueueEntries,
 };
 use crate::sqlite::store::SqliteStore;
 
@@ -39,6 +39,11 @@ impl Queue for SqliteStore {
     async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError> {
         let clock = clock.clone();
         self.write(move |change| clocks::mark(change, &clock, now)).await
+    }
+
+    async fn skip_time(&self, time: &ClockTime) -> Result<(), StoreError> {
+        let time = time.clone();
+        self.write(move |change| clocks::skip(change, &time)).await
     }
 
     async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError> {
