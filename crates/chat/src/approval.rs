@@ -34,8 +34,13 @@ pub(super) struct Allowed {
 pub(super) enum SessionGrant {
     /// Every call of this tool, but on files whose path is hidden.
     Tool(String),
-    /// Every call of this tool of an MCP server.
-    ServerTool(String),
+    /// Every call of this tool of an MCP server, as long as the server describes it in the same way.
+    ServerTool {
+        /// Its name, `SERVER__TOOL`.
+        tool: String,
+        /// The digest of its definition.
+        definition: String,
+    },
     /// This program in this directory, with options that are known to be harmless.
     Like(String, PathBuf),
     /// This very command in this directory.
@@ -65,8 +70,9 @@ impl SessionGrant {
                 None => Self::Command(trim(line).to_owned(), directory.clone()),
             },
             Target::File { real, is_kept: false, .. } if !is_hidden(real) => Self::Tool(tool.to_owned()),
-            // Its name is `SERVER__TOOL`.
-            Target::Other if tool.contains("__") => Self::ServerTool(tool.to_owned()),
+            Target::Server { definition } => {
+                Self::ServerTool { tool: tool.to_owned(), definition: definition.clone() }
+            }
             Target::File { .. } | Target::Other => Self::Never,
         }
     }
@@ -74,7 +80,7 @@ impl SessionGrant {
     /// Describes it for the question; `None` when it is not offered.
     pub(super) fn question_text(&self) -> Option<String> {
         match self {
-            Self::Tool(tool) | Self::ServerTool(tool) => Some(tool.clone()),
+            Self::Tool(tool) | Self::ServerTool { tool, .. } => Some(tool.clone()),
             Self::Like(name, _) => Some(name.clone()),
             Self::Each(all) => {
                 let names: Vec<String> = all.iter().filter_map(Self::question_text).collect();
@@ -93,7 +99,7 @@ impl SessionGrant {
         };
         match self {
             Self::Tool(tool) => format!("{tool}, except on hidden files"),
-            Self::ServerTool(tool) => format!("{tool}, with all arguments"),
+            Self::ServerTool { tool, .. } => format!("{tool}, with all arguments"),
             Self::Like(name, directory) => format!("{name}, with harmless options{}", place(directory)),
             Self::Command(line, directory) => format!("{line}{}", place(directory)),
             // Each of them is in the list.
@@ -192,10 +198,9 @@ impl Allowed {
         Self { granted: BTreeSet::new(), kept }
     }
 
-    /// Keeps everything that is allowed, and returns it.
-    pub(super) fn keep(&mut self) -> &BTreeSet<SessionGrant> {
-        self.kept.append(&mut self.granted);
-        &self.kept
+    /// Returns what is allowed for this session alone.
+    pub(super) fn session_grants(&self) -> &BTreeSet<SessionGrant> {
+        &self.granted
     }
 
     pub(super) fn allows_call(&self, tool: &str, target: &Target, root: &Path) -> bool {
@@ -223,9 +228,9 @@ impl Allowed {
         is_first
     }
 
-    /// Returns true if some of it is kept.
-    pub(super) fn has_kept(&self) -> bool {
-        !self.kept.is_empty()
+    /// Returns true if nothing is allowed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.granted.is_empty() && self.kept.is_empty()
     }
 
     /// Returns true if nothing would be lost at the end of the session.
@@ -448,12 +453,13 @@ mod tests {
     fn kept_calls_stay_allowed() {
         let mut allowed = Allowed::default();
         assert!(allowed.add(SessionGrant::Tool("edit_file".into())));
-        assert!(!allowed.add(SessionGrant::ServerTool("a__b".into())), "the hint is shown once");
-        let kept = Allowed::from_kept(allowed.keep().clone());
-        assert!(kept.has_kept() && kept.allows_call("edit_file", &file("a"), Path::new("/w")));
+        let server_tool = |name: &str| SessionGrant::ServerTool { tool: name.into(), definition: "d".into() };
+        assert!(!allowed.add(server_tool("a__b")), "the hint is shown once");
+        let kept = Allowed::from_kept(allowed.session_grants().clone());
+        assert!(kept.is_kept() && kept.allows_call("edit_file", &file("a"), Path::new("/w")));
         assert_eq!(kept.list(), ["edit_file, except on hidden files", "a__b, with all arguments"]);
-        assert_eq!(allowed.list(), kept.list());
-        allowed.add(SessionGrant::ServerTool("c__d".into()));
+        let mut allowed = kept;
+        allowed.add(server_tool("c__d"));
         assert_eq!(
             allowed.list()[..2],
             ["c__d, with all arguments", "edit_file, except on hidden files · kept"]
@@ -535,12 +541,15 @@ mod tests {
     #[test]
     fn a_tool_of_a_server_is_allowed_alone() {
         let mut allowed = Allowed::default();
-        let grant = |tool: &str| SessionGrant::from_target(tool, &Target::Other, Path::new("/w"));
+        let of_server = |definition: &str| Target::Server { definition: definition.into() };
+        let grant = |tool: &str| SessionGrant::from_target(tool, &of_server("d"), Path::new("/w"));
         assert_eq!(grant("tracker__search").question_text().as_deref(), Some("tracker__search"));
         allowed.add(grant("tracker__search"));
-        allowed.add(grant("shell_command"));
-        let allows = |tool: &str| allowed.allows_call(tool, &Target::Other, Path::new("/w"));
-        assert!(allows("tracker__search") && !allows("tracker__close") && !allows("shell_command"));
+        allowed.add(SessionGrant::from_target("shell_command", &Target::Other, Path::new("/w")));
+        let allows = |tool: &str, target: &Target| allowed.allows_call(tool, target, Path::new("/w"));
+        assert!(allows("tracker__search", &of_server("d")) && !allows("tracker__close", &of_server("d")));
+        // The server says something else of it.
+        assert!(!allows("tracker__search", &of_server("e")) && !allows("shell_command", &Target::Other));
         assert_eq!(allowed.list(), ["tracker__search, with all arguments"]);
     }
 

@@ -254,6 +254,7 @@ mod tests {
             (command("."), ""),
             (command("evil/dir"), " in evil/dir"),
             (Target::Other, ""),
+            (Target::Server { definition: "d".into() }, ""),
         ] {
             assert_eq!(target_label(&target), expected);
         }

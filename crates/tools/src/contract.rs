@@ -109,7 +109,12 @@ pub enum Target {
         /// Commands never write it, because other programs act on it: settings, and hooks of git.
         is_kept: bool,
     },
-    /// The target of a foreign tool.
+    /// That of a server's tool, which is known by a digest of its name, description and schema.
+    Server {
+        /// The digest.
+        definition: String,
+    },
+    /// The target of another foreign tool.
     #[default]
     Other,
 }

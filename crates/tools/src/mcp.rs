@@ -22,7 +22,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
 use super::config::McpConfig;
-use super::contract::{Approver, Invocation, ToolError, ToolOutput, ToolSpec};
+use super::contract::{Approver, Invocation, Target, ToolError, ToolOutput, ToolSpec};
 use super::policy::{Subject, foreign};
 
 use super::offer::{MCP_PREFIX, Offer};
@@ -337,7 +337,8 @@ impl Source for Server {
         Box::pin(async move {
             let subject =
                 foreign::build_subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
-            Ok(Subject { changed: self.definition_change(&offer.spec.name), ..subject })
+            let target = Target::Server { definition: offer.digest() };
+            Ok(Subject { changed: self.definition_change(&offer.spec.name), target, ..subject })
         })
     }
 

@@ -142,7 +142,7 @@ impl Screen {
                 left.into_iter().chain(lines[skipped..].iter().map(row)).collect()
             }
             // Words of the tool's own, and all that it was called with: it is not known what it acts on.
-            (text, Target::Other) => {
+            (text, Target::Other | Target::Server { .. }) => {
                 let arguments = serde_json::to_string_pretty(&asking.arguments).unwrap_or_default();
                 let text = text.iter().map(String::as_str).chain([arguments.as_str()]);
                 text.flat_map(|text| preview::command_rows(text, self.width)).collect()
@@ -196,7 +196,7 @@ impl Screen {
             (_, Target::Command { line, .. }) if rows > FEW_ROWS => {
                 format!(" ({rows} rows, from `{}`)", one_line(line, 40))
             }
-            (_, Target::Other) if asking.kind == QuestionKind::Call => {
+            (_, Target::Other | Target::Server { .. }) if asking.kind == QuestionKind::Call => {
                 format!(" {}", one_line(&asking.tool, 70))
             }
             _ => String::new(),

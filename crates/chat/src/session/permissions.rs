@@ -1,7 +1,6 @@
 //! The permissions of the assistant: the tools of MCP servers, which start with the chat, calls that are no
 //! longer asked about, and the read-only mode.
 
-use std::collections::BTreeSet;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -50,13 +49,14 @@ impl Session {
 
     /// Keeps the calls that need no further question for this directory.
     pub(super) fn keep_allowed(&mut self) {
-        let mut allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        if allowed.keep().is_empty() {
+        let allowed = self.allowed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if allowed.is_empty() {
             return self.show_note("nothing was answered with always");
         }
-        if let Err(why) = self.keeper().write(allowed.keep()) {
-            return self.show_problem(&format!("not kept: {why}"));
-        }
+        let allowed = match self.keeper().add(allowed.session_grants()) {
+            Ok(kept) => Allowed::from_kept(kept),
+            Err(why) => return self.show_problem(&format!("not kept: {why}")),
+        };
         let listed = allowed.list().join("\n  ");
         *self.allowed.lock().unwrap_or_else(PoisonError::into_inner) = allowed;
         self.show_note(&format!(
@@ -71,9 +71,10 @@ impl Session {
     /// Forgets the calls that need no further question, also those that were kept.
     pub(super) fn ask_again(&mut self) {
         let forgotten = std::mem::take(&mut *self.allowed.lock().unwrap_or_else(PoisonError::into_inner));
-        let written = if forgotten.has_kept() { self.keeper().write(&BTreeSet::new()) } else { Ok(()) };
-        if let Err(why) = written {
-            self.show_problem(&format!("the next chat here does not ask again: {why}"));
+        match self.keeper().clear() {
+            // Nothing was kept here.
+            Ok(()) | Err(NotKept::InWorkspace(_) | NotKept::Name) => {}
+            Err(why) => self.show_problem(&format!("the next chat here does not ask again: {why}")),
         }
         let forgotten = forgotten.list();
         self.show_note(&if forgotten.is_empty() {
