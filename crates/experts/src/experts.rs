@@ -290,11 +290,6 @@ impl Experts {
         models.by_name.get(name).unwrap_or(&models.default).clone()
     }
 
-    /// Returns true if messages are delivered to OpenClaw, and not only kept.
-    pub fn delivers(&self) -> bool {
-        self.gateway.is_some()
-    }
-
     /// Returns true for the model name of an expert.
     pub fn is_model(&self, name: &str) -> bool {
         name.strip_prefix(MODEL_PREFIX).is_some_and(|name| self.get(name).is_some())

@@ -94,8 +94,8 @@ pub trait Outbox: Send + Sync {
         self.end_message(id, at, None).await
     }
 
-    /// Notes that a message needs no delivery any more, and why; without a reason, it was delivered. False as
-    /// for [`Self::message_delivered`].
+    /// Notes that a message needs no delivery any more, and why; without a reason, it was delivered. One that
+    /// was delivered may still get a reason. Else false, as for [`Self::message_delivered`].
     ///
     /// # Errors
     /// When the store cannot be written.

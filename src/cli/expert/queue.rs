@@ -110,6 +110,8 @@ struct Listed {
     not_ready: Option<String>,
     /// The request for approval that it waits for.
     approval: Option<String>,
+    /// When its message was delivered.
+    delivered: Option<u64>,
 }
 
 impl Listed {
@@ -118,13 +120,14 @@ impl Listed {
         entry["behind"] = self.behind.clone().into();
         entry["not_ready"] = self.not_ready.clone().into();
         entry["approval"] = self.approval.clone().into();
+        entry["delivered"] = self.delivered.map(clock::format_time).into();
         entry["retry"] = is_replayable(&self.row).then(|| retry_command(&self.row.id)).into();
         entry
     }
 
     /// Returns the invocation, and below it why it waits and the commands to enter.
     fn lines(&self) -> Vec<String> {
-        let Self { row, behind, not_ready, approval } = self;
+        let Self { row, behind, not_ready, approval, delivered } = self;
         let mut lines = vec![entry_line(row)];
         let mut add = |text: String| lines.push(format!("    {text}"));
         row.note.iter().for_each(|note| add(visible(note)));
@@ -132,6 +135,9 @@ impl Listed {
         not_ready.iter().for_each(|why| add(format!("{} is not ready: {why}", row.queue)));
         if let Some(id) = approval {
             add(format!("decide: respool expert approvals show {id}, then approve {id} or reject {id}"));
+        }
+        if let Some(delivered) = delivered {
+            add(format!("delivered to OpenClaw at {}", clock::format_time(*delivered)));
         }
         if is_replayable(row) {
             add(format!("try it again: {}", retry_command(&row.id)));
@@ -147,7 +153,11 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
     with_store(config, async |store| {
         let mut rows = store.entries(expert, EntryState::Claimed, MOST).await?;
         rows.extend(store.entries(expert, EntryState::Held, MOST).await?);
-        rows.extend(open_tasks(&store, expert, MOST).await?.into_iter().map(|task| task.row));
+        let mut delivered = BTreeMap::new();
+        for task in open_tasks(&store, expert, MOST).await? {
+            delivered.extend(task.delivery_time().map(|at| (task.row.id.clone(), at)));
+            rows.push(task.row);
+        }
         rows.extend(store.entries(expert, EntryState::Waiting, MOST).await?);
         let waiting = rows.iter().filter(|row| row.state == EntryState::Waiting);
         let experts: BTreeSet<&str> = waiting.map(|row| row.queue.as_str()).collect();
@@ -165,6 +175,7 @@ pub(super) fn list_queue(config: &Loaded, expert: Option<&str>, arguments: &List
                 behind: before.filter(|_| is_waiting).map(|before| before.id),
                 not_ready: problems.get(&row.queue).filter(|_| is_waiting).cloned(),
                 approval: asks.map(|asked| asked.id.clone()),
+                delivered: delivered.get(&row.id).copied(),
                 row,
             });
         }
@@ -515,7 +526,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let config = StoreConfig { state_dir: dir.path().to_owned(), ..StoreConfig::default() };
         let store = Store::open(&config).unwrap();
-        for (id, end) in [("fails", EntryEnd::Failed), ("dies", EntryEnd::DeadLetter)] {
+        for (id, end) in
+            [("fails", EntryEnd::Failed), ("delivered", EntryEnd::Failed), ("dies", EntryEnd::DeadLetter)]
+        {
             let (id_of_entry, queue, payload) = (id.into(), "desk".to_owned(), "{}".into());
             let entry = NewEntry { id: id_of_entry, queue: queue.clone(), payload, ..NewEntry::default() };
             store.enqueue(entry).await.unwrap();
@@ -523,7 +536,15 @@ mod tests {
             let request = ClaimRequest { queues: vec![queue], most: 1, lease, ..ClaimRequest::default() };
             let claimed = store.claim_entries(request).await.unwrap().remove(0);
             assert!(store.complete(&claimed.lease, end, "no such deal".into()).await.unwrap());
-            assert_eq!(open_tasks(&store, None, 10).await.unwrap().len(), 1, "{id}");
+            if id == "delivered" {
+                // Regression: a task vanished as soon as its message was delivered to a model's session.
+                let message = NewMessage { id: "delivered:failed".into(), ..NewMessage::default() };
+                store.post(message, clock::now()).await.unwrap();
+                store.claim_messages(lease, 1).await.unwrap();
+                store.message_delivered("delivered:failed", clock::now()).await.unwrap();
+            }
+            let open = open_tasks(&store, None, 10).await.unwrap();
+            assert_eq!((open.len(), open[0].delivery_time().is_some()), (1, id == "delivered"), "{id}");
             let dropped = format!("{id} is dropped: it needs you no longer");
             assert_eq!(end_invocation(&store, id).await.unwrap(), dropped);
             assert!(open_tasks(&store, None, 10).await.unwrap().is_empty(), "{id}");

@@ -30,6 +30,8 @@ const STATES: [EntryState; 7] = [
 
 /// How long a task without a message counts as waiting for a person, in milliseconds.
 const SHOWN_FOR: u64 = 24 * 3_600_000;
+/// The same for a task whose message was delivered: a model may have read it, and no person.
+const SHOWN_AFTER_DELIVERY: u64 = 7 * SHOWN_FOR;
 
 /// A task that waits for a person, with its message, if it has one.
 #[derive(Debug)]
@@ -40,8 +42,16 @@ pub struct OpenTask {
     pub message: Option<MessageRow>,
 }
 
+impl OpenTask {
+    /// Returns when its message was delivered to OpenClaw.
+    pub fn delivery_time(&self) -> Option<u64> {
+        self.message.as_ref().filter(|message| message.attempts > 0)?.delivered
+    }
+}
+
 /// Returns the tasks that failed for good or were escalated, the newest of each state first. Those whose
-/// message was delivered or marked as done are left out, and those that a person ended without a message.
+/// message was marked as done, or delivered long ago, are left out, and those that a person ended without a
+/// message.
 /// `queue`: of this one alone.
 ///
 /// # Errors
@@ -59,7 +69,11 @@ pub async fn open_tasks(
             let message = messages.remove(&row.id);
             let is_open = match &message {
                 _ if state == EntryState::DeadLetter => true,
-                Some(message) => message.delivered.is_none(),
+                // One that was only kept was never tried.
+                Some(MessageRow { delivered: Some(at), note, attempts, .. }) => {
+                    *attempts > 0 && note.is_none() && at.saturating_add(SHOWN_AFTER_DELIVERY) > clock::now()
+                }
+                Some(_) => true,
                 None if row.is_ended_by_person() => false,
                 None => row.ended.is_some_and(|ended| ended.saturating_add(SHOWN_FOR) > clock::now()),
             };
@@ -188,7 +202,9 @@ async fn drop_unannounced(store: &Store, id: &str) -> Result<bool, StoreError> {
         kind: MessageKind::Escalation,
         body: json!({"reason": row.note}),
     };
-    store.keep_message(message.into_row(), clock::now()).await
+    let (message, now) = (message.into_row(), clock::now());
+    let id = message.id.clone();
+    Ok(store.keep_message(message, now).await? && store.end_message(&id, now, Some(DROPPED)).await?)
 }
 
 /// Ends the delivery of what waits for a person about a task. False when nothing did.

@@ -71,7 +71,7 @@ pub(super) async fn show_approvals(State(app): State<App>, uri: Uri, headers: He
         @if approvals.is_empty() { (layout::empty_note("No call is waiting for approval.")) }
         @for item in &items { (item) }
         section { h2 { "Tasks that need you" }
-            @if failed.is_empty() { (layout::empty_note(no_task(&app))) }
+            @if failed.is_empty() { (layout::empty_note("No failed or escalated task waits here.")) }
             @for task in &failed { (failed_task_item(&viewer, task)) } }
         (drafts::outbox_sections(&app, &viewer).await)
     };
@@ -221,7 +221,8 @@ fn failed_task_item(viewer: &Viewer, task: &OpenTask) -> Markup {
             h3 { (row.queue) " " span class="badge" { (row.state.as_str().replace('_', " ")) } }
             p { @if let Some(invocation) = &invocation { "Process " code { (make_visible(&invocation.process)) } ", invocation " }
                 code { (row.id) } @if let Some(ended) = row.ended { ", " (format::format_age(ended, clock::now())) }
-                @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } } }
+                @if let Some(run) = &row.run { ", " a href={ "/ui/runs/" (run) } { "its run" } }
+                @if let Some(delivered) = task.delivery_time() { ", delivered to OpenClaw " (format::format_age(delivered, clock::now())) } }
             p { (format::with_code(&make_visible(reason))) }
             @if let Some(advice) = body["recommendation"].as_str() { p { @if body["recommended_by"] == "respool" { "What to do: " } @else { "It recommends: " } (format::with_code(&make_visible(advice))) } }
             @if let Some(done) = body["done"].as_array() { p { "Done before, and not done again: " (drafts::operations_in(done)) } }
@@ -275,14 +276,6 @@ pub(super) async fn decide_approval(
             let why = format!("Nothing has changed: {}.", error.describe_for(&id));
             refusal_page(&viewer, StatusCode::CONFLICT, "Not decided", &why)
         }
-    }
-}
-
-fn no_task(app: &App) -> &'static str {
-    if app.experts.as_ref().is_some_and(|experts| experts.delivers()) {
-        "No failed or escalated task waits here. One whose message was delivered to OpenClaw is not listed any more; `respool expert outbox list` has its id, and `respool expert retry ID` tries it again."
-    } else {
-        "No task of an expert has failed or was escalated."
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) async fn a_message_is_delivered_once(bed: &Bed) {
     assert!(two.end_message("a", now + 9, Some("decided")).await.unwrap());
     assert_eq!(one.message("a").await.unwrap().unwrap().note.as_deref(), Some("decided"));
     assert!(!one.message_delivered("a", now + 10).await.unwrap());
+    assert!(!two.end_message("a", now + 11, Some("again")).await.unwrap());
     assert!(two.deliver_after("b", Duration::ZERO, "the gateway is gone".into()).await.unwrap());
     let due = one.claim_messages(long, 10).await.unwrap();
     assert_eq!(due.iter().map(|row| row.message.id.as_str()).collect::<Vec<_>>(), ["b"]);
@@ -43,6 +44,13 @@ pub(super) async fn a_message_is_delivered_once(bed: &Bed) {
     assert_eq!(one.claim_messages(long, 10).await.unwrap()[0].message.id, "b", "it is due");
     let found = one.messages_by_id(vec!["c".into(), "none".into(), "a".into()]).await.unwrap();
     assert_eq!(found.len(), 2);
+    assert!(one.message_delivered("c", now + 12).await.unwrap());
+    assert!(
+        two.end_message("c", now + 13, Some("dropped")).await.unwrap(),
+        "it was read, and is settled now"
+    );
+    let read = one.message("c").await.unwrap().unwrap();
+    assert_eq!((read.delivered, read.note.as_deref()), (Some(now + 12), Some("dropped")));
     let filter = MessageFilter { kind: Some("result".into()), ..MessageFilter::default() };
     let all: Vec<String> =
         one.messages(filter, 10).await.unwrap().into_iter().map(|row| row.message.id).collect();

@@ -31,7 +31,8 @@ impl Outbox for PostgresStore {
 
     async fn end_message(&self, id: &str, at: u64, note: Option<&str>) -> Result<bool, StoreError> {
         let (id, note) = (id.to_owned(), note.map(str::to_owned));
-        let sql = "UPDATE respool.outbox SET delivered = $2, note = $3 WHERE id = $1 AND delivered IS NULL";
+        let sql = "UPDATE respool.outbox SET delivered = coalesce(delivered, $2), note = $3
+             WHERE id = $1 AND (delivered IS NULL OR note IS NULL AND $3::text IS NOT NULL)";
         self.change_at_once(move |change| change.has_changed(sql, &[&id, &as_bigint(at), &note])).await
     }
 

@@ -28,7 +28,8 @@ impl Outbox for SqliteStore {
 
     async fn end_message(&self, id: &str, at: u64, note: Option<&str>) -> Result<bool, StoreError> {
         let (id, note) = (id.to_owned(), note.map(str::to_owned));
-        let sql = "UPDATE outbox SET delivered = ?2, note = ?3 WHERE id = ?1 AND delivered IS NULL";
+        let sql = "UPDATE outbox SET delivered = coalesce(delivered, ?2), note = ?3
+             WHERE id = ?1 AND (delivered IS NULL OR note IS NULL AND ?3 IS NOT NULL)";
         self.write(move |change| has_changed(change, sql, params![id, signed(at), note])).await
     }
 
