@@ -3,8 +3,33 @@
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
+
 use super::say::{WIDEST, columns_of, has_colours, say_help};
 use wire::visible::wrap_text;
+
+/// Commands that people know from other programs, and those that they mean.
+const KNOWN_ELSEWHERE: [(&str, &str); 3] =
+    [("status", "service status"), ("logs", "service logs"), ("log", "service logs")];
+/// An old name of `serve`, which is not proposed.
+const OLD_NAME: &str = "start";
+
+/// Proposes the right command for an unknown one.
+pub(super) fn correct_tip(answer: &mut clap::Error, command: &str) {
+    let Some(ContextValue::String(name)) = answer.get(ContextKind::InvalidSubcommand) else { return };
+    if name != command {
+        return;
+    }
+    let meant = KNOWN_ELSEWHERE.iter().find(|(known, _)| known == name).map(|(_, meant)| *meant);
+    let meant = match (meant, answer.get(ContextKind::SuggestedSubcommand)) {
+        (Some(meant), _) => vec![meant.to_owned()],
+        (None, Some(ContextValue::Strings(found))) => {
+            found.iter().filter(|name| *name != OLD_NAME).cloned().collect()
+        }
+        _ => return,
+    };
+    answer.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
+}
 
 /// Prints the answer and returns the exit code that belongs to it.
 pub(super) fn print_answer(answer: &clap::Error) -> ExitCode {

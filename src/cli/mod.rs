@@ -279,7 +279,11 @@ pub fn main() -> ExitCode {
     }
     let ended = match Cli::try_parse() {
         Ok(arguments) => run(arguments.command),
-        Err(answer) => return help::print_answer(&answer),
+        Err(mut answer) => {
+            let command = std::env::args().nth(1).unwrap_or_default();
+            help::correct_tip(&mut answer, &command);
+            return help::print_answer(&answer);
+        }
     };
     tools::remove_temporary_directories();
     match ended {
@@ -390,6 +394,19 @@ mod tests {
     #[test]
     fn options_have_different_names() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn unknown_commands_get_a_useful_tip() {
+        let tip = |command: &str| {
+            let mut answer = Cli::try_parse_from(["respool", command]).unwrap_err();
+            help::correct_tip(&mut answer, command);
+            answer.to_string()
+        };
+        assert!(tip("status").contains("'service status'") && !tip("status").contains("'setup'"));
+        assert!(tip("logs").contains("'service logs'"));
+        // An old name of `serve` begins a server.
+        assert!(!tip("starts").contains("'start'"), "{}", tip("starts"));
     }
 
     #[test]
