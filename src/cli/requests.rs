@@ -13,7 +13,7 @@ use super::running_requests::{describe_long_requests, list_running_requests};
 use super::runtime::new_runtime;
 use super::say::{columns_of, flat_text, say, say_on_stderr, say_sentences};
 use relay::RelayConfig;
-use server::{describe_fallback, describe_reason, describe_repairs, describe_wait};
+use server::{describe_fallback, describe_reason, describe_remedy, describe_repairs, describe_wait};
 use settings::Loaded;
 use store::{Dimension, RequestQuery, UsageStore};
 use usage::RunningRequest;
@@ -186,13 +186,19 @@ fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
         let is_known = attempt.error.is_empty() || attempt.error == named;
         let error = if is_known { String::new() } else { format!(": {}", attempt.error) };
         named = &attempt.error;
-        format!("{} ({}{error})", attempt.upstream, describe_reason(&attempt.why))
+        let remedy = Some(&attempt.remedy).filter(|remedy| !remedy.is_empty());
+        let remedy = remedy.map(|remedy| format!("; {}", describe_remedy(remedy))).unwrap_or_default();
+        format!("{} ({}{error}{remedy})", attempt.upstream, describe_reason(&attempt.why))
     });
     let earlier: Vec<String> = earlier.collect();
     let earlier = (!earlier.is_empty()).then(|| format!("asked before: {}", earlier.join("; ")));
     let waited = (row.waited >= NOTABLE_WAIT)
         .then(|| format!("waited {:.1} s {}", row.waited.as_secs_f64(), describe_wait(row)));
-    let repairs = Some(describe_repairs(row)).filter(|repairs| !repairs.is_empty());
+    // The line of earlier attempts says it in full.
+    let is_told = earlier.is_some();
+    let row_of_repairs = is_told.then(|| UsageRow { recovery: String::new(), attempts: 1, ..row.clone() });
+    let repairs =
+        Some(describe_repairs(row_of_repairs.as_ref().unwrap_or(row))).filter(|repairs| !repairs.is_empty());
     let lost = Some(&row.details.prefix_lost).filter(|lost| !lost.is_empty());
     let lost =
         lost.map(|lost| format!("the prompt differs from that of the conversation's last request: {lost}"));
@@ -287,6 +293,18 @@ mod tests {
                 "    asked before: box (the server failed, so another one was asked: HTTP 500); box (another model was asked in its place)",
                 waited
             ]
+        );
+        let useless = EarlierAttempt {
+            upstream: "box".into(),
+            why: "empty_reply".into(),
+            remedy: "correction".into(),
+            ..EarlierAttempt::default()
+        };
+        let mut again = UsageRow { recovery: "empty_reply,correction".into(), attempts: 2, ..good.clone() };
+        again.details.earlier_attempts = vec![useless];
+        assert_eq!(
+            table_lines(&[again], None)[2..],
+            ["    asked before: box (the reply was empty; it got a note about the fault)"]
         );
         let expected = [
             "time                  outcome           status  model  key    upstream  tokens  seconds  id",

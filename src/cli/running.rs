@@ -56,7 +56,9 @@ pub(super) async fn warn_of_unkept_records(settings: &Settings) {
 pub(super) async fn unkept_records(settings: &Settings) -> Option<String> {
     let listen = find_listener(settings);
     let problem = state_problem(&ask_ready(&listen).await?)?;
-    Some(format!("The respool that runs at {listen} has records that are not here: {problem}"))
+    Some(format!(
+        "The respool that runs at {listen} cannot write its records, so the newest are missing here: {problem}"
+    ))
 }
 
 fn state_problem(ready: &Value) -> Option<String> {

@@ -164,7 +164,8 @@ fn select_lines(report: &mut Report, sort: Option<&str>, limit: Option<usize>) {
 /// Returns the headings and cells of a report.
 fn report_cells(report: &Report, costs: bool) -> Vec<Vec<String>> {
     let names = report.by.iter().map(|dimension| dimension.as_str());
-    let counts = ["requests", "failed", "calls", "repeats", "prompt", "cached", "completion", "reasoning"];
+    let counts =
+        ["requests", "failed", "model calls", "repeats", "prompt", "cached", "completion", "reasoning"];
     let money: &[&str] = if costs { &["cost"] } else { &[] };
     // What each day would have cost elsewhere, minus what it cost, if the currency is the same.
     let by_day = costs && report.by.contains(&Dimension::Day);
@@ -247,7 +248,7 @@ fn shorten_count(cell: &str) -> String {
 fn remove_empty_counts(rows: &mut [Vec<String>], first: usize) {
     let is_empty = |column: usize| {
         let name = rows.first().map_or("", |head| &head[column]);
-        ["calls", "repeats", "cached", "reasoning"].contains(&name)
+        ["model calls", "repeats", "cached", "reasoning"].contains(&name)
             && rows.iter().skip(1).all(|row| row[column] == "0")
     };
     let columns = rows.first().map_or(0, Vec::len);

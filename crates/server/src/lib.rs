@@ -52,6 +52,6 @@ pub use config::{LimitsConfig, Listen, ServerConfig};
 pub use current::CurrentApp;
 pub use key_reading::is_open_to_others;
 pub use keys::KeyQuota;
-pub use page::{describe_fallback, describe_reason, describe_repairs, describe_wait};
+pub use page::{describe_fallback, describe_reason, describe_remedy, describe_repairs, describe_wait};
 pub use routes::{Routes, build_routes};
 pub use run::{Stop, run_server};

@@ -32,7 +32,9 @@ mod usage;
 mod waterfall;
 mod words;
 
-pub use words::{describe_fallback, describe_repairs, describe_wait, reason as describe_reason};
+pub use words::{
+    describe_fallback, describe_repairs, describe_wait, reason as describe_reason, remedy as describe_remedy,
+};
 
 use axum::Router;
 use axum::response::Response;

@@ -18,7 +18,8 @@ use super::{alerts, drafts, format, layout, remedy, requests, words};
 use crate::app::App;
 use ::alerts::Rule;
 use ::usage::{Problem, Report, ReportLine};
-use store::UsageQuery;
+use store::{Dimension, UsageQuery};
+use wire::is_request_fault;
 
 /// A server may hang that has had requests for this time and sent nothing.
 const LONG_SILENCE: Duration = Duration::from_mins(2);
@@ -66,10 +67,19 @@ pub(super) async fn report_today(app: &App) -> Option<Today> {
     }
     let now = clock::now();
     let since = now - now % 86_400_000;
-    let query = UsageQuery { since, until: u64::MAX, by: Vec::new(), only: Vec::new() };
+    let query = UsageQuery { since, until: u64::MAX, by: vec![Dimension::Error], only: Vec::new() };
     let records = app.usage.records();
     let repaired = records.count_repaired(since).await.ok()?;
     Some(Today { report: records.report(query).await.ok()?, repaired })
+}
+
+impl Today {
+    /// Returns how many requests failed, and how many of them through a fault of their own.
+    fn failures(&self) -> (u64, u64) {
+        let Report { lines, total, .. } = &self.report;
+        let is_fault = |line: &&ReportLine| line.names.iter().any(|code| is_request_fault(code, 0));
+        (total.totals.failed, lines.iter().filter(is_fault).map(|line| line.totals.failed).sum())
+    }
 }
 
 /// Writes the parts that are kept live.
@@ -121,6 +131,9 @@ fn usage_tiles(app: &App, today: Option<&Today>) -> Markup {
         today.map_or_else(|| "–".to_owned(), |today| say(&today.report.total))
     };
     let repaired = today.map_or_else(|| "–".to_owned(), |today| format::format_count(today.repaired));
+    let (failed, refused) = today.map(Today::failures).unwrap_or_default();
+    let refused_too =
+        if refused > 0 { format!(", and {} refused", format::format_count(refused)) } else { String::new() };
     let tile = |value: String, name: &str, link: &str| {
         html! { div class="tile" { dd { (value) } dt { @if link.is_empty() { (name) } @else { a href=(link) { (name) } } } } }
     };
@@ -129,7 +142,7 @@ fn usage_tiles(app: &App, today: Option<&Today>) -> Markup {
             (tile(format::format_count(app.usage.in_flight.requests().len() as u64), "running now", ""))
             (tile(format::format_count(app.alerts.open().len() as u64), "open alerts", "#alerts"))
             (tile(of_today(&|it| format::format_count(it.totals.requests)), "requests today", "/ui/requests"))
-            (tile(of_today(&|it| format::format_count(it.totals.failed)), "failed today", "/ui/requests?outcome=error&period=24h"))
+            (tile(of_today(&|_| format::format_count(failed - refused)), &format!("failed today{refused_too}"), "/ui/requests?outcome=error&period=24h"))
             (tile(repaired, "repaired today", "/ui/requests?repaired=yes&period=24h"))
             (tile(of_today(&|it| format::format_short_count(it.totals.usage.total_tokens())), "tokens today", "/ui/usage?period=24h"))
             (tile(of_today(&|it| it.cost.with_currency(&app.usage.currency())), "cost today", "/ui/usage?period=24h"))
@@ -280,6 +293,19 @@ fn problem_group(app: &App, group: &ProblemGroup<'_>, now: u64) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a client's wrong key looked like a failure of the server.
+    #[test]
+    fn refused_requests_are_counted_apart() {
+        let line = |code: &str, failed| ReportLine {
+            names: vec![code.into()],
+            totals: store::UsageTotals { failed, ..store::UsageTotals::default() },
+            ..ReportLine::default()
+        };
+        let lines = vec![line("", 0), line("invalid_api_key", 5), line("upstream_error", 6)];
+        let report = Report { total: line("", 11), lines, span: (0, 1), by: vec![], notes: vec![] };
+        assert_eq!(Today { report, repaired: 0 }.failures(), (11, 5));
+    }
 
     #[test]
     fn the_same_problems_are_one() {

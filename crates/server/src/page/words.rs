@@ -87,7 +87,7 @@ pub fn describe_wait(row: &UsageRow) -> String {
 }
 
 /// Says what the next attempt changed.
-pub(super) fn remedy(name: &str) -> Cow<'_, str> {
+pub fn remedy(name: &str) -> Cow<'_, str> {
     match name {
         "repeat" => "it was asked again".into(),
         "raw" => "it was asked for the unparsed text".into(),
