@@ -25,7 +25,7 @@ use super::request::AgentRequest;
 use super::resume_error::ResumeError;
 use super::run::Run;
 use super::setup::ModelSizes;
-use super::stored::{new_run_id, restore};
+use super::stored::{new_run_id, restore, whole_transcript};
 use super::telemetry::Telemetry;
 use super::transcript::{Entry, Iteration};
 use store::{ClaimScope, NewRun, Status, Store, StoredRun};
@@ -169,6 +169,19 @@ impl Conversation {
     /// Returns the transcript.
     pub fn entries(&self) -> &[Entry] {
         self.held.as_ref().map_or(&[], |held| held.run.entries())
+    }
+
+    /// Returns the transcript with the entries that summaries stand for, as far as the store has them.
+    pub async fn whole_transcript(&self) -> Vec<Entry> {
+        let entries = self.entries();
+        let is_summary = |entry: &Entry| matches!(entry, Entry::Summary(_));
+        let stored = async {
+            let (store, held) = (self.store.as_ref()?, self.held.as_ref()?);
+            whole_transcript(&store.run(held.journal.run_id()).await.ok()??)
+        };
+        let whole = if entries.iter().any(is_summary) { stored.await } else { None };
+        // The newest entries may be unwritten, as on a full disk.
+        whole.filter(|whole| whole.last() == entries.last()).unwrap_or_else(|| entries.to_vec())
     }
 
     /// Returns how the last turn ended, as long as its answer is not in the transcript; `None` also before

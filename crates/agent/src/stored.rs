@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::event::{Event, EventKind};
 use super::run::Run;
 use super::setup::Setup;
+use super::transcript::Entry;
 use store::{StoreError, StoredEvent, StoredRun};
 
 /// A repeated request gets the run of the first one within this time, in milliseconds.
@@ -20,13 +21,52 @@ pub(super) fn new_run_id() -> String {
 /// Returns a run from the store, and the last time that its client brought something; `None` for one of
 /// another version.
 pub(super) fn restore(stored: &StoredRun) -> Option<(Run, Option<EventKind>)> {
-    let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
-    let event =
-        |event: &StoredEvent| Some(Event { at: event.at, kind: serde_json::from_str(&event.body).ok()? });
-    let events: Vec<Event> = stored.events.iter().map(event).collect::<Option<_>>()?;
+    let (setup, events) = parse_stored(stored)?;
     let is_return = |event: &&Event| matches!(event.kind, EventKind::ClientReturned { .. });
     let last = events.iter().rfind(is_return).map(|event| event.kind.clone());
     Some((Run::restore(setup, events).ok()?, last))
+}
+
+fn parse_stored(stored: &StoredRun) -> Option<(Setup, Vec<Event>)> {
+    let setup: Setup = serde_json::from_str(&stored.setup).ok()?;
+    let event =
+        |event: &StoredEvent| Some(Event { at: event.at, kind: serde_json::from_str(&event.body).ok()? });
+    Some((setup, stored.events.iter().map(event).collect::<Option<_>>()?))
+}
+
+/// Returns the transcript of a run from the store, with the entries that summaries stand for in their place;
+/// `None` for one of another version.
+pub(super) fn whole_transcript(stored: &StoredRun) -> Option<Vec<Entry>> {
+    let (setup, events) = parse_stored(stored)?;
+    whole_entries(setup, events)
+}
+
+pub(super) fn whole_entries(setup: Setup, events: Vec<Event>) -> Option<Vec<Entry>> {
+    let (mut run, mut summarised) = (Run::new(setup), Vec::new());
+    for event in events {
+        use EventKind::{LoopDetected, ModelFailed, Summarised};
+        let before = matches!(event.kind, Summarised(_) | ModelFailed(_) | LoopDetected)
+            .then(|| run.entries().to_vec());
+        run.apply(event).ok()?;
+        summarised
+            .extend(before.iter().flat_map(|before| entries_before_summary(before, run.entries())).cloned());
+    }
+    let mut whole = Vec::new();
+    for entry in run.entries() {
+        match entry {
+            Entry::Summary(_) => whole.append(&mut summarised),
+            entry => whole.push(entry.clone()),
+        }
+    }
+    Some(whole)
+}
+
+/// Returns the entries in whose place a summary has come.
+fn entries_before_summary<'a>(before: &'a [Entry], after: &[Entry]) -> impl Iterator<Item = &'a Entry> {
+    let is_summary = |entry: &Entry| matches!(entry, Entry::Summary(_));
+    let new = after.iter().position(is_summary).filter(|at| before.get(*at) != after.get(*at));
+    let replaced = new.and_then(|at| before.get(at..=at + before.len().checked_sub(after.len())?));
+    replaced.unwrap_or_default().iter().filter(move |entry| !is_summary(entry))
 }
 
 /// An error that stays the same is logged this often.

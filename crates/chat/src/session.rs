@@ -568,7 +568,7 @@ impl Session {
                     self.show_problem(&why.to_string());
                 }
             }
-            Command::Save(path) => self.save_transcript(path.as_deref()),
+            Command::Save(path) => self.save_transcript(path.as_deref()).await,
             Command::Undo => self.undo_turn().await,
             Command::Quit => {}
             looking => {
@@ -610,14 +610,14 @@ impl Session {
         }
     }
 
-    fn save_transcript(&mut self, path: Option<&str>) {
+    async fn save_transcript(&mut self, path: Option<&str>) {
         let stamp = clock::format_time(clock::now());
         let default = format!("chat-{}.md", stamp.replace([':', '-'], "").trim_end_matches('Z'));
         // In the directory of a project, `git add -A` would find it.
         let path =
             path.map_or_else(|| self.state_dir.join("saved").join(default), |path| self.root.join(path));
-        let text =
-            transcript::conversation_markdown(self.conversation.entries(), self.conversation.open_outcome());
+        let entries = self.conversation.whole_transcript().await;
+        let text = transcript::conversation_markdown(&entries, self.conversation.open_outcome());
         let written = write_new(&path, &text);
         match written {
             Ok(()) => self.show_note(&format!("saved as {}", path.display())),

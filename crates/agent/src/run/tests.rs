@@ -1112,6 +1112,32 @@ fn a_person_may_have_the_conversation_summarised() {
     assert_eq!((failing.entries(), failing.outcome().unwrap().content.as_str()), (&before[..], "Two."));
 }
 
+/// Regression: after a summary, `/save` had nothing but the summary.
+#[test]
+fn the_whole_transcript_has_no_summary() {
+    let summarise =
+        |text_of_it: &str| [EventKind::CompactionStarted, EventKind::Summarised(text(text_of_it))];
+    let mut kinds =
+        vec![EventKind::ModelReplied(text("One.")), more("And?"), EventKind::ModelReplied(text("Two."))];
+    kinds.extend(summarise("In short: two."));
+    kinds.extend([more("Go on."), EventKind::ModelReplied(text("Three."))]);
+    kinds.extend(summarise("In short: three."));
+    kinds.extend([more("More."), EventKind::ModelReplied(text("Four.")), more("Last.")]);
+    let events = kinds.into_iter().zip(1_000_000..).map(|(kind, at)| Event { at, kind });
+    let whole = crate::stored::whole_entries(setup(), events.collect()).unwrap();
+    let texts: Vec<String> = whole
+        .iter()
+        .map(|entry| match entry {
+            Entry::ClientMessage(message) | Entry::UserTurn(message) => {
+                format!("> {}", message["content"].as_str().unwrap())
+            }
+            Entry::Exchange(exchange) => exchange.content.clone(),
+            other => format!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(texts[1..], ["One.", "> And?", "Two.", "> Go on.", "Three.", "> More.", "Four.", "> Last."]);
+}
+
 #[test]
 fn a_turn_without_answer_shows_its_own_work() {
     let mut sim = sim(|_| {});
