@@ -3,7 +3,20 @@
 use maud::{Markup, html};
 
 use super::{format, layout};
+use crate::app::App;
 use store::NodeRow;
+
+/// Says of which node a page with single requests is, as a proxy may lead to any of them; nothing where no
+/// other process shares the store.
+pub(super) fn node_notice(app: &App) -> Markup {
+    notice_of(app.agents.store().and_then(|store| store.node()).as_deref())
+}
+
+fn notice_of(node: Option<&str>) -> Markup {
+    html! { @if let Some(node) = node {
+        p class="dim" { "This is the node " strong { (node) } ": single requests, problems, alerts and what runs now are its own. Usage, runs and approvals are those of all nodes." }
+    } }
+}
 
 /// Lists the nodes; nothing where no other process shares the store.
 pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
@@ -33,6 +46,13 @@ pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: a page behind a proxy showed the requests of one node, and did not say so.
+    #[test]
+    fn a_page_names_its_node() {
+        assert_eq!(notice_of(None).into_string(), "");
+        assert!(notice_of(Some("<b>")).into_string().contains("the node <strong>&lt;b&gt;</strong>"));
+    }
 
     #[test]
     fn different_configurations_are_shown() {

@@ -10,7 +10,7 @@ use maud::{Markup, html};
 
 use super::guard::require_viewer;
 use super::live_parts::{LivePart, running_requests};
-use super::nodes::node_section;
+use super::nodes::{node_notice, node_section};
 use super::query::PageQuery;
 use super::response::page_response;
 use super::session::Viewer;
@@ -43,6 +43,7 @@ pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) ->
         live_parts(&app, &viewer, report_today(&app).await.as_ref(), now).map(|part| part.element());
     let main = html! {
         h1 class="unseen" { "Now" }
+        (node_notice(&app))
         (notice_list(&app, waiting, drafts))
         (tiles)
         section aria-labelledby="now" { h2 id="now" { "Running now" } (running) }

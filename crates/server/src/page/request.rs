@@ -9,6 +9,7 @@ use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 
 use super::guard::require_viewer;
+use super::nodes::node_notice;
 use super::query::PageQuery;
 use super::response::page_response;
 use super::waterfall::{Bar, waterfall};
@@ -38,7 +39,7 @@ pub(super) async fn show_request(
             (StatusCode::OK, request_markup(&app, &row, &exchange))
         }
         Ok(None) => {
-            let main = html! { h1 { "Request" } p { "There is no recorded request " code { (id) } ": it is still running, or its record was deleted (" code { "[usage] keep" } ")." } };
+            let main = html! { h1 { "Request" } p { "There is no recorded request " code { (id) } ": it is still running, or its record was deleted (" code { "[usage] keep" } ")." } (node_notice(&app)) };
             (StatusCode::NOT_FOUND, main)
         }
         Err(error) => (StatusCode::OK, html! { h1 { "Request" } p class="problem" { (error) } }),

@@ -6,6 +6,7 @@ use http::{HeaderMap, StatusCode, Uri};
 use maud::{Markup, html};
 
 use super::guard::require_viewer;
+use super::nodes::node_notice;
 use super::query::PageQuery;
 use super::response::page_response;
 use super::{format, layout, words};
@@ -51,6 +52,7 @@ async fn requests_markup(app: &App, query: &PageQuery) -> Result<Markup, StoreEr
     let is_live = query.page() == 1 && query.get("order").is_empty();
     Ok(html! {
         h1 { "Requests" }
+        (node_notice(app))
         (filter_form(query, &values))
         div id="list" data-refresh=[is_live.then_some("5")] {
             @if rows.is_empty() && is_filtered { (layout::empty_note("No recorded request fits these filters.")) }
