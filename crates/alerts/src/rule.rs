@@ -77,7 +77,7 @@ macro_rules! rules {
 rules! {
     UpstreamDown = "upstream_down", Critical,
         "The model server does not answer, or another program answers at its address. Requests to it fail unless another server has the same model.",
-        "Check that the server is running and has loaded its model (until then vLLM refuses connections), and that its address is right; its own log says more. `respool check`, with the options of `serve`, says what is wrong.";
+        "Check that the server is running and has loaded its model (until then vLLM refuses connections), and that its address is right; its own log says more. `respool check`, with the options of `serve` if it has any, says what is wrong.";
     CircuitOpen = "circuit_open", Critical,
         "The model server answers, but its replies fail. It is tried again with growing pauses.",
         "Look at the log of the model server: it may have run out of memory or lost its GPU.";

@@ -29,7 +29,7 @@ pub(super) fn advice(app: &App, code: &str, key: &str, model: &str) -> Cow<'stat
     .into()
 }
 
-const OTHERWISE: &str = "Run `respool check` with the options of `respool serve`: it tests the upstreams and says how to fix each problem.";
+const OTHERWISE: &str = "Run `respool check`, with the options of `respool serve` if it has any: it tests the upstreams and says how to fix each problem.";
 
 const SERVER_FAILED: &str =
     "The model server failed. Its log says why: it may have run out of memory, or lost its GPU.";
