@@ -85,8 +85,17 @@ fn check_store(loaded: &Loaded, json: bool) -> Result<(), Failure> {
 }
 
 fn migrate_store(loaded: &Loaded, to: &str) -> Result<(), Failure> {
+    let config = &loaded.settings.store;
+    // The database of runs is made with the first one.
+    if !config.state_dir.join("respool.db").exists() && config.state_dir.join("usage.db").exists() {
+        say_on_stderr(
+            "there are no runs to copy; set `[store] url` to this database, and start respool with this `state_dir`: the usage records \
+             follow by themselves",
+        );
+        return Ok(());
+    }
     let show = |copied: &Copied| say(&format!("{:>10}  {}", copied.rows, copied.table));
-    copy_to_database(&loaded.settings.store, &Secret::new(to), show)?;
+    copy_to_database(config, &Secret::new(to), show)?;
     say_on_stderr(
         "all of this was copied and compared; set `[store] url` to this database, and start respool with this `state_dir`: \
          it copies the usage records itself, without which the budgets of today begin at zero",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use store::RequestQuery;
 
 use crate::agents::{READ, echoing};
-use crate::lifecycle::{Served, program};
+use crate::lifecycle::{Served, program, run};
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
@@ -241,4 +241,14 @@ async fn a_running_respool_is_copied() {
     assert_eq!(rows[0]["model"], "gpt-oss-20b");
     let served = Served::with_file(&toml, &[("RESPOOL__STATE_DIR", copy.to_str().unwrap())]);
     assert_eq!(exchange(served.address, &chat("gpt-oss-20b")).await.status, 200);
+}
+
+/// Regression: the error asked for the `state_dir` that was set.
+#[test]
+fn a_relay_alone_migrates_without_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("usage.db"), "").unwrap();
+    let toml = format!("state_dir = {:?}\n", dir.path());
+    let (code, _, said) = run(&["store", "migrate", "--to", "postgres://127.0.0.1:9/x"], Some(&toml), &[]);
+    assert!(code == 0 && said.contains("usage records follow by themselves"), "{said}");
 }
