@@ -1,4 +1,5 @@
-//! `respool requests`: lists recorded requests from the rows on disk, while a server may write more.
+//! `respool requests`: lists recorded requests from the rows on disk or in the database, while a server may
+//! write more.
 
 use std::io;
 use std::time::Duration;
@@ -15,7 +16,7 @@ use super::say::{columns_of, flat_text, say, say_on_stderr, say_sentences};
 use relay::RelayConfig;
 use server::{describe_fallback, describe_reason, describe_remedy, describe_repairs, describe_wait};
 use settings::Loaded;
-use store::{Dimension, RequestQuery, UsageStore};
+use store::{Dimension, RequestQuery, Store, StoreConfig, StoreError, UsageRows as _, UsageStore};
 use usage::RunningRequest;
 use wire::UsageRow;
 
@@ -73,11 +74,11 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
         list_running_requests(&loaded.settings, arguments);
         return Ok(());
     }
-    let store = UsageStore::open_to_read(&loaded.settings.store.state_dir)?;
     let limit = arguments.list.limit;
     let runtime = new_runtime()?;
     runtime.block_on(warn_of_unkept_records(&loaded.settings));
-    let mut rows = runtime.block_on(store.find(request_query(arguments, &loaded.settings.relay)))?;
+    let query = request_query(arguments, &loaded.settings.relay);
+    let (mut rows, place) = runtime.block_on(find_rows(&loaded.settings.store, query))?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     if arguments.list.json {
@@ -91,14 +92,30 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
     }
     let count = Noun("request", "requests").count_things(rows.len());
     say_on_stderr(&match (rows.is_empty(), has_more) {
-        (true, _) => format!(
-            "No such requests in {}. `respool serve` records them unless `[usage] keep` is 0s.",
-            loaded.settings.store.state_dir.display()
-        ),
+        (true, _) => {
+            format!("No such requests in {place}. `respool serve` records them unless `[usage] keep` is 0s.")
+        }
         (_, true) => format!("the newest {count}; --limit COUNT lists more"),
         _ => count,
     });
     Ok(())
+}
+
+/// Finds the rows, and where they are: those of all nodes in the database, or else this node's own.
+async fn find_rows(config: &StoreConfig, query: RequestQuery) -> Result<(Vec<UsageRow>, String), Failure> {
+    if config.store.url.is_some() {
+        let of_all = async {
+            let store = Store::open_in_place(config)?;
+            let Some(shared) = store.shared_usage() else { return Ok((Vec::new(), store.place())) };
+            Ok::<_, StoreError>((shared.find(query.clone()).await?, store.place()))
+        };
+        match of_all.await {
+            Ok(found) => return Ok(found),
+            Err(error) => say_on_stderr(&format!("Shown are the requests of this node alone: {error}")),
+        }
+    }
+    let rows = UsageStore::open_to_read(&config.state_dir)?.find(query).await?;
+    Ok((rows, config.state_dir.display().to_string()))
 }
 
 fn request_query(arguments: &RequestsArgs, relay: &RelayConfig) -> RequestQuery {

@@ -53,11 +53,12 @@ pub use queue::{
 pub use responses::{ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse};
 pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};
 pub use runs::{Ack, Append, ClaimScope, NewRun, Runs};
-pub use sqlite::{RequestOrder, RequestQuery, UsageStore, copy_databases, find_damaged, find_set_aside};
+pub use sqlite::{UsageStore, copy_databases, find_damaged, find_set_aside};
 pub use status::Status;
 pub use store::Store;
 pub use usage::{
-    Dimension, ScopeCost, SharedUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum, UsageTotals,
+    Dimension, RequestOrder, RequestQuery, ScopeCost, SharedUsage, UncopiedUsage, UsageQuery, UsageRows,
+    UsageSum, UsageTotals,
 };
 
 #[cfg(test)]

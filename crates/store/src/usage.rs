@@ -122,6 +122,59 @@ impl UsageTotals {
     }
 }
 
+/// The order of a list of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RequestOrder {
+    /// The newest first.
+    #[default]
+    Newest,
+    /// The oldest first.
+    Oldest,
+    /// The longest first.
+    Longest,
+    /// Those whose first byte came last, first.
+    LatestFirstByte,
+    /// Those with the most tokens first.
+    MostTokens,
+}
+
+impl RequestOrder {
+    /// All orders.
+    pub const ALL: [Self; 5] =
+        [Self::Newest, Self::Oldest, Self::Longest, Self::LatestFirstByte, Self::MostTokens];
+
+    /// Returns its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Newest => "newest",
+            Self::Oldest => "oldest",
+            Self::Longest => "longest",
+            Self::LatestFirstByte => "first_byte",
+            Self::MostTokens => "tokens",
+        }
+    }
+}
+
+/// Selects requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestQuery {
+    /// From this time on, in milliseconds since 1970.
+    pub since: u64,
+    /// Only those with these values; of several values of one dimension, any. A model is that which answered,
+    /// or one that was asked before it; upstreams and errors are those of all attempts.
+    pub only: Vec<(Dimension, String)>,
+    /// Only those that contain this text, in any case, in their id, error, repairs or names; empty: all.
+    pub text: String,
+    /// Only those of which respool repaired something.
+    pub repaired: bool,
+    /// Their order.
+    pub order: RequestOrder,
+    /// How many are skipped.
+    pub skip: usize,
+    /// The most that are returned.
+    pub most: usize,
+}
+
 /// Usage rows that can be read.
 #[async_trait]
 pub trait UsageRows: Debug + Send + Sync {
@@ -142,6 +195,33 @@ pub trait UsageRows: Debug + Send + Sync {
     /// # Errors
     /// When the rows cannot be read.
     async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError>;
+
+    /// Returns the requests that a query selects.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn find(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError>;
+
+    /// Counts the requests since a time in which respool repaired something.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn count_repaired(&self, since: u64) -> Result<u64, StoreError>;
+
+    /// Returns the newest request of this id; with a time, the one that arrived then.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError>;
+
+    /// Returns the values that each of these columns has in recent rows.
+    ///
+    /// # Errors
+    /// When the rows cannot be read.
+    async fn recent_values(
+        &self,
+        columns: Vec<Dimension>,
+    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError>;
 }
 
 /// Rows of a process's own file that a database does not have yet.

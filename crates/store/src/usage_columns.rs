@@ -159,6 +159,15 @@ pub(crate) const SUMS: &str = "model, count(*) FILTER (WHERE route NOT IN ('agen
     CAST(coalesce(sum(prompt), 0) AS bigint), CAST(coalesce(sum(cached), 0) AS bigint),
     CAST(coalesce(sum(reasoning), 0) AS bigint), CAST(coalesce(sum(completion), 0) AS bigint)";
 
+/// How many of the newest rows are looked at for the values of a column.
+pub(crate) const RECENT: u32 = 10_000;
+/// The text that is searched.
+pub(crate) const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error, details))";
+/// The condition that a reply was repaired: calls were read from text or repaired, it was asked for again, or
+/// a loop was ended.
+pub(crate) const REPAIRED: &str =
+    " AND (dialects NOT IN ('', 'native') OR repairs <> '' OR recovery <> '' OR loop_stopped <> '')";
+
 /// Reads a row of sums that is grouped by `width` columns.
 pub(crate) fn read_sum<E>(
     width: usize,

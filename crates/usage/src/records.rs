@@ -82,14 +82,14 @@ impl Records<'_> {
         rows.requests_of_run(run, most).await
     }
 
-    /// Returns the requests of this process's own file that a query selects.
+    /// Returns the requests that a query selects.
     ///
     /// # Errors
     /// When the store cannot be read.
     pub async fn find_requests(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError> {
-        let Some(store) = self.0.store() else { return Ok(Vec::new()) };
-        self.0.flush().await;
-        store.find(query).await
+        self.0.bring_up_to_date().await;
+        let Some(rows) = self.0.rows() else { return Ok(Vec::new()) };
+        rows.find(query).await
     }
 
     /// Counts the requests since a time in which respool repaired something.
@@ -97,9 +97,9 @@ impl Records<'_> {
     /// # Errors
     /// When the store cannot be read.
     pub async fn count_repaired(&self, since: u64) -> Result<u64, StoreError> {
-        let Some(store) = self.0.store() else { return Ok(0) };
-        self.0.flush().await;
-        store.count_repaired(since).await
+        self.0.bring_up_to_date().await;
+        let Some(rows) = self.0.rows() else { return Ok(0) };
+        rows.count_repaired(since).await
     }
 
     /// Returns the newest request of this id; with a time, the one that arrived then.
@@ -107,9 +107,9 @@ impl Records<'_> {
     /// # Errors
     /// When the store cannot be read.
     pub async fn find_request(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError> {
-        let Some(store) = self.0.store() else { return Ok(None) };
-        self.0.flush().await;
-        store.find_one(id, at).await
+        self.0.bring_up_to_date().await;
+        let Some(rows) = self.0.rows() else { return Ok(None) };
+        rows.find_one(id, at).await
     }
 
     /// Returns the values that each of these columns has in recent rows.
@@ -120,8 +120,8 @@ impl Records<'_> {
         &self,
         columns: [Dimension; N],
     ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
-        match self.0.store() {
-            Some(store) => store.recent_values(columns).await,
+        match self.0.rows() {
+            Some(rows) => rows.recent_values(columns.to_vec()).await,
             None => Ok(Vec::new()),
         }
     }

@@ -14,7 +14,7 @@ pub(super) fn node_notice(app: &App) -> Markup {
 
 fn notice_of(node: Option<&str>) -> Markup {
     html! { @if let Some(node) = node {
-        p class="dim" { "This is the node " strong { (node) } ": single requests, problems, alerts and what runs now are its own. Usage, runs and approvals are those of all nodes." }
+        p class="dim" { "This is the node " strong { (node) } ": problems, alerts and what runs now are its own. Requests, usage, runs and approvals are those of all nodes." }
     } }
 }
 

@@ -8,11 +8,15 @@ use postgres::types::ToSql;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
+use super::columns::number;
 use super::link::{Change, as_bigint, limit};
 use crate::error::StoreError;
 use crate::nodes::Nodes as _;
-use crate::usage::{Dimension, ScopeCost, SharedUsage, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
-use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
+use crate::usage::{
+    Dimension, RequestOrder, RequestQuery, ScopeCost, SharedUsage, UncopiedUsage, UsageQuery, UsageRows,
+    UsageSum,
+};
+use crate::usage_columns::{self, NUMBERS, RECENT, REPAIRED, SEARCHED, SUMS, TEXTS, column_list};
 use wire::UsageRow;
 use wire::digest::hex;
 
@@ -79,6 +83,106 @@ impl UsageRows for PostgresStore {
             column_list()
         );
         self.pool.run(move |change| change.list(&sql, &[&run, &limit(most)], read_stored)).await
+    }
+
+    async fn find(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError> {
+        let sql = format!(
+            "SELECT {} FROM respool.usage WHERE at >= $1 AND route <> 'attempt' AND ($2::text = '' OR strpos({SEARCHED}, lower($2)) > 0){}{}
+             ORDER BY {} LIMIT $3 OFFSET $4",
+            column_list(),
+            if query.repaired { REPAIRED } else { "" },
+            selected_values(&query.only),
+            order_columns(query.order)
+        );
+        let find = move |change: &mut Change<'_>| {
+            let counts = [as_bigint(query.since), limit(query.most), limit(query.skip)];
+            let mut values: Vec<&(dyn ToSql + Sync)> = vec![&counts[0], &query.text, &counts[1], &counts[2]];
+            values.extend(query.only.iter().map(|(_, value)| value as &(dyn ToSql + Sync)));
+            change.list(&sql, &values, read_stored)
+        };
+        self.pool.run(find).await
+    }
+
+    async fn count_repaired(&self, since: u64) -> Result<u64, StoreError> {
+        let sql =
+            format!("SELECT count(*) FROM respool.usage WHERE at >= $1 AND route <> 'attempt'{REPAIRED}");
+        let count = move |change: &mut Change<'_>| {
+            change.find(&sql, &[&as_bigint(since)], |row| number(row, 0)).map(Option::unwrap_or_default)
+        };
+        self.pool.run(count).await
+    }
+
+    async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError> {
+        let (id, at) = (id.to_owned(), at.map(as_bigint));
+        let sql = format!(
+            "SELECT {} FROM respool.usage WHERE request = $1 AND route <> 'attempt' AND ($2::bigint IS NULL OR at = $2)
+             ORDER BY at DESC LIMIT 1",
+            column_list()
+        );
+        self.pool.run(move |change| change.find(&sql, &[&id, &at], read_stored)).await
+    }
+
+    async fn recent_values(
+        &self,
+        columns: Vec<Dimension>,
+    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
+        let read = move |change: &mut Change<'_>| {
+            let values = |dimension: &Dimension| {
+                let sql = format!(
+                    "SELECT DISTINCT value FROM (SELECT {} AS value FROM respool.usage ORDER BY at DESC LIMIT {RECENT}) AS newest
+                     WHERE value <> '' ORDER BY value",
+                    column(*dimension)
+                );
+                Ok((*dimension, change.list(&sql, &[], |row| row.try_get(0))?))
+            };
+            columns.iter().map(values).collect()
+        };
+        self.pool.run(read).await
+    }
+}
+
+/// The details of a request, as JSON.
+const DETAILS: &str = "(CASE details WHEN '' THEN '{}' ELSE details END)::jsonb";
+
+/// Writes the conditions of [`RequestQuery::only`]; their parameters begin with number 5.
+fn selected_values(only: &[(Dimension, String)]) -> String {
+    let mut dimensions: Vec<Dimension> = only.iter().map(|(dimension, _)| *dimension).collect();
+    dimensions.dedup();
+    let any_value = |wanted: Dimension| {
+        let numbered = only.iter().enumerate().filter(|(_, (dimension, _))| *dimension == wanted);
+        let either: Vec<String> =
+            numbered.map(|(index, _)| had_value(wanted, &format!("${}::text", index + 5))).collect();
+        format!(" AND ({})", either.join(" OR "))
+    };
+    dimensions.into_iter().map(any_value).collect()
+}
+
+/// Writes the condition that a request, or one of its attempts, had a value.
+fn had_value(dimension: Dimension, value: &str) -> String {
+    let earlier = |field: &str| {
+        format!(
+            "EXISTS (SELECT 1 FROM jsonb_array_elements({DETAILS} -> 'earlier_attempts') AS earlier WHERE earlier ->> '{field}' = {value})"
+        )
+    };
+    let before = match dimension {
+        Dimension::Model => {
+            format!("strpos(',' || coalesce({DETAILS} ->> 'fallback', ''), ',' || {value} || ':') > 0")
+        }
+        Dimension::Upstream => earlier("upstream"),
+        Dimension::Error => earlier("code"),
+        _ => "false".to_owned(),
+    };
+    format!("{} = {value} OR {before}", column(dimension))
+}
+
+/// The columns of an order.
+fn order_columns(order: RequestOrder) -> &'static str {
+    match order {
+        RequestOrder::Newest => "at DESC, place DESC, origin",
+        RequestOrder::Oldest => "at, place, origin",
+        RequestOrder::Longest => "duration DESC NULLS LAST, at DESC, place DESC",
+        RequestOrder::LatestFirstByte => "first_byte DESC NULLS LAST, at DESC, place DESC",
+        RequestOrder::MostTokens => "coalesce(prompt, 0) + coalesce(completion, 0) DESC, at DESC, place DESC",
     }
 }
 

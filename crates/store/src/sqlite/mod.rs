@@ -33,7 +33,6 @@ mod writer;
 
 pub use backup::copy_databases;
 pub use damaged::{find_damaged, find_set_aside};
-pub use requests::{RequestOrder, RequestQuery};
 pub(crate) use source::Source;
 pub(crate) use store::SqliteStore;
 pub use usage::UsageStore;

@@ -4,83 +4,20 @@
 use rusqlite::{Connection, Row, params, params_from_iter};
 
 use super::statements::signed;
-use crate::usage::Dimension;
-use crate::usage_columns::{self, column_list};
+use crate::usage::{Dimension, RequestOrder, RequestQuery};
+use crate::usage_columns::{self, RECENT, REPAIRED, SEARCHED, column_list};
 use wire::UsageRow;
 
-/// How many of the newest rows are looked at for the values of a column.
-const RECENT: u32 = 10_000;
-
-/// The order of a list of requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RequestOrder {
-    /// The newest first.
-    #[default]
-    Newest,
-    /// The oldest first.
-    Oldest,
-    /// The longest first.
-    Longest,
-    /// Those whose first byte came last, first.
-    LatestFirstByte,
-    /// Those with the most tokens first.
-    MostTokens,
-}
-
-impl RequestOrder {
-    /// All orders.
-    pub const ALL: [Self; 5] =
-        [Self::Newest, Self::Oldest, Self::Longest, Self::LatestFirstByte, Self::MostTokens];
-
-    /// Returns its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Newest => "newest",
-            Self::Oldest => "oldest",
-            Self::Longest => "longest",
-            Self::LatestFirstByte => "first_byte",
-            Self::MostTokens => "tokens",
-        }
-    }
-
-    fn columns(self) -> &'static str {
-        match self {
-            Self::Newest => "at DESC, id DESC",
-            Self::Oldest => "at, id",
-            Self::Longest => "duration DESC, id DESC",
-            Self::LatestFirstByte => "first_byte DESC, id DESC",
-            Self::MostTokens => "coalesce(prompt, 0) + coalesce(completion, 0) DESC, id DESC",
-        }
+/// The columns of an order.
+fn order_columns(order: RequestOrder) -> &'static str {
+    match order {
+        RequestOrder::Newest => "at DESC, id DESC",
+        RequestOrder::Oldest => "at, id",
+        RequestOrder::Longest => "duration DESC, id DESC",
+        RequestOrder::LatestFirstByte => "first_byte DESC, id DESC",
+        RequestOrder::MostTokens => "coalesce(prompt, 0) + coalesce(completion, 0) DESC, id DESC",
     }
 }
-
-/// Selects requests.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RequestQuery {
-    /// From this time on, in milliseconds since 1970.
-    pub since: u64,
-    /// Only those with these values; of several values of one dimension, any. A model is that which answered,
-    /// or one that was asked before it; upstreams and errors are those of all attempts.
-    pub only: Vec<(Dimension, String)>,
-    /// Only those that contain this text, in any case, in their id, error, repairs or names; empty: all.
-    pub text: String,
-    /// Only those of which respool repaired something.
-    pub repaired: bool,
-    /// Their order.
-    pub order: RequestOrder,
-    /// How many are skipped.
-    pub skip: usize,
-    /// The most that are returned.
-    pub most: usize,
-}
-
-/// The text that is searched.
-const SEARCHED: &str = "lower(concat_ws(' ', request, key, model, upstream, agent, run, dialects, repairs, recovery, outcome, error_code, error, details))";
-
-/// The condition that a reply was repaired: calls were read from text or repaired, it was asked for again, or
-/// a loop was ended.
-const REPAIRED: &str =
-    " AND (dialects NOT IN ('', 'native') OR repairs <> '' OR recovery <> '' OR loop_stopped <> '')";
 
 /// The details of a request, as JSON.
 const DETAILS: &str = "(CASE details WHEN '' THEN '{}' ELSE details END)";
@@ -142,7 +79,7 @@ pub(super) fn find(connection: &Connection, query: &RequestQuery) -> rusqlite::R
         column_list(),
         if query.repaired { REPAIRED } else { "" },
         selected_values(&query.only, 5),
-        query.order.columns()
+        order_columns(query.order)
     );
     let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX).into();
     let fixed: [rusqlite::types::Value; 4] =

@@ -12,11 +12,11 @@ use super::fresh_rows::FreshRows;
 use super::lease::Lease;
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
-use super::requests::{self, RequestQuery, dimension_column, read_row};
+use super::requests::{self, dimension_column, read_row};
 use super::space;
 use super::statements::{execute, exists, limit, list, signed};
 use crate::error::StoreError;
-use crate::usage::{Dimension, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
+use crate::usage::{Dimension, RequestQuery, UncopiedUsage, UsageQuery, UsageRows, UsageSum};
 use crate::usage_columns::{self, NUMBERS, SUMS, TEXTS, column_list};
 use wire::UsageRow;
 
@@ -129,46 +129,6 @@ impl UsageStore {
         }
     }
 
-    /// Returns the rows that a query selects.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn find(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError> {
-        self.work(&self.reader, "read", move |connection| requests::find(connection, &query)).await
-    }
-
-    /// Counts the requests since a time in which respool repaired something.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn count_repaired(&self, since: u64) -> Result<u64, StoreError> {
-        self.work(&self.reader, "read", move |connection| requests::count_repaired(connection, since)).await
-    }
-
-    /// Returns the newest request of this id; with a time, the one that arrived then.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError> {
-        let id = id.to_owned();
-        self.work(&self.reader, "read", move |connection| requests::find_one(connection, &id, at)).await
-    }
-
-    /// Returns the values that each of these columns has in recent rows.
-    ///
-    /// # Errors
-    /// When the file cannot be read.
-    pub async fn recent_values<const N: usize>(
-        &self,
-        columns: [Dimension; N],
-    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
-        let work = move |connection: &mut Connection| {
-            let values = |column| Ok((column, requests::recent_values(connection, column)?));
-            columns.into_iter().map(values).collect()
-        };
-        self.work(&self.reader, "read", work).await
-    }
-
     /// Returns rows that a database of this name does not have yet, the oldest first.
     ///
     /// # Errors
@@ -236,6 +196,30 @@ impl UsageRows for UsageStore {
     async fn requests_of_run(&self, run: &str, most: usize) -> Result<Vec<UsageRow>, StoreError> {
         let run = run.to_owned();
         self.work(&self.reader, "read", move |connection| requests::find_of_run(connection, &run, most)).await
+    }
+
+    async fn find(&self, query: RequestQuery) -> Result<Vec<UsageRow>, StoreError> {
+        self.work(&self.reader, "read", move |connection| requests::find(connection, &query)).await
+    }
+
+    async fn count_repaired(&self, since: u64) -> Result<u64, StoreError> {
+        self.work(&self.reader, "read", move |connection| requests::count_repaired(connection, since)).await
+    }
+
+    async fn find_one(&self, id: &str, at: Option<u64>) -> Result<Option<UsageRow>, StoreError> {
+        let id = id.to_owned();
+        self.work(&self.reader, "read", move |connection| requests::find_one(connection, &id, at)).await
+    }
+
+    async fn recent_values(
+        &self,
+        columns: Vec<Dimension>,
+    ) -> Result<Vec<(Dimension, Vec<String>)>, StoreError> {
+        let work = move |connection: &mut Connection| {
+            let values = |column| Ok((column, requests::recent_values(connection, column)?));
+            columns.into_iter().map(values).collect()
+        };
+        self.work(&self.reader, "read", work).await
     }
 }
 
@@ -382,8 +366,10 @@ mod tests {
 
     use super::*;
     use crate::sqlite::damaged;
-    use crate::sqlite::requests::RequestOrder;
+    use crate::usage::RequestOrder;
     use crate::usage_columns::LONGEST_ERROR;
+    use crate::{DatabaseConfig, Store, StoreConfig};
+    use wire::units::Secret;
 
     fn row(at: u64, key: &str, model: &str, tokens: u64) -> UsageRow {
         UsageRow {
@@ -409,10 +395,11 @@ mod tests {
         RequestQuery { most, ..RequestQuery::default() }
     }
 
-    #[tokio::test]
+    /// In a process's own file, and in the database of all.
+    #[tokio::test(flavor = "multi_thread")]
     async fn requests_are_selected_and_ordered() {
         let dir = tempfile::tempdir().unwrap();
-        let store = UsageStore::open(dir.path()).unwrap();
+        let file = UsageStore::open(dir.path()).unwrap();
         let attempt = wire::EarlierAttempt {
             upstream: "old".into(),
             ended: 7,
@@ -435,7 +422,19 @@ mod tests {
             dialects: "hermes".into(),
             ..row(2, "bob", "n", 900)
         };
-        store.append(vec![row(1, "alice", "m", 10), long, failed]).await.unwrap();
+        let rows = vec![row(1, "alice", "m", 10), long, failed];
+        file.append(rows.clone()).await.unwrap();
+        check_selection(&file, &details).await;
+        let Some(url) = testing::postgres_server::new_database() else { return };
+        let store = DatabaseConfig { url: Some(Secret::new(url)), pool: 2, ..DatabaseConfig::default() };
+        let config = StoreConfig { state_dir: dir.path().to_owned(), store, ..StoreConfig::default() };
+        let database = Store::open(&config).unwrap();
+        let shared = database.shared_usage().unwrap();
+        shared.add_rows(UncopiedUsage { origin: "a".into(), rows: (1..).zip(rows).collect() }).await.unwrap();
+        check_selection(shared, &details).await;
+    }
+
+    async fn check_selection(store: &dyn UsageRows, details: &RequestDetails) {
         let found = async |query: RequestQuery| {
             let rows = store.find(RequestQuery { most: 9, ..query }).await.unwrap();
             rows.iter().map(|row| row.at).collect::<Vec<_>>()
@@ -467,9 +466,9 @@ mod tests {
         let counts: Vec<_> = by_upstream.iter().map(counts).collect();
         assert_eq!(counts, [("box".into(), 2, 1), ("box".into(), 1, 1), ("old".into(), 0, 1)]);
         let one = store.find_one("r3", None).await.unwrap().unwrap();
-        assert_eq!((one.at, one.details), (3, details));
+        assert_eq!((one.at, &one.details), (3, details));
         assert!(store.find_one("r3", Some(4)).await.unwrap().is_none());
-        let values = store.recent_values([Dimension::Key, Dimension::Model]).await.unwrap();
+        let values = store.recent_values(vec![Dimension::Key, Dimension::Model]).await.unwrap();
         assert_eq!(values[0].1, ["alice", "bob"]);
         assert_eq!(values[1].1, ["m", "n"]);
         let hours = store.sums(query(&[Dimension::Hour])).await.unwrap();
