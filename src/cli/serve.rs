@@ -49,7 +49,9 @@ pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let runtime = new_runtime()?;
     let result = runtime.block_on(run_server(loaded, flags));
     // Whoever asked for their work has gone.
-    runtime.block_on(tools::end_commands());
+    for note in runtime.block_on(tools::end_commands()) {
+        tracing::warn!(target: "respool::tools", "{note}");
+    }
     runtime.shutdown_timeout(END);
     drop(flush);
     result

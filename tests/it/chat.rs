@@ -368,13 +368,15 @@ async fn what_commands_of_a_stopped_chat_made_is_renamed() {
         let run = ("shell_command", json!({"command": "mkdir .vscode; touch begun; sleep 60"}));
         let fake = FakeVllm::start([calls(&[run])]).await;
         let config = place.configure(&fake.url(), "");
-        let mut chat =
-            new_command(&place.work(), &["--config", &config], &["--yes", "-p", "Wait."]).spawn().unwrap();
+        let mut chat = new_command(&place.work(), &["--config", &config], &["--yes", "-p", "Wait."]);
+        let chat = chat.stderr(Stdio::piped()).spawn().unwrap();
         crate::support::eventually(|| place.work().join("begun").exists().then_some(())).await;
         let pid = i32::try_from(chat.id().unwrap()).unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
-        let ended = tokio::time::timeout(Duration::from_secs(20), chat.wait()).await;
+        let ended = tokio::time::timeout(Duration::from_secs(20), chat.wait_with_output()).await;
         let ended = ended.expect("it hangs").unwrap();
+        assert!(stderr(&ended).contains("respool: while the command ran, "), "{}", stderr(&ended));
+        let ended = ended.status;
         // Regression: a loop of the shell went on after Ctrl-C, because the exit code was 1.
         let interrupt = (signal == Signal::SIGINT).then_some(Signal::SIGINT as i32);
         assert_eq!(ended.signal(), interrupt, "{ended}");

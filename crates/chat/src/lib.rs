@@ -204,7 +204,7 @@ pub fn run_chat(setting: Setting, runtime: &Runtime) -> Result<(), NoAnswer> {
         }
     };
     runtime.block_on(session.conversation.close());
-    runtime.block_on(tools::end_commands());
+    session::say_notes(&runtime.block_on(tools::end_commands()));
     if ending.is_cancelled() {
         // It ends the process.
         let _ = runtime.block_on(end);

@@ -2,7 +2,7 @@
 
 mod permissions;
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -687,6 +687,13 @@ async fn learn_names(models: Arc<dyn ModelDirectory>, names: editor::Names) {
     *names.lock().unwrap_or_else(PoisonError::into_inner) = all;
 }
 
+/// Says what commands made whose turns were stopped.
+pub(super) fn say_notes(notes: &[String]) {
+    for note in notes {
+        let _ = writeln!(std::io::stderr(), "respool: {}", one_line(note, 1_000));
+    }
+}
+
 /// Waits until the terminal hangs up or the process receives a signal to end. Then it stops the turn, which
 /// ends its commands, and restores the terminal. The conversation can be resumed.
 pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<SavedTerminal>) {
@@ -695,10 +702,11 @@ pub(super) async fn end_on_signal(ending: CancellationToken, found: Option<Saved
     tokio::select! { _ = terminate.recv() => {}, _ = hangup.recv() => {}, _ = quit.recv() => {} }
     ending.cancel();
     tokio::time::sleep(END_WITHIN).await;
-    end_commands().await;
+    let notes = end_commands().await;
     if let Some(found) = found {
         found.restore();
     }
+    say_notes(&notes);
     remove_temporary_directories();
     std::process::exit(143);
 }

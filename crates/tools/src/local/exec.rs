@@ -136,6 +136,8 @@ struct Work {
     running: usize,
     /// This process ends.
     is_ending: bool,
+    /// Of commands whose callers have gone.
+    notes: Vec<String>,
 }
 
 static WORK: LazyLock<watch::Sender<Work>> = LazyLock::new(watch::Sender::default);
@@ -158,11 +160,15 @@ impl Drop for AtWork {
     }
 }
 
-/// Ends all commands before this process ends, and waits until what they made has been looked at.
-pub async fn end_commands() {
+/// Ends all commands before this process ends, and waits until what they made has been looked at. Returns
+/// notes on that whose callers had gone.
+pub async fn end_commands() -> Vec<String> {
     WORK.send_modify(|work| work.is_ending = true);
     let mut work = WORK.subscribe();
     let _ = timeout(LONGEST_END, work.wait_for(|work| work.running == 0)).await;
+    let mut notes = Vec::new();
+    WORK.send_modify(|work| notes.append(&mut work.notes));
+    notes
 }
 
 pub(super) async fn run_order(order: Order) -> Result<Ran, ToolError> {
@@ -229,6 +235,9 @@ impl Line {
             watched.map(Watched::restore).unwrap_or_default()
         };
         let (is_changed, notes) = run_blocking(move |_| Ok(look())).await?;
+        if self.gone.try_recv() == Err(TryRecvError::Closed) {
+            WORK.send_modify(|work| work.notes.extend(notes.iter().cloned()));
+        }
         let output = std::mem::replace(&mut self.ran.text, before);
         // The end of a command is described last.
         for note in notes {
