@@ -1,4 +1,4 @@
-//! Copies the databases of a state directory while other processes write to them, by SQLite's backup API.
+//! Copies the databases of a state directory while other processes write to them, by `SQLite`'s backup API.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
