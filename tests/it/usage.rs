@@ -1,5 +1,6 @@
 //! Usage: a row for each request and model call, seen by those who may, and budgets counted on it.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -225,13 +226,20 @@ async fn a_running_respool_is_copied() {
         (output.status.success(), text(&output.stdout), text(&output.stderr))
     };
     wait_until("the row is written", async || respool(&["requests"]).1.contains("gpt-oss-20b")).await;
+    let state = home.join(".local/state/respool");
+    std::fs::write(home.join("secret"), "s").unwrap();
+    std::os::unix::fs::symlink(home.join("secret"), state.join("linked.key")).unwrap();
     let (done, shown, said) = respool(&["store", "copy", "copies/first"]);
     assert!(done && shown.contains("usage.db\n") && shown.contains("other file"), "{shown}{said}");
     let copy = home.join("copies/first");
     assert!(copy.join("reasoning.key").exists() && !copy.join("serve.lock").exists());
-    let inside = home.join(".local/state/respool/copy");
+    assert_eq!(std::fs::read_to_string(copy.join("linked.key")).unwrap(), "s", "a mounted secret");
+    // Regression: everybody could read the copy.
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&copy), mode(&copy.join("usage.db"))), (0o700, 0o600));
+    let inside = state.join("copies/first");
     let (done, _, said) = respool(&["store", "copy", inside.to_str().unwrap()]);
-    assert!(!done && said.contains("in the state directory"), "{said}");
+    assert!(!done && said.contains("in the state directory") && !state.join("copies").exists(), "{said}");
     assert!(!respool(&["store", "copy", "copies/first"]).0, "a copy is not written over");
     let restored = program(home, &["requests", "--json", "--config", "respool.toml"])
         .env("RESPOOL__STATE_DIR", &copy)
