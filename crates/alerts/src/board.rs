@@ -51,6 +51,8 @@ pub(super) struct Board {
     last_look: u64,
     /// How many alerts are open, by rule and upstream, also those that were.
     counts: BTreeMap<(Rule, String), usize>,
+    /// The alerts that were sent and that worse ones have replaced.
+    replaced: Vec<(Rule, String)>,
 }
 
 impl Board {
@@ -78,8 +80,11 @@ impl Board {
     ) -> Option<Message> {
         self.last_look = now;
         for Finding { rule, subject, what } in findings {
-            if let Some(lesser) = rule.lesser_rule() {
-                self.alerts.remove(&(lesser, subject.clone()));
+            for lesser in rule.lesser_rules() {
+                let key = (*lesser, subject.clone());
+                if self.alerts.remove(&key).is_some_and(|open| open.sent.is_some()) {
+                    self.replaced.push(key);
+                }
             }
             let open = self.alerts.entry((rule, subject)).or_insert(Open {
                 since: now,
@@ -95,6 +100,11 @@ impl Board {
         entries.sort_by_key(|entry| entry.rule.severity() != Severity::Critical);
         entries.extend(resolved);
         (!entries.is_empty()).then_some(Message { at: now, node: None, entries })
+    }
+
+    /// Returns the alerts that were sent and that worse ones have replaced since: their ends are not sent.
+    pub(super) fn take_replaced(&mut self) -> Vec<(Rule, String)> {
+        std::mem::take(&mut self.replaced)
     }
 
     /// Takes in alerts that an earlier process sent. They hold until their finding is absent for a while, and
@@ -277,6 +287,9 @@ mod tests {
         assert_eq!(sent(&mut board, 15_000, &spent, pace()), ["new alice"]);
         let open = board.open(15_000, &Silences::default());
         assert_eq!(open.iter().map(|alert| alert.rule.as_str()).collect::<Vec<_>>(), ["budget_spent"]);
+        // Regression: the store still had the warning, whose end came when the budget was raised.
+        assert_eq!(board.take_replaced(), [(Rule::BudgetReached, "alice".to_owned())]);
+        assert_eq!(board.take_replaced(), []);
     }
 
     #[test]

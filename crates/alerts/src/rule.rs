@@ -167,13 +167,14 @@ impl Rule {
         Self::ALL.iter().copied().find(|rule| rule.as_str() == name)
     }
 
-    /// Returns the rule whose alert of the same subject says less than this one.
-    pub(super) fn lesser_rule(self) -> Option<Self> {
+    /// Returns the rules whose alerts of the same subject say less than one of this rule.
+    pub(super) fn lesser_rules(self) -> &'static [Self] {
         match self {
             // Its requests fail for the same reason.
-            Self::UpstreamDown => Some(Self::CircuitOpen),
-            Self::BudgetSpent => Some(Self::BudgetReached),
-            _ => None,
+            Self::UpstreamDown => &[Self::CircuitOpen, Self::UpstreamSilent],
+            Self::CircuitOpen => &[Self::UpstreamSilent],
+            Self::BudgetSpent => &[Self::BudgetReached],
+            _ => &[],
         }
     }
 

@@ -254,13 +254,14 @@ impl Alerts {
         let pace = Pace { repeat: clock::to_millis(config.repeat), group: clock::to_millis(config.group) };
         let silences = Silences::read(&self.state_dir);
         self.adopt_alerts(watched, now).await;
-        let (message, open) = {
+        let (message, open, replaced) = {
             let mut board = self.lock_board();
             let message = board.take_findings(now, findings, pace, &silences);
             let open = board.open(now, &silences);
             board.count_alerts(&open);
-            (message, open)
+            (message, open, board.take_replaced())
         };
+        self.forget_replaced(watched, replaced).await;
         let node = watched.agents.store().and_then(|store| store.node());
         let message = message.map(|message| Message { node, ..message });
         let message = self.leave_out_others(watched, message, &open).await;
@@ -285,6 +286,14 @@ impl Alerts {
         self.unnoted.lock().unwrap_or_else(PoisonError::into_inner).adopted = Some(now);
         let kept = left.iter().filter_map(|alert| serde_json::from_str(&alert.body).ok()).collect();
         self.lock_board().take_kept(now, kept);
+    }
+
+    /// Removes alerts from the store that worse ones have replaced, so that no process sends their end.
+    async fn forget_replaced(&self, watched: &Watched, replaced: Vec<(Rule, String)>) {
+        let Some(store) = watched.agents.store().filter(|_| !replaced.is_empty()) else { return };
+        let names = replaced.iter().map(|(rule, subject)| name_of(*rule, subject)).collect();
+        // What stays there is sent as over, which is true.
+        let _ = store.take_sent_alerts(names).await;
     }
 
     /// Notes in the store what was sent, so that its end is sent after a restart, too.
@@ -481,7 +490,11 @@ impl Alerts {
 
 /// Returns the name of an alert in the store.
 fn alert_name(entry: &Entry) -> String {
-    format!("{} {}", entry.rule.as_str(), entry.subject)
+    name_of(entry.rule, &entry.subject)
+}
+
+fn name_of(rule: Rule, subject: &str) -> String {
+    format!("{} {subject}", rule.as_str())
 }
 
 /// Leaves out open circuits of servers that were down and are back: without requests nothing closes them. One
