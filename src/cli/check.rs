@@ -702,13 +702,13 @@ impl Patience<'_> {
         let early = async {
             tokio::time::sleep(EARLY).await;
             say_on_stderr(&format!(
-                "        the upstream `{upstream}` accepts requests and does not answer yet: {model} was asked {} s ago, and has \
+                "        the upstream `{upstream}` accepts requests and has not finished its answer: {model} was asked {} s ago, and has \
                  {limit_text} (--timeout)",
                 EARLY.as_secs()
             ));
             std::future::pending().await
         };
-        let late = format!("it accepts requests and does not answer: no reply within {limit_text}");
+        let late = format!("it accepts requests and has not finished its answer within {limit_text}");
         tokio::select! {
             biased;
             answer = tokio::time::timeout(*limit, turn) => {

@@ -21,14 +21,18 @@ pub(super) fn correct_tip(answer: &mut clap::Error, command: &str) {
         return;
     }
     let meant = KNOWN_ELSEWHERE.iter().find(|(known, _)| known == name).map(|(_, meant)| *meant);
-    let meant = match (meant, answer.get(ContextKind::SuggestedSubcommand)) {
+    let meant: Vec<String> = match (meant, answer.get(ContextKind::SuggestedSubcommand)) {
         (Some(meant), _) => vec![meant.to_owned()],
         (None, Some(ContextValue::Strings(found))) => {
             found.iter().filter(|name| *name != OLD_NAME).cloned().collect()
         }
         _ => return,
     };
-    answer.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
+    if meant.is_empty() {
+        answer.remove(ContextKind::SuggestedSubcommand);
+    } else {
+        answer.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(meant));
+    }
 }
 
 /// Prints the answer and returns the exit code that belongs to it.

@@ -407,6 +407,7 @@ mod tests {
         assert!(tip("logs").contains("'service logs'"));
         // An old name of `serve` begins a server.
         assert!(!tip("starts").contains("'start'"), "{}", tip("starts"));
+        assert!(!tip("restart").contains("tip:"), "{}", tip("restart"));
     }
 
     #[test]

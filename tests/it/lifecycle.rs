@@ -477,12 +477,12 @@ fn check_asks_all_upstreams_at_once() {
         program(directory.path(), &["check", "--timeout", "2m", "--config", "respool.toml"]).spawn().unwrap();
     let mut lines = BufReader::new(check.stdout.take().unwrap()).lines().map_while(Result::ok);
     // One after the other, the server that hangs would come first.
-    let first = lines.find(|line| line.contains("does not answer") || line.contains("is complete"));
+    let first = lines.find(|line| line.contains("has not finished") || line.contains("is complete"));
     assert!(first.as_ref().is_some_and(|line| line.contains("a streamed answer is complete")), "{first:?}");
     check.kill().unwrap();
     check.wait().unwrap();
     let (code, shown, _) = run(&["check", "--timeout", "100ms", "--upstream", &hangs.url()], None, &[]);
-    assert!(code == 1 && shown.contains("does not answer: no reply within 100ms"), "{shown}");
+    assert!(code == 1 && shown.contains("has not finished its answer within 100ms"), "{shown}");
 }
 
 /// It was only found out when `serve` had kept nothing for days.
