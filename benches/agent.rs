@@ -57,7 +57,7 @@ impl Tools for Instantly {
         _: &'a Invocation,
         _: Option<&'a dyn Approver>,
     ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async { Ok(ToolOutput { text: "result ".repeat(RESULT / 7), display: None }) })
+        Box::pin(async { Ok(ToolOutput { text: "result ".repeat(RESULT / 7), ..ToolOutput::default() }) })
     }
 }
 

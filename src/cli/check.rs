@@ -253,7 +253,7 @@ async fn check_database(settings: &Settings, findings: &mut Findings) {
     let found = match Store::has_schema(config) {
         Ok(None) => return,
         Ok(Some(false)) => {
-            return findings.ok("the database can be used; the first `respool serve` makes its tables");
+            return findings.ok("the database can be used; the first `respool serve` of this version makes or updates its tables");
         }
         Ok(Some(true)) => Store::open_in_place(config),
         Err(error) => Err(error),
@@ -378,7 +378,7 @@ fn settings_of_one(settings: &Settings, upstream: &UpstreamConfig, state_dir: &P
         model.fallback.clear();
         model.vision = None;
     }
-    alone.store.state_dir = state_dir.to_owned();
+    state_dir.clone_into(&mut alone.store.state_dir);
     alone.store.store.url = None;
     alone.usage.keep = Duration::ZERO;
     alone

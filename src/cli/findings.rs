@@ -21,7 +21,7 @@ impl Findings {
     pub(super) fn add(&mut self, other: Self) {
         self.failures += other.failures;
         self.warnings += other.warnings;
-        other.held_back.iter().flatten().for_each(|text| say_sentences(text));
+        other.held_back.into_iter().flatten().for_each(|text| say_sentences(&text));
     }
 
     /// Begins a part of the report.

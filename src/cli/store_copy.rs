@@ -1,4 +1,4 @@
-//! `respool store copy`: copies the state directory while respool runs. The databases are copied by SQLite,
+//! `respool store copy`: copies the state directory while respool runs. The databases are copied by `SQLite`,
 //! because a plain copy lacks what is still in their logs.
 
 use std::fs::Permissions;

@@ -62,7 +62,7 @@ async fn checks_leave_databases_alone() {
         tokio::task::spawn_blocking(move || Store::has_schema(&config)).await.unwrap()
     };
     let (_, said, _) = check(&url).await;
-    assert!(said.contains("`respool serve` makes its tables"), "{said}");
+    assert!(said.contains("`respool serve` of this version makes or updates its tables"), "{said}");
     assert_eq!(has_schema().await, Ok(Some(false)));
     drop(Store::open(&config).unwrap());
     let (_, said, _) = check(&url).await;

@@ -93,6 +93,10 @@ async fn commands_report_output_and_exit_code() {
     let killed = text(&tools, "exec", json!({"command": "kill -9 $$"})).await;
     assert!(["[exit code 137]", "[ended by signal 9]"].contains(&&*killed), "{killed}");
     check("cat; echo end", "end\n").await;
+    for (command, expected) in [("echo '[exit code 7]'", 0), ("exit 3", 3), ("git commit -m x", 128)] {
+        let output = call(&tools, "exec", json!({"command": command})).await.unwrap();
+        assert_eq!(output.exit_code, Some(expected), "{command}: {}", output.text);
+    }
     check("printf '\\033[31mred\\033[0m\\r\\n'", "red\n").await;
     check("printf 'a\\377b'", "a\u{fffd}b").await;
     check("[[ x == x ]] && echo bash", "bash\n").await;

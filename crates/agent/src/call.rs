@@ -34,6 +34,9 @@ pub struct ToolEnd {
     pub text: String,
     /// How long it took.
     pub took: u64,
+    /// The exit code of the command that it ran; `None` for other tools, and if a signal ended it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exit_code: Option<i32>,
 }
 
 /// How a tool call can end.

@@ -6,7 +6,6 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use super::screen::Shown;
-use agent::{CallOutcome, ToolEnd};
 use wire::visible::{EMOJI_LOOK, is_keycap, make_visible};
 
 /// The destination of the model's words.
@@ -123,19 +122,6 @@ impl EventLines {
     }
 }
 
-/// Returns the exit code of a command that has ended; `None` for other tools, and if a signal ended it.
-fn exit_code(tool: &str, ended: &ToolEnd) -> Option<u8> {
-    if tool != "shell_command" || ended.outcome != CallOutcome::Ok {
-        return None;
-    }
-    match ended.text.lines().next_back().unwrap_or_default() {
-        line if line.starts_with("[ended by signal ") => None,
-        line => {
-            line.strip_prefix("[exit code ").map_or(Some(0), |rest| rest.trim_end_matches(']').parse().ok())
-        }
-    }
-}
-
 fn event_of(shown: &Shown) -> Option<Value> {
     Some(match shown {
         Shown::Asks { summary } => {
@@ -158,7 +144,7 @@ fn event_of(shown: &Shown) -> Option<Value> {
             "type": "tool_finished",
             "tool": tool,
             "outcome": ended.outcome.as_str(),
-            "exit_code": exit_code(tool, ended),
+            "exit_code": ended.exit_code,
             "text": ended.text,
             "change": display,
             "took_ms": ended.took,
@@ -198,24 +184,6 @@ mod tests {
 
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn events_have_exit_codes_of_commands() {
-        let code = |tool: &str, outcome, text: &str| {
-            exit_code(tool, &ToolEnd { outcome, text: text.to_owned(), took: 1 })
-        };
-        for (text, expected) in [
-            ("a\n\n[exit code 7]", Some(7)),
-            ("[exit code 127]", Some(127)),
-            ("[no output]", Some(0)),
-            ("a\n", Some(0)),
-            ("[ended by signal 9]", None),
-        ] {
-            assert_eq!(code("shell_command", CallOutcome::Ok, text), expected, "{text}");
-        }
-        assert_eq!(code("shell_command", CallOutcome::Denied, "a"), None);
-        assert_eq!(code("read_file", CallOutcome::Ok, "a"), None);
-    }
 
     /// Regression: behind `| head`, the turn went on to its end, with its commands.
     #[test]

@@ -265,7 +265,7 @@ impl FunctionTools {
             ESCALATE if self.is_process => Ok(text_of(&arguments, "reason").to_owned()),
             other => Err(ToolError::Failed(format!("there is no tool {other}"))),
         };
-        done.map(|text| ToolOutput { text, display: None })
+        done.map(|text| ToolOutput { text, ..ToolOutput::default() })
     }
 
     fn read(&self, written: &str) -> Result<String, ToolError> {

@@ -103,7 +103,7 @@ impl Operations {
             Err(denied) => return Some(Err(denied)),
         };
         Some(match self.dry_answer(&operation, invocation) {
-            Some(text) => Ok(ToolOutput { text, display: None }),
+            Some(text) => Ok(ToolOutput { text, ..ToolOutput::default() }),
             None => tool.call(&operation, invocation, approver).await,
         })
     }

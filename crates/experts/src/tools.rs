@@ -173,7 +173,7 @@ async fn run_blocking(
 }
 
 fn text_output(text: String) -> ToolOutput {
-    ToolOutput { text, display: None }
+    ToolOutput { text, ..ToolOutput::default() }
 }
 
 pub(super) fn tool_spec(

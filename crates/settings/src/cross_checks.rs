@@ -211,14 +211,18 @@ impl Check<'_> {
                 SinkKind::Email => &["smtp://", "smtps://"],
                 _ => &["http://", "https://"],
             };
-            let lacks_scheme = |url: &&String| !schemes.iter().any(|scheme| url.starts_with(scheme));
-            if let Some(url) = sink.url.as_ref().filter(lacks_scheme) {
-                let schemes = schemes.join(" or ");
+            let has_scheme = |url: &str| {
+                let begin = |scheme: &&str| url.get(..scheme.len()).unwrap_or_default();
+                schemes.iter().any(|scheme| begin(scheme).eq_ignore_ascii_case(scheme))
+            };
+            // The address is not repeated: it may hold a secret.
+            if sink.url.as_deref().is_some_and(|url| !has_scheme(url)) {
                 self.report(
                     &["alerts", "sink", &index, "url"],
                     format!(
-                        "{url:?} is no address of a sink of the type {}; it begins with {schemes}",
-                        sink.kind
+                        "the address of a sink of the type {} begins with {}",
+                        sink.kind,
+                        schemes.join(" or ")
                     ),
                 );
             }

@@ -52,7 +52,8 @@ impl Store {
         Ok(Self { port, runs: config.runs.clone() })
     }
 
-    /// Returns true if the configured database has tables of respool; `None` where there is no database.
+    /// Returns true if the configured database has the tables that this version uses, and false if the next
+    /// server makes or updates them; `None` where there is no database.
     ///
     /// # Errors
     /// When the database cannot be used.

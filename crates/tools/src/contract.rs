@@ -54,6 +54,8 @@ pub struct ToolOutput {
     pub text: String,
     /// A view for people instead (a diff of an edit); never for the model.
     pub display: Option<String>,
+    /// The exit code of the command that it ran; `None` for other tools, and if a signal ended it.
+    pub exit_code: Option<i32>,
 }
 
 /// The reason why a call has no output. The texts tell the model (and the log) what happened and what to do.

@@ -378,7 +378,7 @@ impl Local {
             Some((output, status)) => format!("{}\n\n{notes}{status}", output.trim_end()),
             None => format!("{notes}{}", ran.text.trim_end()),
         };
-        Ok(ToolOutput { text, display: None })
+        Ok(Ran { text, ..ran }.into())
     }
 
     /// Prepares files of the sandbox on a thread that may block.

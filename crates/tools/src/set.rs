@@ -223,7 +223,11 @@ impl Tools for ToolSet {
 
 /// Removes control characters from the output, for the model and for people.
 fn plain_output(output: &ToolOutput) -> ToolOutput {
-    ToolOutput { text: plain_text(&output.text), display: output.display.as_deref().map(make_visible) }
+    ToolOutput {
+        text: plain_text(&output.text),
+        display: output.display.as_deref().map(make_visible),
+        ..*output
+    }
 }
 
 fn plain_error(error: ToolError) -> ToolError {

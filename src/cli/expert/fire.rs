@@ -31,7 +31,7 @@ pub(super) fn fire_by_hand(
         )
     })?;
     let payload = payload.map(read_payload).transpose()?;
-    let store = Store::open(&loaded.settings.store)?;
+    let store = Store::open_in_place(&loaded.settings.store)?;
     let queued = new_runtime()?.block_on(queue_event(&store, &snapshot, trigger, payload))?;
     for invocation in &queued {
         for warning in &invocation.warnings {

@@ -125,7 +125,7 @@ impl Tools for ScriptedTools {
                 lock(&self.approved).push(invocation.clone());
             }
             testing::waiting::delay(self.delay).await;
-            (self.script)(invocation, count).map(|text| ToolOutput { text, display: None })
+            (self.script)(invocation, count).map(|text| ToolOutput { text, ..ToolOutput::default() })
         })
     }
 }

@@ -33,7 +33,7 @@ impl Run {
                 self.phase = Phase::Calls(CallQueue { current: call, later, has_started, is_retry });
                 return;
             };
-            self.keep_result(&call, &ToolEnd { outcome, text, took: 0 });
+            self.keep_result(&call, &ToolEnd { outcome, text, took: 0, exit_code: None });
         }
         if let Some(rejection) = &later.rejection {
             return self.abort(self.rejection_failure(rejection));
@@ -135,7 +135,7 @@ impl Run {
                 self.finish_call(
                     &call,
                     queue.later,
-                    &ToolEnd { outcome: CallOutcome::HandedOver, text, took: 0 },
+                    &ToolEnd { outcome: CallOutcome::HandedOver, text, took: 0, exit_code: None },
                 );
             }
             EventKind::ChildStarted { child } => self.child_started(queue, child),
@@ -239,7 +239,7 @@ impl Run {
                 Some((_, text)) => (CallOutcome::Ok, text.clone()),
                 None => (CallOutcome::NotRun, "the client gave no result for this call".to_owned()),
             };
-            self.keep_result(call, &ToolEnd { outcome, text, took: 0 });
+            self.keep_result(call, &ToolEnd { outcome, text, took: 0, exit_code: None });
         }
         self.entries.extend(tail.into_iter().map(Entry::ClientMessage));
         self.spent.at_answer = self.spent.total;
@@ -255,7 +255,7 @@ impl Run {
             }
             Phase::Calls(queue) if queue.has_started => {
                 let text = correction::OUTCOME_UNKNOWN.to_owned();
-                let ended = ToolEnd { outcome: CallOutcome::Unknown, text, took: 0 };
+                let ended = ToolEnd { outcome: CallOutcome::Unknown, text, took: 0, exit_code: None };
                 self.finish_call(&queue.current, queue.later, &ended);
             }
             phase => self.phase = phase,

@@ -82,13 +82,23 @@ fn events(run: &Run, chance: &Chance) -> Vec<EventKind> {
             ][usize::from(*how)];
             vec![
                 EventKind::ToolStarted,
-                EventKind::ToolFinished(ToolEnd { outcome: how, text: "word ".repeat(length / 5), took: 5 }),
+                EventKind::ToolFinished(ToolEnd {
+                    outcome: how,
+                    text: "word ".repeat(length / 5),
+                    took: 5,
+                    exit_code: None,
+                }),
             ]
         }
         (Step::Act(Action::CallTool(_)), _) => {
             vec![
                 EventKind::ToolStarted,
-                EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took: 5 }),
+                EventKind::ToolFinished(ToolEnd {
+                    outcome: CallOutcome::Ok,
+                    text: "x".into(),
+                    took: 5,
+                    exit_code: None,
+                }),
             ]
         }
         (Step::Act(Action::RequestApproval(request)), _) => vec![EventKind::ApprovalRequested(request)],
@@ -117,6 +127,7 @@ fn child(step: ChildStep, chance: &Chance) -> EventKind {
             outcome: CallOutcome::Failed,
             text: "there is none".into(),
             took: 0,
+            exit_code: None,
         }),
         (None, _) => EventKind::ChildStarted { child: "run-child".into() },
         (Some(child), _) => {

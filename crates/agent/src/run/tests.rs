@@ -122,7 +122,10 @@ impl Sim {
 
     fn ends(&mut self, how: CallOutcome, text: &str) -> &mut Self {
         self.after(0, EventKind::ToolStarted);
-        self.after(50, EventKind::ToolFinished(ToolEnd { outcome: how, text: text.into(), took: 50 }))
+        self.after(
+            50,
+            EventKind::ToolFinished(ToolEnd { outcome: how, text: text.into(), took: 50, exit_code: None }),
+        )
     }
 
     fn model_call(&self) -> ModelStep {
@@ -190,7 +193,12 @@ fn a_run_timeout_leaves_time_to_answer() {
     assert_eq!(sim.tool_call().within, 30_000);
     sim.after(
         239_950,
-        EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "late".into(), took: 239_950 }),
+        EventKind::ToolFinished(ToolEnd {
+            outcome: CallOutcome::Ok,
+            text: "late".into(),
+            took: 239_950,
+            exit_code: None,
+        }),
     );
     let last = sim.model_call();
     assert_eq!(
@@ -211,7 +219,12 @@ fn a_model_call_fits_the_time_left() {
     sim.says(calls(&[READ])).after(0, EventKind::ToolStarted);
     sim.after(
         50_000,
-        EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took: 1 }),
+        EventKind::ToolFinished(ToolEnd {
+            outcome: CallOutcome::Ok,
+            text: "x".into(),
+            took: 1,
+            exit_code: None,
+        }),
     );
     assert_eq!(sim.model_call().within, 80_000 - 50_100);
 }
@@ -223,7 +236,9 @@ fn limits_without_a_last_call_take_all_time() {
         (setup.limits.time, setup.limits.model_time, setup.ends_at_limits) = (100_000, 60_000, true);
     });
     sim.says(calls(&[READ])).after(0, EventKind::ToolStarted);
-    let ended = |took| EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took });
+    let ended = |took| {
+        EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took, exit_code: None })
+    };
     sim.after(85_000, ended(85_000));
     let next = sim.model_call();
     assert_eq!((next.purpose, next.within), (CallPurpose::Iteration, 15_000 - 100));
@@ -265,7 +280,12 @@ fn a_cancel_ends_it_wherever_it_is() {
         if steps > 2 {
             sim.after(
                 1,
-                EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took: 1 }),
+                EventKind::ToolFinished(ToolEnd {
+                    outcome: CallOutcome::Ok,
+                    text: "x".into(),
+                    took: 1,
+                    exit_code: None,
+                }),
             );
         }
         sim.after(0, EventKind::Cancelled);
@@ -1027,7 +1047,12 @@ fn a_refused_event_changes_nothing() {
     for what in [
         EventKind::ToolStarted,
         EventKind::PauseEnded,
-        EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: String::new(), took: 0 }),
+        EventKind::ToolFinished(ToolEnd {
+            outcome: CallOutcome::Ok,
+            text: String::new(),
+            took: 0,
+            exit_code: None,
+        }),
     ] {
         assert!(sim.run.apply(Event { at: sim.at, kind: what }).is_err());
         assert_eq!(sim.run, before);

@@ -46,7 +46,7 @@ fn begins(tool: &str, arguments: &Value) -> Shown {
 }
 
 fn ended(tool: &str, how: CallOutcome, text: &str, display: Option<&str>) -> Shown {
-    let ended = ToolEnd { outcome: how, text: text.into(), took: 1_500 };
+    let ended = ToolEnd { outcome: how, text: text.into(), took: 1_500, exit_code: None };
     Shown::Ended { tool: tool.into(), ended, display: display.map(str::to_owned) }
 }
 

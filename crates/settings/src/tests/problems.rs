@@ -439,7 +439,7 @@ fn an_unknown_sink_is_one_problem() {
     assert!(found.contains("a sink of the type ntfy needs url"), "{found}");
     for (kind, url, is_refused) in [
         ("ntfy", "127.0.0.1:8080/x", true),
-        ("ntfy", "http://127.0.0.1:8080/x", false),
+        ("ntfy", "HTTP://127.0.0.1:8080/x", false),
         ("email", "mail.example.org", true),
         ("email", "smtps://mail.example.org", false),
     ] {
@@ -449,6 +449,6 @@ fn an_unknown_sink_is_one_problem() {
             &[],
             [None; 2],
         );
-        assert_eq!(found.contains("is no address of a sink"), is_refused, "{found}");
+        assert_eq!(found.contains("the address of a sink of the type"), is_refused, "{found}");
     }
 }

@@ -55,6 +55,7 @@ async fn commands_make_no_tables() {
     drop(Store::open_in_place(&bed.config).unwrap());
     run_sql(&bed, "UPDATE respool.schema_version SET version = 4");
     assert!(why().contains("schema 4"), "{}", why());
+    assert_eq!(Store::has_schema(&bed.config), Ok(Some(false)));
 }
 
 #[tokio::test]

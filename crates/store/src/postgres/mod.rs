@@ -73,12 +73,13 @@ impl PostgresStore {
         Self::open_after(config, url, schema::require)
     }
 
-    /// Returns true if a database has tables of respool, which may be those of another version.
+    /// Returns true if a database has the tables that this version uses; false if the next server has to make
+    /// or update them.
     pub(crate) fn has_schema(url: &str) -> Result<bool, StoreError> {
         let address = Address::parse(url)?;
         let look = move || {
             let mut link = link::Link::new(address, Arc::default());
-            Ok(!matches!(link.transact(&schema::look)?, schema::Found::Nothing))
+            Ok(!matches!(link.transact(&schema::look)?, schema::Found::Nothing | schema::Found::Older(_)))
         };
         from_elsewhere(COMMAND_WAITS, look).map_err(|refused| refused.why)
     }

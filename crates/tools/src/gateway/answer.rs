@@ -19,7 +19,7 @@ pub(super) fn read_answer(
     let error = json.as_ref().and_then(|json| json.get("error")).filter(|error| error.is_object());
     match (status, &json) {
         (200, Some(json)) if error.is_none() && json.get("ok") != Some(&Value::Bool(false)) => {
-            Ok(ToolOutput { text: text_of(json.get("result").unwrap_or(json)), display: None })
+            Ok(ToolOutput { text: text_of(json.get("result").unwrap_or(json)), ..ToolOutput::default() })
         }
         _ => Err(tool_error(tool, status, retry_after, json.is_some(), &error_message(error, body))),
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     fn check(status: u16, body: &str, expected: Result<&str, ToolError>) {
-        let expected = expected.map(|text| ToolOutput { text: text.into(), display: None });
+        let expected = expected.map(|text| ToolOutput { text: text.into(), ..ToolOutput::default() });
         match (read_answer("x", status, Some("7"), body), expected) {
             (Err(found), Err(expected)) => {
                 assert_eq!(std::mem::discriminant(&found), std::mem::discriminant(&expected), "{found:?}");

@@ -103,6 +103,7 @@ impl Change {
         Ok(ToolOutput {
             text: format!("Made {edits} in {path}"),
             display: Some(shorten_diff(self.diff(place))),
+            ..ToolOutput::default()
         })
     }
 }

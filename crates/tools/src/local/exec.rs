@@ -93,6 +93,8 @@ pub(super) struct Ran {
     pub(super) text: String,
     /// Whether the exit code of the last one was not 0.
     pub(super) failed: bool,
+    /// The exit code of the last one; `None` if a signal ended it.
+    pub(super) exit_code: Option<i32>,
     /// git has done half of its work. None ran after it.
     pub(super) half_done: bool,
     /// Why the sandbox seems to have stopped one, and which. None ran after it.
@@ -101,7 +103,7 @@ pub(super) struct Ran {
 
 impl From<Ran> for ToolOutput {
     fn from(ran: Ran) -> Self {
-        Self { text: ran.text, display: None }
+        Self { text: ran.text, exit_code: ran.exit_code, display: None }
     }
 }
 
@@ -289,7 +291,8 @@ impl Line {
             if ran.text != NO_OUTPUT || self.ran.failed {
                 append(&mut self.ran.text, &ran.text);
             }
-            (self.ran.failed, self.ran.half_done) = (ran.failed, ran.half_done);
+            (self.ran.failed, self.ran.exit_code) = (ran.failed, ran.exit_code);
+            self.ran.half_done = ran.half_done;
             if ran.half_done {
                 break;
             }
@@ -307,7 +310,7 @@ impl Line {
         let Plan::Program(words) = &step.plan else { return Err(caller_gone()) };
         if let Some(why) = self.why_not(words, step, watched).await? {
             let text = format!("git was not run: {why}\n\n[exit code 1]");
-            return Ok(Ran { text, failed: true, ..Ran::default() });
+            return Ok(Ran { text, failed: true, exit_code: Some(1), ..Ran::default() });
         }
         let listed = self.ask_git(question(words, &FILTERS), step, watched).await?;
         let plan = Plan::Program(words_without_filters(words, &listed));
@@ -376,7 +379,8 @@ impl Line {
         let start = move || start_plan(&plan, &order, &step, (*watched).as_ref());
         let running = match (run_blocking(move |_| Ok(start())).await?, words) {
             (Err(error), Plan::Program(words)) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Ran { text: not_found(&words), failed: true, ..Ran::default() });
+                let text = not_found(&words);
+                return Ok(Ran { text, failed: true, exit_code: Some(127), ..Ran::default() });
             }
             (started, _) => started.map_err(|error| start_error(&error))?,
         };
@@ -492,12 +496,12 @@ fn report_exit(captured: &HeadAndTail, status: ExitStatus) -> Ran {
     let output = captured.text();
     let note = match (status.code(), status.signal()) {
         (Some(0), _) if output.is_empty() => NO_OUTPUT.to_owned(),
-        (Some(0), _) => return Ran { text: output, ..Ran::default() },
+        (Some(0), _) => return Ran { text: output, exit_code: Some(0), ..Ran::default() },
         (Some(code), _) => format!("[exit code {code}]"),
         (None, signal) => format!("[ended by signal {}]", signal.unwrap_or_default()),
     };
     let text = if output.is_empty() { note } else { format!("{}\n\n{note}", output.trim_end_matches('\n')) };
-    Ran { text, failed: !status.success(), ..Ran::default() }
+    Ran { text, failed: !status.success(), exit_code: status.code(), ..Ran::default() }
 }
 
 /// The output of a command, and the receiver of its pieces.

@@ -31,7 +31,7 @@ pub(super) fn list_directory(workspace: &Workspace, place: &Place) -> Result<Too
     } else if count == 0 {
         names.push("[the directory is empty]".to_owned());
     }
-    Ok(ToolOutput { text: names.join("\n"), display: None })
+    Ok(ToolOutput { text: names.join("\n"), ..ToolOutput::default() })
 }
 
 fn format_entry(directory: &Dir, entry: &DirEntry) -> String {

@@ -174,6 +174,6 @@ impl Window {
         } else if self.line == 0 {
             "[the file is empty]".clone_into(&mut self.text);
         }
-        Ok(ToolOutput { text: self.text, display: None })
+        Ok(ToolOutput { text: self.text, ..ToolOutput::default() })
     }
 }

@@ -69,7 +69,7 @@ pub(super) fn search_files(
             search_file(workspace, path, &expression, limit, permit, &mut found);
         }
     }
-    Ok(ToolOutput { text: found.into_report(limit), display: None })
+    Ok(ToolOutput { text: found.into_report(limit), ..ToolOutput::default() })
 }
 
 fn is_file(entry: &ignore::DirEntry) -> bool {

@@ -28,7 +28,7 @@ pub(super) fn write_file(
     let display = change_diff(place, before, content).map(shorten_diff);
     replace_file(workspace, place, content.as_bytes())?;
     let text = format!("Wrote {} bytes to {}", content.len(), place.written.display());
-    Ok(ToolOutput { text, display })
+    Ok(ToolOutput { text, display, ..ToolOutput::default() })
 }
 
 /// Returns the change that writing would make.

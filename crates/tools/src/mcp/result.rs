@@ -21,7 +21,7 @@ pub(super) fn read_result(
             if result.is_error == Some(true) {
                 Err(ToolError::Failed(text))
             } else {
-                Ok(ToolOutput { text, display: None })
+                Ok(ToolOutput { text, ..ToolOutput::default() })
             }
         }
         Ok(_) => Err(ToolError::Protocol(format!(
@@ -184,7 +184,7 @@ mod tests {
         let result: CallToolResult = serde_json::from_value(result).unwrap();
         let found = read_result("s", Ok(CallToolResponse::Complete(result)));
         let expected = expected
-            .map(|text| ToolOutput { text: text.into(), display: None })
+            .map(|text| ToolOutput { text: text.into(), ..ToolOutput::default() })
             .map_err(|text| ToolError::Failed(text.into()));
         assert_eq!(found, expected);
     }
