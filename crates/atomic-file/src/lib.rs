@@ -17,6 +17,14 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_from(folder_of(path), path, bytes)
 }
 
+/// As [`replace`], without waiting for the disk: after a power failure the file may be empty.
+///
+/// # Errors
+/// As those of [`replace`].
+pub fn replace_at_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    Ok(write_unsynced(folder_of(path), bytes)?.persist(path).map(drop)?)
+}
+
 /// As [`replace`], by way of a folder on the same disk: it fails once that folder is gone.
 ///
 /// # Errors
@@ -40,7 +48,19 @@ pub fn replace_with(path: &Path, bytes: &[u8], permissions: Permissions) -> io::
 /// # Errors
 /// When the folder does not exist or cannot be written.
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
-    match write_temporary(folder_of(path), bytes)?.persist_noclobber(path) {
+    persist_new(write_temporary(folder_of(path), bytes)?, path)
+}
+
+/// As [`create`], without waiting for the disk: after a power failure the file may be empty.
+///
+/// # Errors
+/// As those of [`create`].
+pub fn create_at_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    persist_new(write_unsynced(folder_of(path), bytes)?, path)
+}
+
+fn persist_new(file: NamedTempFile, path: &Path) -> io::Result<bool> {
+    match file.persist_noclobber(path) {
         Ok(_) => Ok(true),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
         Err(error) => Err(error.error),
@@ -48,9 +68,14 @@ pub fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 }
 
 fn write_temporary(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
+    let file = write_unsynced(folder, bytes)?;
+    file.as_file().sync_all()?;
+    Ok(file)
+}
+
+fn write_unsynced(folder: &Path, bytes: &[u8]) -> io::Result<NamedTempFile> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(bytes)?;
-    file.as_file().sync_all()?;
     Ok(file)
 }
 
@@ -77,8 +102,9 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"third"[..], 0o644));
         replace(&path, b"fourth").unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"fourth"[..], 0o600));
+        replace_at_once(&path, b"fourth again").unwrap();
         replace_from(&dir.path().join("gone"), &path, b"fifth").unwrap_err();
-        assert_eq!(fs::read(&path).unwrap(), b"fourth");
+        assert_eq!(fs::read(&path).unwrap(), b"fourth again");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left behind");
     }
 

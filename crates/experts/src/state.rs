@@ -23,7 +23,11 @@ pub fn prepare(root: &Path, old: Option<&Package>, new: &Package) -> io::Result<
             continue;
         }
         match fs::read(&target) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => create_file(&target, text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                make_folder(&target)?;
+                // One that another process created in between is kept.
+                atomic_file::create(&target, text.as_bytes())?;
+            }
             Err(error) => return Err(error),
             Ok(found) => {
                 let is_old_template =
@@ -44,14 +48,13 @@ fn state_templates(package: &Package) -> BTreeMap<String, &str> {
     lasting.map(|state| (state_file(&state.path), state.template.as_str())).collect()
 }
 
-/// Creates a file and its folder. A file that another process created in between is kept.
-fn create_file(target: &Path, text: &str) -> io::Result<()> {
-    fs::create_dir_all(target.parent().unwrap_or(Path::new(".")))?;
-    atomic_file::create(target, text.as_bytes()).map(drop)
+/// Makes the folder of a file.
+fn make_folder(target: &Path) -> io::Result<()> {
+    fs::create_dir_all(target.parent().unwrap_or(Path::new(".")))
 }
 
-/// Creates missing files of one session. One that an earlier version left empty at a power failure is created
-/// again.
+/// Creates missing files of one session. A run does not wait for the disk here: after a power failure such a
+/// file may be empty, and it is then created again.
 ///
 /// # Errors
 /// When the folder cannot be written.
@@ -64,7 +67,8 @@ pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
         }
-        create_file(&target, &one.template)?;
+        make_folder(&target)?;
+        atomic_file::create_at_once(&target, one.template.as_bytes())?;
     }
     Ok(())
 }

@@ -261,9 +261,10 @@ fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage) -> Resu
     change.execute(sql, &values).map(drop)
 }
 
-/// Replaces zero bytes, which the database has in no text.
+/// Replaces zero bytes, which the database has in no text, and their escapes, which it has in no JSON.
 fn without_zero_bytes(text: Cow<'_, str>) -> Cow<'_, str> {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text }
+    let text = if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text };
+    if text.contains("\\u0000") { text.replace("\\u0000", "\\ufffd").into() } else { text }
 }
 
 fn read_stored(row: &Row) -> Result<UsageRow, Error> {
@@ -272,4 +273,18 @@ fn read_stored(row: &Row) -> Result<UsageRow, Error> {
 
 fn read_sum(row: &Row, width: usize) -> Result<UsageSum, Error> {
     usage_columns::read_sum(width, |index| row.try_get(index), |index| row.try_get(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: one error text with such an escape made each list of requests fail.
+    #[test]
+    fn zero_bytes_are_replaced() {
+        let replaced = without_zero_bytes(r#"{"error":"a\u0000b"}"#.into());
+        serde_json::from_str::<serde_json::Value>(&replaced).unwrap();
+        assert_eq!(replaced, r#"{"error":"a\ufffdb"}"#);
+        assert_eq!(without_zero_bytes("a\0b".into()), "a\u{fffd}b");
+    }
 }

@@ -138,12 +138,14 @@ struct Work {
     running: usize,
     /// This process ends.
     is_ending: bool,
-    /// Of commands whose callers have gone.
+    /// Of commands whose callers have gone, the last ones.
     notes: Vec<String>,
 }
 
 static WORK: LazyLock<watch::Sender<Work>> = LazyLock::new(watch::Sender::default);
 
+/// How many notes are kept for the end of this process.
+const MOST_NOTES: usize = 100;
 /// The longest that the end of this process waits for commands.
 const LONGEST_END: Duration = Duration::from_secs(25);
 
@@ -238,7 +240,10 @@ impl Line {
         };
         let (is_changed, notes) = run_blocking(move |_| Ok(look())).await?;
         if self.gone.try_recv() == Err(TryRecvError::Closed) {
-            WORK.send_modify(|work| work.notes.extend(notes.iter().cloned()));
+            WORK.send_modify(|work| {
+                work.notes.extend(notes.iter().cloned());
+                work.notes.drain(..work.notes.len().saturating_sub(MOST_NOTES));
+            });
         }
         let output = std::mem::replace(&mut self.ran.text, before);
         // The end of a command is described last.
