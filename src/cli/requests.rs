@@ -311,18 +311,6 @@ mod tests {
                 waited
             ]
         );
-        let useless = EarlierAttempt {
-            upstream: "box".into(),
-            why: "empty_reply".into(),
-            remedy: "correction".into(),
-            ..EarlierAttempt::default()
-        };
-        let mut again = UsageRow { recovery: "empty_reply,correction".into(), attempts: 2, ..good.clone() };
-        again.details.earlier_attempts = vec![useless];
-        assert_eq!(
-            table_lines(&[again], None)[2..],
-            ["    asked before: box (the reply was empty; it got a note about the fault)"]
-        );
         let expected = [
             "time                  outcome           status  model  key    upstream  tokens  seconds  id",
             "2026-11-21T01:14:58Z  upstream_refused     503  qwen   alice  box            –      1.2  r2",
@@ -347,6 +335,24 @@ mod tests {
     fn json_lists_what_was_done() {
         let row = row_json(&UsageRow { dialects: "hermes".into(), ..UsageRow::default() });
         assert_eq!((&row["dialects"], &row["recovery"]), (&json!(["hermes"]), &json!([])));
+    }
+
+    /// Regression: two lines said it.
+    #[test]
+    fn why_a_model_was_asked_again_is_said_once() {
+        let useless = EarlierAttempt {
+            upstream: "box".into(),
+            why: "empty_reply".into(),
+            remedy: "correction".into(),
+            ..EarlierAttempt::default()
+        };
+        let mut again =
+            UsageRow { recovery: "empty_reply,correction".into(), attempts: 2, ..UsageRow::default() };
+        again.details.earlier_attempts = vec![useless];
+        assert_eq!(
+            table_lines(&[again], None)[2..],
+            ["    asked before: box (the reply was empty; it got a note about the fault)"]
+        );
     }
 
     #[test]
