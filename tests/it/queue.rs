@@ -173,6 +173,21 @@ async fn who_hangs_up_leaves_the_queue() {
     assert_eq!((&seen["in_flight"], &seen["silent_s"]), (&json!(0), &Value::Null));
 }
 
+/// Regression: a server that refuses requests, and does so at once, looked like one that hangs.
+#[tokio::test]
+async fn a_refusal_ends_the_silence() {
+    let fake = FakeVllm::start([Script::silence().unchecked()]).await;
+    fake.otherwise(Script::json(400, &replies::error(400, "no", "BadRequestError")).unchecked());
+    let respool = Respool::with(&fake, "[[upstream]]\nmax_concurrency = 9").await;
+    let _waiting = Client::sending(respool.address, &request("a", "first")).await;
+    fake.wait_for_requests(1).await;
+    wait_until("it is silent", async || report(&respool).await["silent_s"].as_u64() >= Some(2)).await;
+    assert_eq!(exchange(respool.address, &request("b", "refused")).await.status, 400);
+    let seen = report(&respool).await;
+    let seconds = |name: &str| seen[name].as_u64().unwrap();
+    assert!(seconds("silent_s") + 1 < seconds("oldest_s"), "{seen}");
+}
+
 #[tokio::test]
 async fn full_queues_answer_429() {
     let _time = IdleTime::begin();

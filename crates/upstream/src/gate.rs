@@ -138,6 +138,14 @@ impl Gate {
         (state.taken, state.waiting.len())
     }
 
+    /// Notes that something has come.
+    pub(super) fn note_answer(&self) {
+        // Of many pieces, only the first one since a look writes.
+        if !self.heard.load(Ordering::Relaxed) {
+            self.heard.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// For how long the requests at work have got nothing; `None` without any.
     pub(super) fn silence(&self) -> Option<Duration> {
         let heard = self.heard.swap(false, Ordering::Relaxed);
@@ -264,10 +272,7 @@ impl GateState {
 impl UpstreamPlace {
     /// Notes that a piece of its reply has come.
     pub fn note_piece(&self) {
-        // Of many pieces, only the first one since a look writes.
-        if !self.gate.heard.load(Ordering::Relaxed) {
-            self.gate.heard.store(true, Ordering::Relaxed);
-        }
+        self.gate.note_answer();
     }
 }
 

@@ -144,6 +144,11 @@ impl UpstreamState {
         (self.lock_circuit().as_str(), taken, waiting)
     }
 
+    /// Notes that it has answered a request, if only with an error.
+    pub fn note_answer(&self) {
+        self.gate.note_answer();
+    }
+
     /// Returns for how long it has sent nothing of a reply while it had requests; `None` without requests.
     pub fn silence(&self) -> Option<Duration> {
         self.gate.silence()

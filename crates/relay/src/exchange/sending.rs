@@ -391,6 +391,7 @@ impl Current {
             answer.wait_for_body().await?;
             return Ok(answer);
         }
+        attempt.upstream.state.note_answer();
         let retry_after = retry_after(&answer);
         let text = Box::pin(answer.read_excerpt()).await;
         record.content().take_upstream_error(&text);
