@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::Connection;
 use rusqlite::backup::Backup;
+use rusqlite::{Connection, OpenFlags};
 
-use super::open::{self, failed, open_read_only};
+use super::open::{self, failed};
 use super::usage;
 use crate::error::StoreError;
 
@@ -35,7 +35,8 @@ pub fn copy_databases(state_dir: &Path, to: &Path) -> Result<Vec<String>, StoreE
 
 /// Copies a database as one snapshot. Returns whether the copy is sound.
 fn copy_database(from: &Path, to: &Path) -> rusqlite::Result<bool> {
-    let source = open_read_only(from)?;
+    // Without the log, it would lack the last commits.
+    let source = Connection::open_with_flags(from, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
     let mut copy = Connection::open(to)?;
     Backup::new(&source, &mut copy)?.run_to_completion(i32::MAX, PAUSE, None)?;
     open::is_sound(&copy)
