@@ -139,7 +139,7 @@ rules! {
         "A daily budget is nearly spent.",
         "Raise the budget in `[budgets]`; the page shows under Usage who spent it.";
     BudgetSpent = "budget_spent", Critical,
-        "A daily budget is spent: the requests that it covers get HTTP 429 until 00:00 UTC.",
+        "A daily budget is spent: its requests that cost something are refused until 00:00 UTC.",
         "Raise the budget in `[budgets]`, which takes effect at once; the page shows under Usage who spent it.";
     StateNotWritable = "state_not_writable", Critical,
         "Usage records cannot be written to disk. Requests are still answered.",

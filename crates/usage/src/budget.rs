@@ -301,7 +301,7 @@ fn has_reached(spent: Money, budget: Money, config: &BudgetsConfig) -> bool {
     spent.units() >= budget.units() * config.warn_at
 }
 
-fn daily_budget(config: &BudgetsConfig, scope: &Scope) -> Option<Money> {
+pub(super) fn daily_budget(config: &BudgetsConfig, scope: &Scope) -> Option<Money> {
     let amount = match scope {
         Scope::Everybody => config.day,
         Scope::Key(name) => config.keys.get(name).copied().or(config.key),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{DayBudget, Exhausted, Owner, Scope, Shortage, Spending, UnderWay};
+use super::budget::{DayBudget, Exhausted, Owner, Scope, Shortage, Spending, UnderWay, daily_budget};
 use super::config::{BudgetsConfig, UsageConfig};
 use super::key_tokens::KeyTokens;
 use super::minutes::{Minutes, RequestOutcome};
@@ -509,12 +509,22 @@ impl Ledger {
     pub fn measure_budgets(&self) {
         let mut budgets = self.budgets(&[]);
         budgets.truncate(MEASURED);
-        let scopes = budgets.iter().map(|budget| budget.scope.clone()).collect();
-        let before = std::mem::replace(&mut self.lock_state().measured, scopes);
-        for scope in before.iter().filter(|scope| budgets.iter().all(|budget| budget.scope != **scope)) {
-            let (kind, name) = scope.labels();
-            metrics::set_budget(kind, name, f64::NAN, f64::NAN);
+        let settings = self.current_settings();
+        let before = std::mem::take(&mut self.lock_state().measured);
+        for scope in before {
+            if budgets.iter().any(|budget| budget.scope == scope) {
+                continue;
+            }
+            // On a new day, nothing is spent of it yet.
+            match daily_budget(&settings.budgets, &scope) {
+                Some(budget) => budgets.push(DayBudget { scope, budget, spent: Money::default() }),
+                None => {
+                    let (kind, name) = scope.labels();
+                    metrics::set_budget(kind, name, f64::NAN, f64::NAN);
+                }
+            }
         }
+        self.lock_state().measured = budgets.iter().map(|budget| budget.scope.clone()).collect();
         for DayBudget { scope, budget, spent } in &budgets {
             let (kind, name) = scope.labels();
             metrics::set_budget(kind, name, spent.units(), budget.units());
