@@ -516,12 +516,11 @@ impl Ledger {
                 continue;
             }
             // On a new day, nothing is spent of it yet.
-            match daily_budget(&settings.budgets, &scope) {
-                Some(budget) => budgets.push(DayBudget { scope, budget, spent: Money::default() }),
-                None => {
-                    let (kind, name) = scope.labels();
-                    metrics::set_budget(kind, name, f64::NAN, f64::NAN);
-                }
+            if let Some(budget) = daily_budget(&settings.budgets, &scope) {
+                budgets.push(DayBudget { scope, budget, spent: Money::default() });
+            } else {
+                let (kind, name) = scope.labels();
+                metrics::set_budget(kind, name, f64::NAN, f64::NAN);
             }
         }
         self.lock_state().measured = budgets.iter().map(|budget| budget.scope.clone()).collect();
