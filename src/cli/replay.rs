@@ -1,8 +1,6 @@
 //! `respool replay`: lists the exchanges that `[capture]` kept, and runs the replies of one through this
 //! version of respool, with the present configuration, to compare what the client got with what it gets now.
 
-mod reply;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +8,6 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use self::reply::{describe_reply, is_failure};
 use super::assembly::app;
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun};
@@ -22,6 +19,7 @@ use server::{ServerConfig, Stop, build_routes, run_server};
 use settings::{Loaded, Settings};
 use store::StoreConfig;
 use telemetry::capture::Reply;
+use telemetry::reply_text::{describe_reply, is_failure};
 use telemetry::{CaptureConfig, Captures, Exchange, LogConfig, read_exchange};
 use upstream::replay::{Recording, Replay};
 use upstream::{Address, UpstreamConfig};

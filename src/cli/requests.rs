@@ -59,7 +59,7 @@ pub(super) struct RequestsArgs {
 
 impl RequestsArgs {
     /// Returns true for a request in progress that the options name.
-    pub(super) fn selects(&self, request: &RunningRequest) -> bool {
+    fn selects(&self, request: &RunningRequest) -> bool {
         let is_wanted = |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|it| it == name);
         is_wanted(&self.model, &request.model)
             && is_wanted(&self.key, &request.key)
@@ -71,7 +71,7 @@ impl RequestsArgs {
 /// Executes `respool requests`.
 pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result<(), Failure> {
     if arguments.running {
-        list_running_requests(&loaded.settings, arguments);
+        list_running_requests(&loaded.settings, &arguments.list, |request| arguments.selects(request));
         return Ok(());
     }
     let limit = arguments.list.limit;

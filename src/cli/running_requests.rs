@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::listing::{Noun, align_rows};
-use super::requests::RequestsArgs;
+use super::listing::{ListArgs, Noun, align_rows};
 use super::running::{find_listener, is_answering};
 use super::say::{flat_text, say, say_on_stderr};
 use settings::Settings;
@@ -18,12 +17,16 @@ const LONG: u64 = 120_000;
 const HEADS: [&str; 8] = ["for", "phase", "model", "key", "upstream", "agent", "attempts", "id"];
 
 /// Executes `respool requests --running`.
-pub(super) fn list_running_requests(settings: &Settings, arguments: &RequestsArgs) {
+pub(super) fn list_running_requests(
+    settings: &Settings,
+    arguments: &ListArgs,
+    selects: impl Fn(&RunningRequest) -> bool,
+) {
     let now = clock::now();
     let list = RunningList::read(&settings.store.state_dir, now);
-    let wanted: Vec<&RunningRequest> = list.requests.iter().filter(|it| arguments.selects(it)).collect();
-    let shown = &wanted[..wanted.len().min(arguments.list.limit)];
-    if arguments.list.json {
+    let wanted: Vec<&RunningRequest> = list.requests.iter().filter(|it| selects(it)).collect();
+    let shown = &wanted[..wanted.len().min(arguments.limit)];
+    if arguments.json {
         let all = shown.iter().map(|request| request_json(request, now));
         return say(&format!("{:#}", all.collect::<Value>()));
     }

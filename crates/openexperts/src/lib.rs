@@ -44,6 +44,7 @@ pub mod prompt;
 mod resolve;
 mod settings;
 pub mod skill;
+pub mod starter;
 #[cfg(test)]
 mod tests;
 mod watch;

@@ -22,6 +22,8 @@ use translate::messages as anthropic;
 use upstream::{NoModelList, Upstream, UpstreamError, question_headers};
 use wire::{ApiError, ErrorCode};
 
+/// The period of errors that `/ready` lists.
+const RECENT: Duration = Duration::from_mins(5);
 /// How long the probe of `/ready` waits for an upstream.
 const READY_WITHIN: Duration = Duration::from_secs(3);
 /// The longest time for a list of models.
@@ -110,10 +112,12 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let (circuit, in_flight, queued) = upstream.load_report();
         let silence = upstream.state.silence().map(|silence| silence.as_secs());
         let oldest = usage.in_flight.oldest_at(&upstream.name).map(|elapsed| elapsed.as_secs());
+        let counts = usage.minutes().counts_since(clock::time_ago(RECENT));
+        let errors: Vec<&str> = counts.codes_at(&upstream.name).collect();
         // Of several upstreams, those by which requests are sent.
         let models = if several { upstream.state.models() } else { upstream.known_models() };
         json!({"name": upstream.name, "ready": up, "problem": problem, "circuit": circuit, "in_flight": in_flight,
-            "oldest_s": oldest, "silent_s": silence, "queued": queued, "recent_errors": usage.recent_errors(&upstream.name), "models": models})
+            "oldest_s": oldest, "silent_s": silence, "queued": queued, "recent_errors": errors, "models": models})
     });
     let upstreams: Vec<Value> = join_all(checks).await;
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);

@@ -16,6 +16,7 @@ mod on_terminal;
 pub mod otlp;
 mod record;
 mod redaction;
+pub mod reply_text;
 mod request_line;
 mod request_start;
 mod terminal_lines;

@@ -40,7 +40,7 @@ pub use plain::plain_text;
 pub use policy::reach::{Restriction, find_restriction, never_allowed, rule_for};
 pub use policy::{CommandPattern, ListedCommand, command_list, idle_rules, parse_pipeline, plain_words};
 pub use sandbox::{
-    Level, held_from_programs, launch, level as sandbox_level, reached_services, remove_temporary_directories,
+    Level, held_from_programs, launch, reached_services, remove_temporary_directories, sandbox_level,
 };
 pub use server_problem::{Availability, ServerProblem};
 pub use set::ToolSet;

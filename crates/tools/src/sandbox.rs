@@ -24,6 +24,7 @@ mod locks;
 mod network;
 mod obeyed;
 mod places;
+mod probe;
 mod protected;
 mod search;
 mod spec;
@@ -49,9 +50,10 @@ use git::Git;
 pub(super) use git::{FILTERS, HOOKS, hooks_for, question, words_without_filters};
 pub(super) use handles::read_text;
 use kept::Kept;
-use level::{CommandNetwork, find_bubblewrap};
-pub use level::{Level, level};
+pub use level::Level;
 use places::Places;
+pub use probe::sandbox_level;
+use probe::{CommandNetwork, find_bubblewrap};
 use protected::{Protected, Repository};
 use spec::{HELD, Spec};
 use temporary::private_directory;
@@ -136,7 +138,7 @@ impl Sandbox {
     /// # Errors
     /// When the configuration requires a sandbox and the kernel has none.
     pub(super) fn open(config: &LocalConfig, workspace: &Path, is_persons: bool) -> Result<Self, String> {
-        let level = level(config);
+        let level = sandbox_level(config);
         if config.sandbox == SandboxMode::Require && !level.holds_files() {
             return Err(format!(
                 "a sandbox is required and cannot be had: {level}. Use a kernel with Landlock (5.13 or later, \
@@ -554,5 +556,5 @@ pub fn held_from_programs(config: &LocalConfig) -> Vec<PathBuf> {
 /// Returns the services on this machine that a command with the network reaches, in a sentence for the owner;
 /// `None` where it reaches none.
 pub fn reached_services(config: &LocalConfig) -> Option<String> {
-    CommandNetwork::find(config, &level(config)).reached_services().map(str::to_owned)
+    CommandNetwork::find(config, &sandbox_level(config)).reached_services().map(str::to_owned)
 }

@@ -44,8 +44,6 @@ const PROBLEMS_FROM: Duration = Duration::from_hours(7 * 24);
 const PROBLEMS: usize = 50;
 /// The number of budgets that have gauges.
 const MEASURED: usize = 200;
-/// The period of errors that are recent.
-const RECENT: Duration = Duration::from_mins(5);
 
 /// A day, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -551,12 +549,6 @@ impl Ledger {
         if !self.lock_state().is_apart {
             self.share().await;
         }
-    }
-
-    /// Returns the codes of the errors with which requests failed at an upstream in the last 5 minutes.
-    pub fn recent_errors(&self, upstream: &str) -> Vec<String> {
-        let counts = self.minutes().counts_since(clock::time_ago(RECENT));
-        counts.codes_at(upstream).map(str::to_owned).collect()
     }
 
     /// Returns the currency of the prices; empty if it is not set.

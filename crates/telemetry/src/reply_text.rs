@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use telemetry::capture::Reply;
+use super::capture::Reply;
 
 /// The parts of a reply that a client has read.
 #[derive(Debug, Default)]
@@ -18,7 +18,7 @@ struct Seen {
 
 /// Returns the lines that describe a reply to a request that these upstreams were asked for. Of several, it
 /// depends on their state at the time which one an error names.
-pub(super) fn describe_reply(reply: &Reply, upstreams: &[&str]) -> Vec<String> {
+pub fn describe_reply(reply: &Reply, upstreams: &[&str]) -> Vec<String> {
     let mut seen = Seen::read(reply);
     // A replay ends each stream in the same way, however its connection broke off.
     seen.error = seen
@@ -33,7 +33,7 @@ pub(super) fn describe_reply(reply: &Reply, upstreams: &[&str]) -> Vec<String> {
 }
 
 /// Returns true for a reply that is an error, or ends in one.
-pub(super) fn is_failure(reply: &Reply) -> bool {
+pub fn is_failure(reply: &Reply) -> bool {
     reply.status >= 400 || !Seen::read(reply).error.is_empty()
 }
 
