@@ -39,6 +39,13 @@ pub struct ToolEnd {
     pub exit_code: Option<i32>,
 }
 
+impl ToolEnd {
+    /// Returns the end of a call that ran no command.
+    pub fn new(outcome: CallOutcome, text: impl Into<String>, took: u64) -> Self {
+        Self { outcome, text: text.into(), took, exit_code: None }
+    }
+}
+
 /// How a tool call can end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CallOutcome {

@@ -406,7 +406,7 @@ fn status_of(run: &Run) -> Status {
 fn tool_end(called: Result<ToolOutput, ToolError>, took: u64) -> ToolEnd {
     match called {
         Ok(output) => {
-            ToolEnd { outcome: CallOutcome::Ok, text: output.text, took, exit_code: output.exit_code }
+            ToolEnd { exit_code: output.exit_code, ..ToolEnd::new(CallOutcome::Ok, output.text, took) }
         }
         Err(error) => {
             let outcome = match error {
@@ -417,7 +417,7 @@ fn tool_end(called: Result<ToolOutput, ToolError>, took: u64) -> ToolEnd {
                 ToolError::Protocol(_) => CallOutcome::ProtocolError,
                 ToolError::TimedOut(_) => CallOutcome::TimedOut,
             };
-            ToolEnd { outcome, text: error.text().to_owned(), took, exit_code: None }
+            ToolEnd::new(outcome, error.text(), took)
         }
     }
 }

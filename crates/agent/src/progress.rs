@@ -83,8 +83,7 @@ mod tests {
         );
         assert_eq!(call_start_line(&call("{}"), false), "[web_search] ");
         assert!(call_start_line(&call(&format!(r#"{{"q":"{}"}}"#, "ä".repeat(500))), true).len() < 200);
-        let ended =
-            |outcome| call_end_line(&ToolEnd { outcome, text: "abc".into(), took: 1_260, exit_code: None });
+        let ended = |outcome| call_end_line(&ToolEnd::new(outcome, "abc", 1_260));
         assert_eq!(ended(CallOutcome::Ok), "ok, 3 bytes in 1.2 s\n");
         assert_eq!(ended(CallOutcome::TimedOut), "timed out after 1.2 s\n");
         assert_eq!(ended(CallOutcome::Transient), "the server failed after 1.2 s\n");

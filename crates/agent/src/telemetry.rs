@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn short_failures_quote_no_tool() {
         let check = |how, text: &str, expected: &str| {
-            let ended = ToolEnd { outcome: how, text: text.to_owned(), took: 30_002, exit_code: None };
+            let ended = ToolEnd::new(how, text, 30_002);
             assert_eq!(failure_summary(&ended), expected, "{text}");
         };
         check(CallOutcome::Failed, "Web fetch failed (404): no page of that name", "404 failed");

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::rule::{Rule, Severity};
+use wire::visible::one_line;
 
 /// The state of an alert in a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub(super) struct Message {
     pub(super) entries: Vec<Entry>,
 }
 
-/// The longest headline in a title, in characters: a locked phone shows about as many.
+/// The longest headline in a title, in columns: a locked phone shows about as many.
 const TITLE: usize = 100;
 
 impl Message {
@@ -68,7 +69,7 @@ impl Message {
     /// Returns the title, in one line.
     pub(super) fn title(&self) -> String {
         let whose = self.sender();
-        let first = cut_text(&self.entries.first().map(entry_headline).unwrap_or_default());
+        let first = one_line(&self.entries.first().map(entry_headline).unwrap_or_default(), TITLE);
         match self.entries.len() {
             0 | 1 => format!("{whose}: {first}"),
             count => format!("{whose}: {first} (and {} more)", count - 1),
@@ -108,14 +109,6 @@ impl Message {
         };
         let alerts: Vec<Value> = self.entries.iter().map(entry).collect();
         json!({"source": "respool", "node": self.node, "at": clock::format_time(self.at), "title": self.title(), "text": self.text(link), "link": link, "alerts": alerts})
-    }
-}
-
-/// Returns the beginning of a headline, as far as a title has room.
-fn cut_text(text: &str) -> String {
-    match text.char_indices().nth(TITLE) {
-        Some((end, _)) => format!("{}…", text[..end].trim_end()),
-        None => text.to_owned(),
     }
 }
 
@@ -167,7 +160,7 @@ mod tests {
         assert_eq!(message.json(None)["node"], "a");
         let long = Entry { what: "é".repeat(120), ..entry(State::New) };
         let long = Message { node: None, entries: vec![long], ..message.clone() };
-        assert_eq!(long.title(), format!("respool: {}…", "é".repeat(100)));
+        assert_eq!(long.title(), format!("respool: {}…", "é".repeat(99)));
         let text = message.text(Some("http://box:8003"));
         for part in [
             "Since: 2026-11-21T01:14:58Z",

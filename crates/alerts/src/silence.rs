@@ -95,7 +95,7 @@ pub(super) fn write_open(state_dir: &Path, open: &[OpenAlert]) -> io::Result<()>
     let path = state_dir.join(OPEN);
     let text = serde_json::to_string(open).unwrap_or_default();
     let padded = pad_text(&text, text.len().next_multiple_of(ROOM));
-    atomic_file::replace_at_once(&path, padded.as_bytes())
+    atomic_file::replace_unsynced(&path, padded.as_bytes())
         .or_else(|full| write_over(&path, &text).map_err(|_| full))
 }
 

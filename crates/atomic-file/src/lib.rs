@@ -21,7 +21,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 ///
 /// # Errors
 /// As those of [`replace`].
-pub fn replace_at_once(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(write_unsynced(folder_of(path), bytes)?.persist(path).map(drop)?)
 }
 
@@ -55,7 +55,7 @@ pub fn create(path: &Path, bytes: &[u8]) -> io::Result<bool> {
 ///
 /// # Errors
 /// As those of [`create`].
-pub fn create_at_once(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+pub fn create_unsynced(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     persist_new(write_unsynced(folder_of(path), bytes)?, path)
 }
 
@@ -102,7 +102,7 @@ mod tests {
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"third"[..], 0o644));
         replace(&path, b"fourth").unwrap();
         assert_eq!((fs::read(&path).unwrap().as_slice(), mode()), (&b"fourth"[..], 0o600));
-        replace_at_once(&path, b"fourth again").unwrap();
+        replace_unsynced(&path, b"fourth again").unwrap();
         replace_from(&dir.path().join("gone"), &path, b"fifth").unwrap_err();
         assert_eq!(fs::read(&path).unwrap(), b"fourth again");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left behind");

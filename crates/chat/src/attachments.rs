@@ -58,7 +58,7 @@ pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (Strin
             Err(error) => {
                 let why = error.to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
-                // Else the model would guess what is in it.
+                // Otherwise the model would guess the contents.
                 let _ = write!(added, "\n\n[the file {file} was not sent along: {why}]");
                 (format!("@{shown} is not sent along: {why}"), true)
             }

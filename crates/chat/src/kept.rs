@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{self, ErrorKind, Write as _};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
@@ -75,16 +75,12 @@ impl Keeper {
     fn change<T>(&self, change: impl FnOnce(&mut Vec<Value>) -> T) -> Result<T, NotKept> {
         let (file, root) = (self.file()?, self.root.to_str().ok_or(NotKept::Name)?);
         let write = || {
-            let options = File::options().create(true).truncate(false).write(true).clone();
-            let lock = options.open(file.with_extension("lock"))?;
+            let lock = File::options().create(true).append(true).open(file.with_extension("lock"))?;
             lock.lock()?;
             let mut all = read_all(&file)?;
             let changed = change(all.entry(root.to_owned()).or_default());
             all.retain(|_, entries| !entries.is_empty());
-            // Another chat reads the old file or the new one, never a part. Only the owner can read it.
-            let mut beside = tempfile::NamedTempFile::new_in(&self.state_dir)?;
-            beside.write_all(&serde_json::to_vec_pretty(&all)?)?;
-            beside.persist(&file).map_err(|error| error.error)?;
+            atomic_file::replace(&file, &serde_json::to_vec_pretty(&all)?)?;
             Ok(changed)
         };
         write().map_err(|error| NotKept::File(file.clone(), error))

@@ -49,14 +49,6 @@ pub struct Restoration {
     pub kept: Option<PathBuf>,
 }
 
-/// Settings without what respool wrote.
-enum Restored {
-    /// They include later changes.
-    Merged(String),
-    /// As they were before the change; later changes touch what respool wrote.
-    Conflict(String),
-}
-
 impl<'a> SettingsFile<'a> {
     /// Returns a client's file at this path, which need not exist.
     pub fn new(client: Client, path: &'a Path) -> Self {
@@ -89,12 +81,12 @@ impl<'a> SettingsFile<'a> {
     /// # Errors
     /// When a file cannot be written.
     pub fn write(self, present: &str, text: &str) -> Result<(), FileError> {
-        let as_it_was = match self.without_respool(present) {
-            Some(Restored::Merged(text)) => text,
+        let as_it_was = match self.restoration(present) {
+            Ok(Restoration { text, kept: None }) => text,
             // Later changes touch what respool wrote, which still is in it.
-            Some(Restored::Conflict(before)) if present.contains("respool") => before,
-            // It was undone by hand.
-            Some(Restored::Conflict(_)) | None => present.to_owned(),
+            Ok(Restoration { text, .. }) if present.contains("respool") => text,
+            // It was undone by hand, or never changed.
+            _ => present.to_owned(),
         };
         replace_file(&self.copy(BEFORE), &as_it_was).map_err(self.cannot_be("saved first"))?;
         replace_file(&self.copy(AFTER), text).map_err(self.cannot_be("saved first"))?;
@@ -106,11 +98,14 @@ impl<'a> SettingsFile<'a> {
     /// # Errors
     /// When there is nothing to undo.
     pub fn restoration(self, present: &str) -> Result<Restoration, FileError> {
-        match self.without_respool(present) {
-            Some(Restored::Merged(text)) => Ok(Restoration { text, kept: None }),
-            Some(Restored::Conflict(text)) => Ok(Restoration { text, kept: Some(self.copy(UNDONE)) }),
-            None => Err(FileError::Unchanged(self.copy(BEFORE))),
-        }
+        let before = fs::read_to_string(self.copy(BEFORE));
+        let before = before.map_err(|_| FileError::Unchanged(self.copy(BEFORE)))?;
+        let merged =
+            self.written_text().and_then(|after| self.client.restore_settings(&after, present, &before));
+        Ok(match merged {
+            Some(text) => Restoration { text, kept: None },
+            None => Restoration { text: before, kept: Some(self.copy(UNDONE)) },
+        })
     }
 
     /// Restores the file, and removes the copies.
@@ -128,14 +123,6 @@ impl<'a> SettingsFile<'a> {
             replace_file(self.path, text).map_err(self.cannot_be("restored"))?;
         }
         [BEFORE, AFTER].iter().try_for_each(|end| remove_if_present(&self.copy(end)))
-    }
-
-    /// Removes what respool wrote from the present settings; `None` if it wrote nothing.
-    fn without_respool(self, present: &str) -> Option<Restored> {
-        let before = fs::read_to_string(self.copy(BEFORE)).ok()?;
-        let after = self.written_text();
-        let restored = after.and_then(|after| self.client.restore_settings(&after, present, &before));
-        Some(restored.map_or(Restored::Conflict(before), Restored::Merged))
     }
 
     fn copy(self, end: &str) -> PathBuf {

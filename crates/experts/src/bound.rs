@@ -527,7 +527,7 @@ pub(super) type BoundTools = Arc<Vec<BoundTool>>;
 mod tests {
     use super::*;
 
-    /// Regression: an approved edit was made wherever its old text stood by then.
+    /// Regression: an approved edit was applied wherever the file had its old text by then.
     #[test]
     fn consent_covers_the_change_shown() {
         let effect = |change: &str, replaces: Option<&str>| Effect {

@@ -168,8 +168,8 @@ impl Catalog {
         packages.chain(replaced.cloned()).collect()
     }
 
-    /// Loads the package of a folder. If that is impossible, returns the reason, with the package in service;
-    /// if none is in service, with the one that was installed last.
+    /// Loads the package of a folder. If it cannot be loaded, returns the reason and the package in service,
+    /// or the one that was installed last if none is in service.
     fn take_snapshot(
         &self,
         path: &Path,

@@ -68,7 +68,7 @@ pub(super) fn prepare_session(folder: &Path, package: &Package) -> io::Result<()
             Err(error) => return Err(error),
         }
         make_folder(&target)?;
-        atomic_file::create_at_once(&target, one.template.as_bytes())?;
+        atomic_file::create_unsynced(&target, one.template.as_bytes())?;
     }
     Ok(())
 }

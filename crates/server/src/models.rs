@@ -100,6 +100,7 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let mut headers = question_headers(&headers);
     headers.remove(header::AUTHORIZATION);
     let (headers, usage) = (&headers, &app.usage);
+    let counts = &usage.minutes().counts_since(clock::time_ago(RECENT));
     let several = app.relay.upstreams().nth(1).is_some();
     let checks = app.relay.upstreams().map(|upstream| async move {
         let asked = upstream.ask_models(headers.clone(), READY_WITHIN).await;
@@ -112,7 +113,6 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
         let (circuit, in_flight, queued) = upstream.load_report();
         let silence = upstream.state.silence().map(|silence| silence.as_secs());
         let oldest = usage.in_flight.oldest_at(&upstream.name).map(|elapsed| elapsed.as_secs());
-        let counts = usage.minutes().counts_since(clock::time_ago(RECENT));
         let errors: Vec<&str> = counts.codes_at(&upstream.name).collect();
         // Of several upstreams, those by which requests are sent.
         let models = if several { upstream.state.models() } else { upstream.known_models() };

@@ -165,7 +165,7 @@ pub struct RequestQuery {
     pub only: Vec<(Dimension, String)>,
     /// Only those that contain this text, in any case, in their id, error, repairs or names; empty: all.
     pub text: String,
-    /// Only those of which respool repaired something.
+    /// Only requests in which respool repaired something.
     pub repaired: bool,
     /// Their order.
     pub order: RequestOrder,
@@ -208,7 +208,7 @@ pub trait UsageRows: Debug + Send + Sync {
     /// When the rows cannot be read.
     async fn count_repaired(&self, since: u64) -> Result<u64, StoreError>;
 
-    /// Returns the newest request of this id; with a time, the one that arrived then.
+    /// Returns the newest request with this id or, given a time, the one that arrived at that time.
     ///
     /// # Errors
     /// When the rows cannot be read.

@@ -105,10 +105,8 @@ impl RuleFile {
         if let Some(parent) = self.path.parent() {
             fs::create_dir_all(parent)?;
         }
-        let beside = self.path.with_extension("json.new");
-        // Without waiting for the disk: a rule that is lost is learned again.
-        fs::write(&beside, text)?;
-        fs::rename(&beside, &self.path)
+        // A rule that is lost is learned again.
+        atomic_file::replace_unsynced(&self.path, &text)
     }
 }
 

@@ -503,7 +503,7 @@ impl Ledger {
         self.lock_state().spending.all_budgets(&self.current_settings().budgets, keys, clock::now())
     }
 
-    /// Sets the gauges of budgets: those that the configuration names, and those of which something is spent.
+    /// Updates the metrics of budgets: those that the configuration names, and those that were spent from.
     pub fn measure_budgets(&self) {
         let mut budgets = self.budgets(&[]);
         budgets.truncate(MEASURED);
@@ -921,7 +921,11 @@ mod tests {
         };
         record(&first, used("alice", "m\0", 10, 1));
         let mut moved = UsageRow { run: "run-1".into(), attempts: 2, ..used("alice", "m", 10, 1) };
-        let failed = wire::EarlierAttempt { upstream: "down".into(), ..wire::EarlierAttempt::default() };
+        let failed = wire::EarlierAttempt {
+            upstream: "down".into(),
+            error: "a\0b".into(),
+            ..wire::EarlierAttempt::default()
+        };
         moved.details.earlier_attempts = vec![failed];
         record(&first, moved);
         record(&second, used("bob", "m", 5, 1));
@@ -934,6 +938,13 @@ mod tests {
         let counts = |line: &ReportLine| (line.names[0].clone(), line.totals.requests, line.totals.repeats);
         let counts: Vec<_> = report.lines.iter().map(counts).collect();
         assert_eq!(counts, [("down".into(), 0, 1), ("gpu".into(), 3, 0)], "each attempt where it was made");
+        let only = vec![(Dimension::Upstream, "down".to_owned())];
+        let query = RequestQuery { only, most: 9, ..RequestQuery::default() };
+        assert_eq!(
+            second.records().find_requests(query).await.unwrap().len(),
+            1,
+            "with a zero byte in its error"
+        );
         // The database has the rows, but the answer is lost.
         rusqlite::Connection::open(dirs[0].path().join("usage.db"))
             .unwrap()

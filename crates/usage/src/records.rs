@@ -102,7 +102,7 @@ impl Records<'_> {
         rows.count_repaired(since).await
     }
 
-    /// Returns the newest request of this id; with a time, the one that arrived then.
+    /// Returns the newest request with this id or, given a time, the one that arrived at that time.
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -89,9 +89,7 @@ impl RunningList {
 
     /// Writes the list, whole or not at all.
     fn write(&self, state_dir: &Path) -> io::Result<()> {
-        let new = state_dir.join(format!("{FILE}.new"));
-        fs::write(&new, serde_json::to_string(self).unwrap_or_default())?;
-        fs::rename(new, state_dir.join(FILE))
+        atomic_file::replace_unsynced(&state_dir.join(FILE), &serde_json::to_vec(self)?)
     }
 }
 

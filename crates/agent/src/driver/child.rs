@@ -33,7 +33,7 @@ impl Driver {
             None => match self.begin_child(run, &step).await {
                 Ok(child) => child,
                 Err(text) => {
-                    let ended = ToolEnd { outcome: CallOutcome::Failed, text, took: 0, exit_code: None };
+                    let ended = ToolEnd::new(CallOutcome::Failed, text, 0);
                     return ActionEnd::Event(EventKind::ToolFinished(ended));
                 }
             },

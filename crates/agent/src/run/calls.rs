@@ -33,7 +33,7 @@ impl Run {
                 self.phase = Phase::Calls(CallQueue { current: call, later, has_started, is_retry });
                 return;
             };
-            self.keep_result(&call, &ToolEnd { outcome, text, took: 0, exit_code: None });
+            self.keep_result(&call, &ToolEnd::new(outcome, text, 0));
         }
         if let Some(rejection) = &later.rejection {
             return self.abort(self.rejection_failure(rejection));
@@ -132,11 +132,7 @@ impl Run {
             EventKind::ApprovalRequested(request) => self.approval_requested(queue, request),
             EventKind::HandedOver(call) => {
                 let text = correction::HANDED_OVER.to_owned();
-                self.finish_call(
-                    &call,
-                    queue.later,
-                    &ToolEnd { outcome: CallOutcome::HandedOver, text, took: 0, exit_code: None },
-                );
+                self.finish_call(&call, queue.later, &ToolEnd::new(CallOutcome::HandedOver, text, 0));
             }
             EventKind::ChildStarted { child } => self.child_started(queue, child),
             _ => self.phase = Phase::Calls(queue),
@@ -239,7 +235,7 @@ impl Run {
                 Some((_, text)) => (CallOutcome::Ok, text.clone()),
                 None => (CallOutcome::NotRun, "the client gave no result for this call".to_owned()),
             };
-            self.keep_result(call, &ToolEnd { outcome, text, took: 0, exit_code: None });
+            self.keep_result(call, &ToolEnd::new(outcome, text, 0));
         }
         self.entries.extend(tail.into_iter().map(Entry::ClientMessage));
         self.spent.at_answer = self.spent.total;
@@ -255,7 +251,7 @@ impl Run {
             }
             Phase::Calls(queue) if queue.has_started => {
                 let text = correction::OUTCOME_UNKNOWN.to_owned();
-                let ended = ToolEnd { outcome: CallOutcome::Unknown, text, took: 0, exit_code: None };
+                let ended = ToolEnd::new(CallOutcome::Unknown, text, 0);
                 self.finish_call(&queue.current, queue.later, &ended);
             }
             phase => self.phase = phase,

@@ -82,24 +82,11 @@ fn events(run: &Run, chance: &Chance) -> Vec<EventKind> {
             ][usize::from(*how)];
             vec![
                 EventKind::ToolStarted,
-                EventKind::ToolFinished(ToolEnd {
-                    outcome: how,
-                    text: "word ".repeat(length / 5),
-                    took: 5,
-                    exit_code: None,
-                }),
+                EventKind::ToolFinished(ToolEnd::new(how, "word ".repeat(length / 5), 5)),
             ]
         }
         (Step::Act(Action::CallTool(_)), _) => {
-            vec![
-                EventKind::ToolStarted,
-                EventKind::ToolFinished(ToolEnd {
-                    outcome: CallOutcome::Ok,
-                    text: "x".into(),
-                    took: 5,
-                    exit_code: None,
-                }),
-            ]
+            vec![EventKind::ToolStarted, EventKind::ToolFinished(ToolEnd::new(CallOutcome::Ok, "x", 5))]
         }
         (Step::Act(Action::RequestApproval(request)), _) => vec![EventKind::ApprovalRequested(request)],
         (Step::Act(Action::HandOver(call)), _) => vec![EventKind::HandedOver(call)],
@@ -123,12 +110,9 @@ fn events(run: &Run, chance: &Chance) -> Vec<EventKind> {
 
 fn child(step: ChildStep, chance: &Chance) -> EventKind {
     match (step.child, chance) {
-        (None, Chance::ModelFails(_)) => EventKind::ToolFinished(ToolEnd {
-            outcome: CallOutcome::Failed,
-            text: "there is none".into(),
-            took: 0,
-            exit_code: None,
-        }),
+        (None, Chance::ModelFails(_)) => {
+            EventKind::ToolFinished(ToolEnd::new(CallOutcome::Failed, "there is none", 0))
+        }
         (None, _) => EventKind::ChildStarted { child: "run-child".into() },
         (Some(child), _) => {
             let outcome = Outcome { content: "done".into(), ..Outcome::default() };

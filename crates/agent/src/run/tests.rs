@@ -122,10 +122,7 @@ impl Sim {
 
     fn ends(&mut self, how: CallOutcome, text: &str) -> &mut Self {
         self.after(0, EventKind::ToolStarted);
-        self.after(
-            50,
-            EventKind::ToolFinished(ToolEnd { outcome: how, text: text.into(), took: 50, exit_code: None }),
-        )
+        self.after(50, EventKind::ToolFinished(ToolEnd::new(how, text, 50)))
     }
 
     fn model_call(&self) -> ModelStep {
@@ -191,15 +188,7 @@ fn a_run_timeout_leaves_time_to_answer() {
     let mut sim = sim(|_| {});
     sim.says(calls(&[READ, EXEC])).after(0, EventKind::ToolStarted);
     assert_eq!(sim.tool_call().within, 30_000);
-    sim.after(
-        239_950,
-        EventKind::ToolFinished(ToolEnd {
-            outcome: CallOutcome::Ok,
-            text: "late".into(),
-            took: 239_950,
-            exit_code: None,
-        }),
-    );
+    sim.after(239_950, EventKind::ToolFinished(ToolEnd::new(CallOutcome::Ok, "late", 239_950)));
     let last = sim.model_call();
     assert_eq!(
         (last.purpose, last.within),
@@ -217,15 +206,7 @@ fn a_model_call_fits_the_time_left() {
     let mut sim = sim(|setup| (setup.limits.time, setup.limits.model_time) = (100_000, 60_000));
     assert_eq!(sim.model_call().within, 60_000);
     sim.says(calls(&[READ])).after(0, EventKind::ToolStarted);
-    sim.after(
-        50_000,
-        EventKind::ToolFinished(ToolEnd {
-            outcome: CallOutcome::Ok,
-            text: "x".into(),
-            took: 1,
-            exit_code: None,
-        }),
-    );
+    sim.after(50_000, EventKind::ToolFinished(ToolEnd::new(CallOutcome::Ok, "x", 1)));
     assert_eq!(sim.model_call().within, 80_000 - 50_100);
 }
 
@@ -236,9 +217,7 @@ fn limits_without_a_last_call_take_all_time() {
         (setup.limits.time, setup.limits.model_time, setup.ends_at_limits) = (100_000, 60_000, true);
     });
     sim.says(calls(&[READ])).after(0, EventKind::ToolStarted);
-    let ended = |took| {
-        EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Ok, text: "x".into(), took, exit_code: None })
-    };
+    let ended = |took| EventKind::ToolFinished(ToolEnd::new(CallOutcome::Ok, "x", took));
     sim.after(85_000, ended(85_000));
     let next = sim.model_call();
     assert_eq!((next.purpose, next.within), (CallPurpose::Iteration, 15_000 - 100));
@@ -278,15 +257,7 @@ fn a_cancel_ends_it_wherever_it_is() {
             sim.after(0, EventKind::ToolStarted);
         }
         if steps > 2 {
-            sim.after(
-                1,
-                EventKind::ToolFinished(ToolEnd {
-                    outcome: CallOutcome::Ok,
-                    text: "x".into(),
-                    took: 1,
-                    exit_code: None,
-                }),
-            );
+            sim.after(1, EventKind::ToolFinished(ToolEnd::new(CallOutcome::Ok, "x", 1)));
         }
         sim.after(0, EventKind::Cancelled);
         assert!(sim.outcome().cancelled, "after {steps} steps");
@@ -1047,12 +1018,7 @@ fn a_refused_event_changes_nothing() {
     for what in [
         EventKind::ToolStarted,
         EventKind::PauseEnded,
-        EventKind::ToolFinished(ToolEnd {
-            outcome: CallOutcome::Ok,
-            text: String::new(),
-            took: 0,
-            exit_code: None,
-        }),
+        EventKind::ToolFinished(ToolEnd::new(CallOutcome::Ok, String::new(), 0)),
     ] {
         assert!(sim.run.apply(Event { at: sim.at, kind: what }).is_err());
         assert_eq!(sim.run, before);

@@ -125,7 +125,7 @@ impl Run {
         self.spent.total += end.tokens;
         self.made.extend(end.made.iter().cloned());
         let outcome = if end.outcome.has_answer() { CallOutcome::Ok } else { CallOutcome::Failed };
-        let ended = ToolEnd { outcome, text: end.outcome.text(), took: end.worked, exit_code: None };
+        let ended = ToolEnd::new(outcome, end.outcome.text(), end.worked);
         let ends_run = |name: &str| self.find_offered(name).map(|tool| tool.ends_run);
         let is_end = |by: &&RequestedCall| ends_run(&by.name) == Some(EndsRun::OnSuccess);
         if let Some(by) = end.outcome.ended_by.as_ref().filter(is_end) {

@@ -46,7 +46,7 @@ fn begins(tool: &str, arguments: &Value) -> Shown {
 }
 
 fn ended(tool: &str, how: CallOutcome, text: &str, display: Option<&str>) -> Shown {
-    let ended = ToolEnd { outcome: how, text: text.into(), took: 1_500, exit_code: None };
+    let ended = ToolEnd::new(how, text, 1_500);
     Shown::Ended { tool: tool.into(), ended, display: display.map(str::to_owned) }
 }
 

@@ -6,8 +6,8 @@ use super::{format, layout};
 use crate::app::App;
 use store::NodeRow;
 
-/// Says of which node a page with single requests is, as a proxy may lead to any of them; nothing where no
-/// other process shares the store.
+/// Names the node that serves the page, because a proxy may send the browser to any of them. Empty for a
+/// store in files.
 pub(super) fn node_notice(app: &App) -> Markup {
     notice_of(app.agents.store().and_then(|store| store.node()).as_deref())
 }

@@ -50,8 +50,7 @@ impl Sim {
     fn runs(&mut self, name: &str) -> &mut Self {
         let Step::Act(Action::CallTool(step)) = self.run.next() else { panic!("{:?}", self.run.next()) };
         assert_eq!(step.call.name, name);
-        let ended =
-            ToolEnd { outcome: CallOutcome::Ok, text: format!("{name} done"), took: 1, exit_code: None };
+        let ended = ToolEnd::new(CallOutcome::Ok, format!("{name} done"), 1);
         self.after(0, EventKind::ToolStarted).after(1, EventKind::ToolFinished(ended))
     }
 
@@ -188,7 +187,7 @@ fn approved_calls_run_before_a_rejection_ends_it() {
         sim.after(1, EventKind::ApprovalDecided(decision));
         let Step::Act(Action::CallTool(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
         assert_eq!((step.call.name.as_str(), step.approved_by.as_deref()), ("book", Some("anna")));
-        let ended = ToolEnd { outcome, text: "booked or not".into(), took: 1, exit_code: None };
+        let ended = ToolEnd::new(outcome, "booked or not", 1);
         sim.after(0, EventKind::ToolStarted).after(1, EventKind::ToolFinished(ended));
         let failure = sim.run.outcome().unwrap().failure.clone().unwrap();
         assert_eq!(failure.code, "approval_rejected", "it is not tried again");
@@ -289,10 +288,7 @@ fn a_failed_child_is_an_error_for_the_model() {
     let mut sim = sim(|_| {});
     sim.after(0, EventKind::ModelReplied(calls(&[CHILD, CHILD])));
     let text = "no such expert".to_owned();
-    sim.after(
-        0,
-        EventKind::ToolFinished(ToolEnd { outcome: CallOutcome::Failed, text, took: 0, exit_code: None }),
-    );
+    sim.after(0, EventKind::ToolFinished(ToolEnd::new(CallOutcome::Failed, text, 0)));
     sim.after(0, EventKind::ChildStarted { child: "run-1".into() });
     let outcome = Outcome { cancelled: true, ..outcome("") };
     let end =
