@@ -235,9 +235,9 @@ impl Sandbox {
     /// What commands never write, searched for now if it is not known yet.
     fn protected(&self) -> &Arc<Protected> {
         self.protected.get_or_init(|| {
-            let mut found = Protected::find(&self.workspace, &self.places.configured, &self.named);
+            let (configured, locks) = (&self.places.configured, self.locks.clone());
+            let mut found = Protected::find(&self.workspace, configured, &self.named, locks);
             (found.readable, found.caches) = (self.places.readable.clone(), self.places.writable.clone());
-            found.locks.clone_from(&self.locks);
             Arc::new(found)
         })
     }

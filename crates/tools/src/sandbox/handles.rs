@@ -45,6 +45,14 @@ impl Entry {
         Self::find(&open_directory(path.parent()?).ok()?, path.file_name()?)
     }
 
+    /// Returns where a link leads; an empty path for anything else.
+    pub(super) fn target(&self) -> PathBuf {
+        match self {
+            Self::Made(..) => PathBuf::new(),
+            Self::Link(target) => target.clone(),
+        }
+    }
+
     pub(super) fn is_link(&self) -> bool {
         matches!(self, Self::Link(_))
     }

@@ -1,6 +1,8 @@
 //! The commands that are at work, of every respool of this user: each shares a lock on the file of its
 //! workspace in the state directory, which no command can open. Taken by `protected`.
 
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -68,6 +70,45 @@ impl Locks {
         self.near.clear();
         Ok(self)
     }
+}
+
+/// Entries and links of a place before a command that left it unseen, with the targets of links.
+pub(super) type Marked = BTreeMap<PathBuf, PathBuf>;
+
+/// Marks a place as one that has not been looked through since a command was at work: in the file of its
+/// locks, which is else empty.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn mark(directory: &Path, place: &Path, before: &Marked) -> io::Result<()> {
+    let below = before.iter().filter(|(path, _)| path.starts_with(place));
+    let paths = below.flat_map(|(path, target)| [path.as_path(), target]);
+    let all: Vec<&[u8]> = [place].into_iter().chain(paths).map(|path| path.as_os_str().as_bytes()).collect();
+    fs::write(directory.join(name_of(place)), all.join(&0))
+}
+
+/// Returns the marked places among these and below them, with what was there before.
+pub(super) fn read_marks(directory: &Path, places: &[PathBuf]) -> Vec<(PathBuf, Marked)> {
+    let names: Vec<String> = places.iter().map(|place| name_of(place)).collect();
+    let is_below =
+        |file: &fs::DirEntry| names.iter().any(|own| file.file_name().as_bytes().starts_with(own.as_bytes()));
+    let files = fs::read_dir(directory).into_iter().flatten().flatten().filter(is_below);
+    let marks = files.filter_map(|file| {
+        let bytes = fs::read(file.path()).ok()?;
+        let mut paths = bytes.split(|byte| *byte == 0).map(|path| PathBuf::from(OsStr::from_bytes(path)));
+        let marked = paths.next().filter(|marked| places.iter().any(|place| marked.starts_with(place)))?;
+        Some((marked, std::iter::from_fn(|| paths.next().zip(paths.next())).collect()))
+    });
+    marks.collect()
+}
+
+/// Removes the marks of these places and those below them.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn remove_marks(directory: &Path, places: &[PathBuf]) -> io::Result<()> {
+    let marks = read_marks(directory, places);
+    marks.iter().try_for_each(|(place, _)| fs::File::create(directory.join(name_of(place))).map(drop))
 }
 
 fn busy() -> io::Error {

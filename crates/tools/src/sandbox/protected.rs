@@ -15,7 +15,7 @@ use rustix::fs::{Access, OFlags, access};
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
 use super::handles::{Entry, open_place, read_path, target_of};
 use super::kept::Kept;
-use super::locks::Locks;
+use super::locks::{self, Locks, Marked, read_marks};
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
 use super::search::{Budget, Search, is_of_git};
 use super::watched::Watched;
@@ -39,7 +39,25 @@ pub(super) struct State {
     /// No command of another respool was at work when these were found.
     is_sure: bool,
     /// Places that could not be looked through, or put right, when a command had ended.
-    pub(super) unseen: BTreeSet<PathBuf>,
+    unseen: BTreeSet<PathBuf>,
+    /// The entries and links before that command, if there are such places.
+    before: Marked,
+}
+
+impl State {
+    /// Takes note of the places that an earlier process, or another one, could not look through.
+    fn read_marks(&mut self, locks: Option<&Path>, roots: &[PathBuf]) {
+        for (place, before) in locks.into_iter().flat_map(|directory| read_marks(directory, roots)) {
+            self.unseen.insert(place);
+            self.before.extend(before);
+        }
+    }
+
+    /// Returns false for what may be a command's, in a place that has not been looked through.
+    fn was_there(&self, path: &Path, target: &PathBuf) -> bool {
+        let is_unseen = self.unseen.iter().any(|place| path.starts_with(place));
+        !is_unseen || self.before.get(path) == Some(target)
+    }
 }
 
 /// The files that commands never write.
@@ -62,22 +80,30 @@ pub(super) struct Protected {
 impl Protected {
     /// Searches the workspace and the writable places of the configuration, and finds the repository that the
     /// workspace is in. `named` are places that programs outside the sandbox use.
-    pub(super) fn find(workspace: &Path, configured: &[PathBuf], named: &[PathBuf]) -> Self {
+    pub(super) fn find(
+        workspace: &Path,
+        configured: &[PathBuf],
+        named: &[PathBuf],
+        locks: Option<PathBuf>,
+    ) -> Self {
         let directories = configured.iter().filter(|place| !place.is_file()).cloned();
         let roots: Vec<PathBuf> = std::iter::once(workspace.to_owned()).chain(directories).collect();
-        let search = Search::run(&roots, &mut Budget::new(), None);
+        let mut search = Search::run(&roots, &mut Budget::new(), None);
+        let mut state = State::default();
+        state.read_marks(locks.as_deref(), &roots);
+        search.entries.retain(|path, entry| state.was_there(path, &entry.target()));
         let mut repositories: Vec<Repository> =
             workspace.ancestors().skip(1).find_map(|above| repository(above, &[])).into_iter().collect();
         for top in search.repositories() {
             let known: Vec<PathBuf> = repositories.iter().map(|known| known.common.clone()).collect();
             repositories.extend(repository(top, &known));
         }
-        let state = Mutex::new(State { known: search.entries, ..State::default() });
-        let (readable, caches) = (Vec::new(), Vec::new());
-        Self { roots, named: named.to_vec(), readable, caches, locks: None, repositories, state }
+        state.known = search.entries;
+        let (readable, caches, state) = (Vec::new(), Vec::new(), Mutex::new(state));
+        Self { roots, named: named.to_vec(), readable, caches, locks, repositories, state }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,14 +130,22 @@ impl Protected {
                 place.display()
             )
         });
-        let notes = notes.collect();
-        let unsearched: BTreeSet<PathBuf> = search.unfinished.union(&self.state().unseen).cloned().collect();
+        let unseen = self.state().unseen.clone();
+        let earlier = unseen.iter().map(|place| {
+            format!(
+                "{} is read-only for this command: what an earlier one made there has not been looked through to its end, or put right",
+                place.display()
+            )
+        });
+        let notes = notes.chain(earlier).collect();
+        let unsearched: BTreeSet<PathBuf> = search.unfinished.union(&unseen).cloned().collect();
         if !unsearched.is_empty() {
             kept.close(unsearched, None);
         }
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         search.closed.append(&mut search.unfinished);
         search.entries = self.state().known.clone();
+        search.links.retain(|path, target| self.state().was_there(path, target));
         let locks = if is_alone { locks } else { locks.share()? };
         // No other file gets the number of one that is open.
         let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
@@ -142,6 +176,9 @@ impl Protected {
     /// be given to what a command makes.
     fn learn(&self, search: &Search, is_alone: bool) {
         let mut state = self.state();
+        if is_alone {
+            state.read_marks(self.locks.as_deref(), &self.roots);
+        }
         if is_alone && state.unseen.is_empty() && search.unfinished.is_empty() {
             state.known.clone_from(&search.entries);
             state.is_sure = true;
@@ -151,6 +188,26 @@ impl Protected {
         state.known.retain(|path, _| {
             search.entries.contains_key(path) || unsearched.clone().any(|place| path.starts_with(place))
         });
+    }
+
+    /// Takes note of the places that could not be looked through, or put right, now that a command has ended,
+    /// also for later processes.
+    ///
+    /// # Errors
+    /// When that cannot be written.
+    pub(super) fn note_unseen(&self, unseen: BTreeSet<PathBuf>, before: &Search) -> io::Result<()> {
+        let mut state = self.state();
+        let is_unchanged = unseen.is_empty() && state.unseen.is_empty();
+        let entries = before.entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
+        state.before = match unseen.is_empty() {
+            true => Marked::default(),
+            false => before.links.clone().into_iter().chain(entries).collect(),
+        };
+        state.unseen = unseen;
+        let Some(directory) = self.locks.as_deref().filter(|_| !is_unchanged) else { return Ok(()) };
+        locks::remove_marks(directory, &self.roots)?;
+        let is_marked = |root: &&PathBuf| state.unseen.iter().any(|place| place.starts_with(root));
+        self.roots.iter().filter(is_marked).try_for_each(|root| locks::mark(directory, root, &state.before))
     }
 
     /// Finds what is read-only.
@@ -344,7 +401,7 @@ mod tests {
         }
         fs::write(root.join("mirror/HEAD"), "ref: refs/heads/main\n").unwrap();
         std::os::unix::fs::symlink("../linked", root.join(".vscode/to")).unwrap();
-        let protected = Protected::find(&root, &[], &[]);
+        let protected = Protected::find(&root, &[], &[], None);
         for kept in [
             "scripts/hooks/pre-commit",
             "inc",
@@ -357,12 +414,12 @@ mod tests {
         // Settings of the repository above a workspace lead into it.
         fs::write(root.join("src/envrc"), "").unwrap();
         std::os::unix::fs::symlink("src/envrc", root.join(".envrc")).unwrap();
-        assert!(Protected::find(&root.join("src"), &[], &[]).keeps(&root.join("src/envrc")));
+        assert!(Protected::find(&root.join("src"), &[], &[], None).keeps(&root.join("src/envrc")));
         assert!(!protected.keeps(&root.join("src/main.rs")) && !protected.keeps(&root.join("new")));
     }
 
     fn with_locks(directory: &Path, root: &Path) -> Protected {
-        Protected { locks: Some(directory.join("locks")), ..Protected::find(root, &[], &[]) }
+        Protected::find(root, &[], &[], Some(directory.join("locks")))
     }
 
     /// Two commands at once could exchange a repository between the search and the mounts of one of them. A
@@ -420,7 +477,7 @@ mod tests {
         for number in 0..200 {
             make_repository(&vendor.join(number.to_string()), "[core]\n\tfsmonitor = x\n");
         }
-        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
         let watched = protected.begin(&root, false).unwrap();
         fs::rename(&vendor, &old).unwrap();
         fs::create_dir_all(vendor.join("0")).unwrap();
@@ -435,7 +492,7 @@ mod tests {
     fn deep_entries_use_up_the_budget() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
         let watched = protected.begin(&root, false).unwrap();
         for number in 0..700 {
             let top = root.join("d/".repeat(600)).join(number.to_string());
@@ -446,12 +503,49 @@ mod tests {
         assert!(notes[0].contains("it is read-only from now on"), "{:?}", notes.first());
     }
 
+    /// Regression: the next respool took what one had not looked through for the person's.
+    #[test]
+    fn what_was_not_seen_stays_so() {
+        const HARMFUL: &str = "[core]\n\tfsmonitor = x\n";
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        let [persons, made] = ["persons", "made"].map(|name| root.join(name));
+        make_repository(&persons, HARMFUL);
+        std::os::unix::fs::symlink("..", root.join("own")).unwrap();
+        make_repository(&dir.path().join("other"), HARMFUL);
+        let find = || Arc::new(with_locks(dir.path(), &root));
+        let protected = find();
+        let watched = protected.begin(&root, false).unwrap();
+        make_repository(&made, HARMFUL);
+        std::os::unix::fs::symlink("..", root.join("away")).unwrap();
+        protected.note_unseen([root.clone()].into(), &watched.before).unwrap();
+        drop(watched);
+        // Another process takes over.
+        drop(protected);
+        let above = Arc::new(with_locks(dir.path(), dir.path()));
+        assert!(above.state().known.contains_key(&dir.path().join("other/.git")));
+        let protected = find();
+        assert!(protected.repository_of(&persons).is_some());
+        let watched = protected.begin(&root, false).unwrap();
+        assert!(watched.kept.frozen.contains(&root), "{:?}", watched.kept);
+        let (_, notes) = watched.restore();
+        let is_named = |name: &str| notes.iter().any(|note| note.contains(name));
+        assert!(notes.len() == 3 && is_named("made/.git was made") && is_named("away was made"), "{notes:?}");
+        assert!(persons.join(".git").is_dir() && root.join("own").is_symlink());
+        drop(watched);
+        // Now all was looked through.
+        for protected in [protected, find()] {
+            let watched = protected.begin(&root, false).unwrap();
+            assert!(!watched.kept.frozen.contains(&root) && watched.restore().1.is_empty());
+        }
+    }
+
     /// The next command cannot write the file `.git`, but another name of it.
     #[test]
     fn a_marker_with_two_names_is_renamed() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
         let watched = protected.begin(&root, false).unwrap();
         for name in ["one", "two"] {
             fs::create_dir(root.join(name)).unwrap();
@@ -467,7 +561,7 @@ mod tests {
     fn changes_of_the_person_are_theirs() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
-        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
         let cloning = protected.begin(&root, false).unwrap();
         make_repository(&root, "");
         assert!(cloning.restore().1.is_empty());
@@ -482,7 +576,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         fs::write(root.join(".envrc"), "own").unwrap();
-        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
         let watched = protected.begin(&root, false).unwrap();
         fs::write(root.join("new"), "own").unwrap();
         fs::rename(root.join("new"), root.join(".envrc")).unwrap();
@@ -498,10 +592,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap();
         let (git, aside) = (root.join("a/.git"), root.join("a/.git.made-by-a-command"));
-        let other = Arc::new(Protected::find(&root, &[], &[]));
+        let other = Arc::new(Protected::find(&root, &[], &[], None));
         let running = other.begin(&root, false).unwrap();
         make_repository(&root.join("a"), HARMFUL);
-        let protected = Arc::new(Protected::find(&root, &[], &[]));
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
         assert_eq!(running.restore().1.len(), 1);
         for _ in 0..2 {
             let watched = protected.begin(&root, false).unwrap();

@@ -102,7 +102,10 @@ impl Watched {
                 place.display()
             )
         })));
-        self.protected.state().unseen = unseen;
+        let noted = self.protected.note_unseen(unseen, &self.before);
+        notes.extend(noted.err().map(|error| {
+            format!("that cannot be remembered ({error}): the next start of respool takes what is left for the user's")
+        }));
         let is_changed = notes.len() > self.notes.len();
         let others = notes.len().saturating_sub(MOST_NOTES);
         notes.truncate(MOST_NOTES);
