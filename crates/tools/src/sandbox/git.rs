@@ -28,7 +28,7 @@ const SETTINGS: &str = "\
     submodule.recurse=false fetch.recurseSubmodules=false rebase.autoStash=false merge.autoStash=false";
 /// Options that name a file which git writes, or a program of any name, or by which it writes the
 /// configuration.
-const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file --autostash";
+const NAMING: &str = "--output --output-directory --strategy --set-upstream --filter --recurse-submodules --pathspec-from-file --autostash --to-ref";
 /// References that commands may name as a target. By those of `refs/replace` git reads other objects.
 const REFERENCES: [&str; 3] = ["refs/heads/", "refs/remotes/", "refs/tags/"];
 /// The words of a command that lists the programs of filters.

@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::handles::{RENAMED, read_bytes, read_small};
+use super::search::Link;
 
 /// The names at the first level of git's directory by which git starts nothing and finds no other
 /// configuration.
@@ -33,7 +34,7 @@ pub(super) fn is_in(names: &str, name: &str) -> bool {
 
 /// True for a directory of git's in this form, with none of the `links` in it. No file has a second name, by
 /// which a later command could change it.
-pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, PathBuf>) -> bool {
+pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, Link>) -> bool {
     let is_known = |entry: DirEntry| {
         let (name, data) = (entry.file_name(), entry.metadata());
         let name = name.to_string_lossy();

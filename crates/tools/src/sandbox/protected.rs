@@ -145,7 +145,7 @@ impl Protected {
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         search.closed.append(&mut search.unfinished);
         search.entries = self.state().known.clone();
-        search.links.retain(|path, target| self.state().was_there(path, target));
+        search.links.retain(|path, link| self.state().was_there(path, &link.target));
         let locks = if is_alone { locks } else { locks.share()? };
         // No other file gets the number of one that is open.
         let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
@@ -199,10 +199,8 @@ impl Protected {
         let mut state = self.state();
         let is_unchanged = unseen.is_empty() && state.unseen.is_empty();
         let entries = before.entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
-        state.before = match unseen.is_empty() {
-            true => Marked::default(),
-            false => before.links.clone().into_iter().chain(entries).collect(),
-        };
+        let links = before.links.iter().map(|(path, link)| (path.clone(), link.target.clone()));
+        state.before = if unseen.is_empty() { Marked::default() } else { links.chain(entries).collect() };
         state.unseen = unseen;
         let Some(directory) = self.locks.as_deref().filter(|_| !is_unchanged) else { return Ok(()) };
         locks::remove_marks(directory, &self.roots)?;
@@ -501,6 +499,30 @@ mod tests {
         }
         let (_, notes) = watched.restore();
         assert!(notes[0].contains("it is read-only from now on"), "{:?}", notes.first());
+    }
+
+    /// Two commands hand a link on to each other.
+    #[test]
+    fn links_made_again_are_new() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let link = root.join("sub");
+        let protected = Arc::new(with_locks(dir.path(), &root));
+        let first = protected.begin(&root, false).unwrap();
+        std::os::unix::fs::symlink("..", &link).unwrap();
+        let changed = || link.symlink_metadata().map(|data| (data.ctime(), data.ctime_nsec())).unwrap();
+        let before = changed();
+        let second = protected.begin(&root, false).unwrap();
+        fs::remove_file(&link).unwrap();
+        assert!(first.restore().1.is_empty());
+        std::os::unix::fs::symlink("..", &link).unwrap();
+        // The clock of a file system may stand for some milliseconds.
+        while changed() == before {
+            fs::remove_file(&link).unwrap();
+            std::os::unix::fs::symlink("..", &link).unwrap();
+        }
+        assert_eq!(second.restore().1.len(), 1);
     }
 
     /// Regression: the next respool took what one had not looked through for the person's.

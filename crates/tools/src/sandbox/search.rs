@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cap_std::fs::Dir;
+use cap_std::fs::{Dir, MetadataExt as _};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use super::super::programs::resolve_symlinks;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
 use super::obeyed::{is_obeyed, is_other_repository};
 
@@ -53,6 +54,29 @@ impl Budget {
     }
 }
 
+/// A link as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Link {
+    /// Its text; where that has a `..` behind a name, which other links may give another meaning, the place
+    /// to which it leads.
+    pub(super) target: PathBuf,
+    /// The time of its last change, in seconds and nanoseconds, which no command sets: a link that is made
+    /// again is another one.
+    changed: (i64, i64),
+}
+
+impl Link {
+    fn find(directory: &Dir, name: &OsStr, link: &Path, budget: &mut Budget) -> Option<Self> {
+        let data = directory.symlink_metadata(name).ok()?;
+        let mut target = directory.read_link_contents(name).unwrap_or_default();
+        let mut parts = target.components().skip_while(|part| !matches!(part, Component::Normal(_)));
+        if parts.any(|part| part == Component::ParentDir) && budget.take(target.iter().count()) {
+            target = resolve_symlinks(link).map_or(target, |place| place.real);
+        }
+        Some(Self { target, changed: (data.ctime(), data.ctime_nsec()) })
+    }
+}
+
 /// The results of a search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
@@ -61,8 +85,8 @@ pub(super) struct Search {
     pub(super) entries: BTreeMap<PathBuf, Entry>,
     /// Directories of this user that cannot be searched: a command could give itself the permission.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// All links, with their targets; pipes and devices, too, which have none.
-    pub(super) links: BTreeMap<PathBuf, PathBuf>,
+    /// All links; pipes and devices, too, which have no targets.
+    pub(super) links: BTreeMap<PathBuf, Link>,
     /// Places that were not searched to their end.
     pub(super) unfinished: BTreeSet<PathBuf>,
 }
@@ -173,11 +197,11 @@ impl Search {
             if kind.is_some_and(|kind| kind.is_dir()) {
                 directories.push(name.clone());
             } else if !kind.is_some_and(|kind| kind.is_file()) {
-                let target = directory.read_link_contents(&name).unwrap_or_default();
-                let link = path.join(&name);
+                let path = path.join(&name);
+                let Some(link) = Link::find(directory, &name, &path, budget) else { continue };
                 // All are in memory.
-                budget.take(1 + (link.as_os_str().len() + target.as_os_str().len()) / 256);
-                self.links.insert(link, target);
+                budget.take(1 + (path.as_os_str().len() + link.target.as_os_str().len()) / 256);
+                self.links.insert(path, link);
             }
             names.push(name);
             if !budget.take(0) {
