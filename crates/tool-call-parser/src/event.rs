@@ -116,7 +116,7 @@ pub struct Parsed {
     pub content: String,
     /// The calls, in order.
     pub calls: Vec<ToolCall>,
-    /// Notes, in order.
+    /// Notes, in the order of their events, which the pieces of a text may change.
     pub notes: Vec<Note>,
 }
 

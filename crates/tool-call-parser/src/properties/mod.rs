@@ -56,6 +56,20 @@ fn headers_without_their_end_token_swallow_nothing() {
     }
 }
 
+/// Regression: a property found it. The broken call's note came before that on a name, char by char only.
+#[test]
+fn notes_may_change_places() {
+    let call = " to=functions.read{\"path\":\"a\"}";
+    let broken = "<tool_calls:x1>\n<tool_call:x1>read<tool_sep:x1>\n<arg_key:x1>path<<tool_call>/arg_key:x1>\
+        <arg_value:x1>b \"c\" <d> 'e' \\ é</arg_value:x1>\n</tool_call:x1>\n</tool_calls:x1>";
+    let text = format!("{call}{call}<|start|>{broken}");
+    for options in [Options::default(), Options::for_whole_reply()] {
+        for cut in [false, true] {
+            oracle::check(&tools(), options, &text, &[], cut, false);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
