@@ -2,6 +2,7 @@
 //! of its lane, also when a process is killed or stops for longer than its lease.
 
 use std::fs;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use agent::{ApprovalRequest, Decision, record_decision};
@@ -98,7 +99,13 @@ fn sqlite_tables(desk: &Desk) -> Vec<String> {
 /// Ends or stops the node that works on an event, and starts another one. Returns the desk when the event is
 /// over; `None` without `PostgreSQL`.
 async fn take_over_after(signal: Signal) -> Option<Desk> {
-    let fake = FakeVllm::thinking(insistent).await;
+    let asked = AtomicUsize::new(0);
+    // On a busy machine the signal may come late: without the wait the first one may be done by then.
+    let model = move |request: &Value| match asked.fetch_add(1, Ordering::Relaxed) {
+        2 => insistent(request).delay(Duration::from_secs(3)),
+        _ => insistent(request),
+    };
+    let fake = FakeVllm::thinking(model).await;
     fake.allow_cut_requests();
     let (desk, store) = desk_on_postgres(&fake.url())?;
     desk.faults(&json!({}));
