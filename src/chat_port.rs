@@ -8,6 +8,7 @@ use futures::future::BoxFuture;
 use http::{HeaderMap, StatusCode};
 
 use crate::relay_ports::RelayedModels;
+use adapt::Rule;
 use chat::{ListedModel, ModelDirectory, NoModels};
 use settings::VLLM_KEY;
 use upstream::{NoModelList, Upstream};
@@ -52,6 +53,11 @@ impl ModelDirectory for RelayedModels {
 
     fn configured_window(&self, id: &str) -> Option<u64> {
         self.0.config().modes_for(id).context_window
+    }
+
+    fn takes_only_text(&self, id: &str) -> bool {
+        self.0.config().vision(id).is_none()
+            && self.0.upstreams().all(|upstream| upstream.takes_no_media(self.0.target(id), &Rule::NoImages))
     }
 }
 

@@ -324,6 +324,38 @@ async fn conversations_continue_in_another_process() {
     assert_eq!(fake.requests()[3].json()["messages"].as_array().unwrap().len(), 2);
 }
 
+/// Regression: a model that was asked about a picture got the bare words.
+#[tokio::test]
+async fn pictures_go_along() {
+    let place = ChatFolder::new();
+    std::fs::write(place.work().join("pic.png"), b"\x89PNG\r\n\x1a\n").unwrap();
+    let fake = FakeVllm::always(text(&["A point."])).await;
+    fake.serve_models(&["qwen3-vl"]);
+    let done = place.chat(&fake.url(), "", &["-p", "What is on @pic.png?"]).await;
+    assert!(stderr(&done).contains("@pic.png · picture, 8 bytes"), "{}", stderr(&done));
+    place.chat(&fake.url(), "", &["-c", "-p", "And on @pic.png now?"]).await;
+    let asked = fake.requests()[1].json();
+    let url = "data:image/png;base64,iVBORw0KGgo=";
+    let content = |words: &str| {
+        let text = format!("{words}\n\npic.png: picture 1 of this message");
+        json!([{"type": "text", "text": text}, {"type": "image_url", "image_url": {"url": url}}])
+    };
+    let messages = &asked["messages"];
+    assert_eq!(messages[1]["content"], content("What is on @pic.png?"));
+    assert_eq!(messages[3]["content"], content("And on @pic.png now?"));
+    // A model that cannot see learns that there was a picture, and the person hears that.
+    let refused = Script::json(400, &replies::error(400, "image input is not supported", "BadRequestError"));
+    let blind = FakeVllm::start([refused.clone(), refused, text(&["No."]), text(&["No."])]).await;
+    blind.serve_models(&["qwen3"]);
+    for asked in [2, 3] {
+        let done = place.chat(&blind.url(), "", &["-p", "What is on @pic.png?"]).await;
+        let told = stderr(&done);
+        assert_eq!(told.matches("cannot see pictures").count(), 1, "{told}");
+        let messages = blind.requests()[asked].json()["messages"].to_string();
+        assert!(messages.contains("[A picture was sent here (image/png, 1 KB)"), "{messages}");
+    }
+}
+
 #[tokio::test]
 async fn answered_prompts_are_done() {
     let place = ChatFolder::new();

@@ -233,15 +233,21 @@ impl Conversation {
         sum_by_model(iterations, &self.agent.config.model)
     }
 
-    /// Runs one turn: the person's message, and the model's work on it.
+    /// Runs one turn: the person's message, and the model's work on it. `pictures`: parts of the message.
     pub async fn run_turn(
         &mut self,
         text: &str,
+        pictures: Vec<Value>,
         observer: Arc<Observer>,
         approver: Option<Arc<dyn Approver>>,
         stop: CancellationToken,
     ) -> Outcome {
-        let message = json!({"role": "user", "content": text});
+        let content = if pictures.is_empty() {
+            Value::from(text)
+        } else {
+            [json!({"type": "text", "text": text})].into_iter().chain(pictures).collect()
+        };
+        let message = json!({"role": "user", "content": content});
         let (Held { mut run, journal }, first) = match self.held.take() {
             Some(held) => (held, Some(EventKind::TurnStarted(message))),
             None => (self.begin_run(message).await, None),

@@ -45,17 +45,19 @@ pub(super) fn messages(
             }
             Entry::ClientMessage(message) => out.push(without_roles(message, neutral)),
             Entry::UserTurn(message) => {
-                let text = plain_content(&message["content"]);
-                // Both are messages of the user: the summary must not seem to go on.
-                let mark = if is_behind_summary { NEXT_MESSAGE } else { "" };
-                push_user(&format!("{mark}{text}"), &mut out);
+                let mut content = message["content"].clone();
+                if is_behind_summary && let Some(text) = first_text(&mut content) {
+                    // Both are messages of the user: the summary must not seem to go on.
+                    text.insert_str(0, NEXT_MESSAGE);
+                }
+                push_user(content, &mut out);
             }
             Entry::Exchange(exchange) if form == CallForm::Native => push_native(exchange, neutral, &mut out),
             Entry::Exchange(exchange) => push_textual(exchange, form, neutral, &mut out),
-            Entry::Note(text) => push_user(&format!("[respool] {}", neutral.escape_text(text)), &mut out),
+            Entry::Note(text) => push_user(format!("[respool] {}", neutral.escape_text(text)), &mut out),
             Entry::Summary(text) => {
                 let text = neutral.own_words(text);
-                push_user(&format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
+                push_user(format!("[respool] What has been done so far, in short:\n{text}"), &mut out);
             }
         }
         is_behind_summary =
@@ -218,7 +220,7 @@ fn push_textual(exchange: &Exchange, form: CallForm, neutral: MarkEscaper, out: 
     let results = exchange.calls.iter().filter_map(result);
     let results: Vec<String> = results.collect();
     if !results.is_empty() {
-        push_user(&format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
+        push_user(format!("Tool results:\n{}\n\n{GO_ON}", results.join("\n")), out);
     }
 }
 
@@ -249,17 +251,36 @@ fn result_of<'a>(exchange: &'a Exchange, call: &RequestedCall) -> Option<&'a Too
     exchange.results.iter().find(|result| result.id == call.id)
 }
 
-/// Adds a text of the user. It joins a message of the same role before it, where that is known: some
-/// templates insist on turns.
-fn push_user(text: &str, out: &mut Vec<Value>) {
-    if let Some(last) = out.last_mut().filter(|last| last["role"] == "user")
-        && let Value::String(before) = &mut last["content"]
-    {
-        before.push_str("\n\n");
-        before.push_str(text);
-        return;
+/// Adds words of the user, or parts. They join a message of the same role before them: some templates insist
+/// on turns.
+fn push_user(content: impl Into<Value>, out: &mut Vec<Value>) {
+    let content = content.into();
+    let Some(last) = out.last_mut().filter(|last| last["role"] == "user") else {
+        return out.push(json!({"role": "user", "content": content}));
+    };
+    match (&mut last["content"], content) {
+        (Value::String(before), Value::String(text)) => {
+            before.push_str("\n\n");
+            before.push_str(&text);
+        }
+        (before, content) => *before = [before.take(), content].into_iter().flat_map(into_parts).collect(),
     }
-    out.push(json!({"role": "user", "content": text}));
+}
+
+fn into_parts(content: Value) -> Vec<Value> {
+    match content {
+        Value::Array(parts) => parts,
+        text => vec![json!({"type": "text", "text": plain_content(&text)})],
+    }
+}
+
+/// Returns the words of a content, or those before its pictures.
+fn first_text(content: &mut Value) -> Option<&mut String> {
+    let text = match content {
+        Value::Array(parts) => parts.first_mut()?.get_mut("text")?,
+        text => text,
+    };
+    if let Value::String(text) = text { Some(text) } else { None }
 }
 
 /// Returns a client's message for a model that knows no tool role.

@@ -1,5 +1,5 @@
-//! `@file` in a message: the text of the file is sent below the words. The person names the file, so it may
-//! be anywhere to which the name itself leads.
+//! `@file` in a message: the text of the file is sent below the words, and a picture behind them. The person
+//! names the file, so it may be anywhere to which the name itself leads.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,8 +7,10 @@ use std::io::{self, Read as _};
 use std::path::{Component, Path, PathBuf};
 
 use ignore::WalkBuilder;
+use serde_json::Value;
 
 use super::figures::format_count;
+use super::pictures;
 use super::transcript::code_block;
 use wire::visible::one_line;
 
@@ -30,28 +32,74 @@ pub(super) struct Mention {
     pub(super) is_problem: bool,
 }
 
-/// Returns what is sent below a message for the files that its `line` mentions, and what to tell the person.
-/// `is_confined`: only files in `root` are sent, which has no symlinks. So it is with every name of a
-/// place in it: a command may have put a link there.
-pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (String, Vec<Mention>) {
-    let (mut added, mut mentions) = (String::new(), Vec::new());
+/// The contents of files that a message mentions.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    /// Stands below the words.
+    pub(super) text: String,
+    /// Pictures, as parts of the message.
+    pub(super) pictures: Vec<Value>,
+    /// A line for the person about each.
+    pub(super) mentions: Vec<Mention>,
+}
+
+/// The contents of a mentioned file.
+enum Contents {
+    Text(String),
+    Picture(Value),
+}
+
+/// Returns what goes along for the files that a message's `line` mentions, and for the pictures whose paths
+/// stand in it. `is_confined`: only files in `root` are sent, which has no symlinks. So it is with every name
+/// of a place in it: a command may have put a link there.
+pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> Attached {
+    let mut attached = Attached::default();
+    let is_inside = |path: &Path| {
+        path.ancestors().any(|place| place.canonicalize().is_ok_and(|real| real.starts_with(root)))
+    };
+    let read = |name: &str| {
+        let path = find_path(name, root);
+        read_attachment(&path, root, is_confined || is_inside(&path))
+    };
     for name in mentioned_names(line) {
-        let shown = one_line(&name, 200);
-        let is_inside = |path: &Path| {
-            path.ancestors().any(|place| place.canonicalize().is_ok_and(|real| real.starts_with(root)))
-        };
-        let read = |name: &str| {
-            let path = find_path(name, root);
-            read_attachment(&path, root, is_confined || is_inside(&path))
-        };
         let (file, read) = read_mentioned(&name, read);
+        match read {
+            // A word such as `@property`.
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !may_be_path(&name, root) => {}
+            read => attached.add(&name, file, read),
+        }
+    }
+    for path in pictures::dropped_paths(line).iter().filter(|path| find_path(path, root).is_file()) {
+        match read(path) {
+            // A name that only looks like a picture's.
+            Ok((Contents::Text(_), _)) => {}
+            read => attached.add(path, path, read),
+        }
+    }
+    attached
+}
+
+impl Attached {
+    /// Adds a file that was mentioned by this name. `file`: the name without a line's number.
+    fn add(&mut self, name: &str, file: &str, read: io::Result<(Contents, String)>) {
+        let shown = one_line(name, 200);
+        let read = match read {
+            Ok((Contents::Picture(_), _)) if self.pictures.len() == pictures::MOST_PICTURES => {
+                let why = format!("a message has at most {} pictures", pictures::MOST_PICTURES);
+                Err(io::Error::other(why))
+            }
+            read => read,
+        };
         let (note, is_problem) = match read {
-            Ok((text, size)) => {
-                let _ = write!(added, "\n\n{file}:\n{}", code_block(&text));
+            Ok((Contents::Text(text), size)) => {
+                let _ = write!(self.text, "\n\n{file}:\n{}", code_block(&text));
                 (format!("@{shown} · {size}"), false)
             }
-            // A word such as `@property`.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && !may_be_path(&name, root) => continue,
+            Ok((Contents::Picture(part), size)) => {
+                self.pictures.push(part);
+                let _ = write!(self.text, "\n\n{file}: picture {} of this message", self.pictures.len());
+                (format!("@{shown} · {size}"), false)
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 (format!("@{shown}: no such file"), true)
             }
@@ -59,13 +107,12 @@ pub(super) fn attach_files(line: &str, root: &Path, is_confined: bool) -> (Strin
                 let why = error.to_string();
                 let why = why.split(" (os error").next().unwrap_or_default();
                 // Otherwise the model would guess the contents.
-                let _ = write!(added, "\n\n[the file {file} was not sent along: {why}]");
+                let _ = write!(self.text, "\n\n[the file {file} was not sent along: {why}]");
                 (format!("@{shown} is not sent along: {why}"), true)
             }
         };
-        mentions.push(Mention { note, is_problem });
+        self.mentions.push(Mention { note, is_problem });
     }
-    (added, mentions)
 }
 
 /// Returns true if a file could be meant: by its signs, or because files of the directory begin alike.
@@ -141,8 +188,8 @@ fn find_path(name: &str, root: &Path) -> PathBuf {
     })
 }
 
-/// Reads a text file or the names of a directory, each with its size in words.
-fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(String, String)> {
+/// Reads a text file, a picture or the names of a directory, each with its size in words.
+fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(Contents, String)> {
     let kind = fs::metadata(path)?;
     if is_confined && !path.canonicalize()?.starts_with(root) {
         return Err(io::Error::other("it is not in this directory"));
@@ -150,13 +197,17 @@ fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(S
     if kind.is_dir() {
         let names = directory_names(path)?;
         let text = names[..names.len().min(MOST_NAMES)].join("\n");
-        return Ok((text, format_count(names.len(), "name")));
+        return Ok((Contents::Text(text), format_count(names.len(), "name")));
     }
     if !kind.is_file() {
         return Err(io::Error::other("it is neither a file nor a directory"));
     }
-    let mut bytes = Vec::new();
-    fs::File::open(path)?.take(MOST_BYTES).read_to_end(&mut bytes)?;
+    let (mut bytes, mut file) = (Vec::new(), fs::File::open(path)?);
+    file.by_ref().take(MOST_BYTES).read_to_end(&mut bytes)?;
+    if let Some(media_type) = pictures::media_type(&bytes) {
+        file.take(pictures::MOST_BYTES + 1).read_to_end(&mut bytes)?;
+        return picture_of(&bytes, media_type, kind.len());
+    }
     if bytes.contains(&0) {
         return Err(io::Error::other("it is not text"));
     }
@@ -164,9 +215,19 @@ fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(S
     let lines = format_count(text.lines().count(), "line");
     if kind.len() > MOST_BYTES {
         let note = format!("\n[{} of {} bytes]", MOST_BYTES, kind.len());
-        return Ok((text + &note, format!("the first {lines}; the file is longer")));
+        return Ok((Contents::Text(text + &note), format!("the first {lines}; the file is longer")));
     }
-    Ok((text, lines))
+    Ok((Contents::Text(text), lines))
+}
+
+fn picture_of(bytes: &[u8], media_type: &str, size: u64) -> io::Result<(Contents, String)> {
+    let size = pictures::size_text(size.max(bytes.len() as u64));
+    if bytes.len() as u64 > pictures::MOST_BYTES {
+        let most = pictures::size_text(pictures::MOST_BYTES);
+        let why = format!("the picture has {size}, and at most {most} are sent: make it smaller");
+        return Err(io::Error::other(why));
+    }
+    Ok((Contents::Picture(pictures::picture_part(bytes, media_type)), format!("picture, {size}")))
 }
 
 /// Returns the sorted names of a directory; those of directories end with a slash.
@@ -249,11 +310,13 @@ mod tests {
     #[test]
     fn mentioned_files_are_sent_below_the_words() {
         let dir = folder();
-        let (added, mentions) = attach_files("Is @a.txt, or (me@b.c) @src right? @a.txt.", dir.path(), false);
+        let Attached { text: added, mentions, .. } =
+            attach_files("Is @a.txt, or (me@b.c) @src right? @a.txt.", dir.path(), false);
         assert_eq!(added, "\n\na.txt:\n````\none\n```\ntwo\n````\n\nsrc:\n```\nmy file.rs\n```");
         let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
         assert_eq!(notes, ["@a.txt · 3 lines", "@src · 1 name"]);
-        let (added, mentions) = attach_files("@\"src/my file.rs\" @long", dir.path(), false);
+        let Attached { text: added, mentions, .. } =
+            attach_files("@\"src/my file.rs\" @long", dir.path(), false);
         assert!(added.contains("fn main() {}") && added.contains("[65536 of 102400 bytes]"));
         assert!(mentions.iter().all(|mention| !mention.is_problem), "{mentions:?}");
     }
@@ -261,34 +324,62 @@ mod tests {
     #[test]
     fn other_words_stay_and_mistakes_are_told() {
         let dir = folder();
-        let (added, mentions) = attach_files("@property @ x a@b", dir.path(), false);
+        let Attached { text: added, mentions, .. } = attach_files("@property @ x a@b", dir.path(), false);
         assert_eq!((added.as_str(), mentions), ("", Vec::new()));
         let note = "@Imagen: no such file".to_owned();
-        assert_eq!(attach_files("@Imagen", dir.path(), false).1, [Mention { note, is_problem: true }]);
-        let (added, mentions) = attach_files("@src/nope.rs @image", dir.path(), false);
+        assert_eq!(attach_files("@Imagen", dir.path(), false).mentions, [Mention { note, is_problem: true }]);
+        let Attached { text: added, mentions, .. } = attach_files("@src/nope.rs @image", dir.path(), false);
         assert_eq!(added, "\n\n[the file image was not sent along: it is not text]");
         assert_eq!(mentions.len(), 2);
-        assert_eq!(attach_files("@\"src/my", dir.path(), false).1[0].note, "@src/my: no such file");
+        assert_eq!(attach_files("@\"src/my", dir.path(), false).mentions[0].note, "@src/my: no such file");
         assert!(mentions.iter().all(|mention| mention.is_problem));
         assert_eq!(mentions[0].note, "@src/nope.rs: no such file");
         assert_eq!(mentions[1].note, "@image is not sent along: it is not text");
     }
 
     #[test]
+    fn pictures_are_bounded_and_may_be_dropped() {
+        let dir = folder();
+        let gif = |size: usize| [b"GIF89a".to_vec(), vec![0; size - 6]].concat();
+        fs::write(dir.path().join("p.gif"), gif(2_000)).unwrap();
+        fs::write(dir.path().join("most.gif"), gif(5 << 20)).unwrap();
+        fs::write(dir.path().join("big.gif"), gif((5 << 20) + 1)).unwrap();
+        fs::write(dir.path().join("text.png"), "words").unwrap();
+        let place = dir.path().display();
+        let line = format!("{place}/p.gif @most.gif '{place}/big.gif' {place}/text.png {place}/none.png");
+        let Attached { text, pictures, mentions } = attach_files(&line, dir.path(), false);
+        assert_eq!(pictures.len(), 2);
+        assert!(pictures[0]["image_url"]["url"].as_str().unwrap().len() > 6_000_000, "whole");
+        assert!(text.ends_with("at most 5.2 MB are sent: make it smaller]"), "{text}");
+        let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
+        assert_eq!(notes.len(), 3, "{notes:?}");
+        assert_eq!(notes[0], "@most.gif · picture, 5.2 MB");
+        assert!(notes[1].ends_with("p.gif · picture, 2 KB"), "{notes:?}");
+        for count in 0..12 {
+            fs::write(dir.path().join(format!("{count}.gif")), gif(10)).unwrap();
+        }
+        let many: Vec<String> = (0..12).map(|count| format!("@{count}.gif")).collect();
+        let Attached { pictures, mentions, .. } = attach_files(&many.join(" "), dir.path(), false);
+        assert_eq!(pictures.len(), 10);
+        assert_eq!(mentions[11].note, "@11.gif is not sent along: a message has at most 10 pictures");
+    }
+
+    #[test]
     fn a_line_of_a_file_is_mentioned() {
         let dir = folder();
         for line in ["see @a.txt:2", "see @a.txt:2:1,", "see @a.txt:1-2."] {
-            let (added, mentions) = attach_files(line, dir.path(), false);
+            let Attached { text: added, mentions, .. } = attach_files(line, dir.path(), false);
             assert!(added.starts_with("\n\na.txt:\n") && !mentions[0].is_problem, "{line}: {mentions:?}");
         }
-        assert_eq!(attach_files("@a.txt:x", dir.path(), false).1[0].note, "@a.txt:x: no such file");
+        assert_eq!(attach_files("@a.txt:x", dir.path(), false).mentions[0].note, "@a.txt:x: no such file");
     }
 
     #[test]
     fn a_confined_prompt_sends_files_of_its_directory() {
         let dir = folder();
         let root = dir.path().canonicalize().unwrap().join("src");
-        let (added, mentions) = attach_files("@\"my file.rs\" @../a.txt @/etc/passwd", &root, true);
+        let Attached { text: added, mentions, .. } =
+            attach_files("@\"my file.rs\" @../a.txt @/etc/passwd", &root, true);
         assert!(added.starts_with("\n\nmy file.rs:") && !added.contains("two"), "{added}");
         let notes: Vec<&str> = mentions.iter().map(|mention| mention.note.as_str()).collect();
         assert_eq!(notes[1], "@../a.txt is not sent along: it is not in this directory");
@@ -296,7 +387,7 @@ mod tests {
         // A command made the link, and the person does not know where it leads.
         std::os::unix::fs::symlink("../a.txt", root.join("link")).unwrap();
         let whole = format!("@link @{}/link @../src/link @../a.txt", root.display());
-        let (added, mentions) = attach_files(&whole, &root, false);
+        let Attached { text: added, mentions, .. } = attach_files(&whole, &root, false);
         assert!(!added.contains("link:") && added.contains("two"), "{added}");
         for mention in &mentions[..3] {
             assert!(mention.note.ends_with("it is not in this directory"), "{mentions:?}");

@@ -28,6 +28,7 @@ mod pager;
 mod paint;
 mod past;
 mod pastes;
+mod pictures;
 mod preview;
 mod project_rules;
 mod reasoning;
@@ -391,8 +392,8 @@ fn chat_policy(configured: &PolicyConfig, has_keys: bool) -> PolicyConfig {
 /// Answers one prompt. The model's words are written as they come; the last event says how it ended.
 async fn answer_once(session: &mut Session, prompt: &str, line: &str) -> Result<(), NoAnswer> {
     let began = Instant::now();
-    let prompt = session.add_mentioned(prompt, line);
-    let outcome = session.run_turn(&prompt).await;
+    let attached = session.attach_mentioned(line);
+    let outcome = session.run_turn(&format!("{prompt}{}", attached.text), attached.pictures).await;
     let why = match turn_end::why_not(&outcome) {
         None if session.lacks_consent() => Some(
             "a call was not run, because it needs consent: add --yes, or allow it in [tools.policy]"

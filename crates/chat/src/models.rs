@@ -62,6 +62,9 @@ pub trait ModelDirectory: Send + Sync {
 
     /// Returns the window that the configuration gives to the model of this id.
     fn configured_window(&self, id: &str) -> Option<u64>;
+
+    /// Returns true for a model that is known to take no pictures.
+    fn takes_only_text(&self, id: &str) -> bool;
 }
 
 /// Returns the cost of tokens of a model, for people; `None` without a price.
@@ -168,6 +171,10 @@ mod tests {
 
         fn configured_window(&self, _: &str) -> Option<u64> {
             None
+        }
+
+        fn takes_only_text(&self, _: &str) -> bool {
+            false
         }
     }
 

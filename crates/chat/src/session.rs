@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::answers::Answers;
 use super::approval::{Allowed, Person};
 use super::approvals::Approvals;
-use super::attachments::{Mention, attach_files};
+use super::attachments::{Attached, Mention, attach_files};
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines, PROMPT};
 use super::external_editor;
@@ -323,13 +323,13 @@ impl Session {
                 None => self.run_own(command).await,
             };
         }
-        let (attached, mentions) = attach_files(line, &self.root, false);
-        for Mention { note, is_problem } in mentions {
+        let attached = attach_files(line, &self.root, false);
+        for Mention { note, is_problem } in attached.mentions {
             if is_problem { self.show_problem(&note) } else { self.show_note(&note) }
         }
         let learned: String =
             self.own_outputs.drain(..).flat_map(|output| ["\n\n".to_owned(), output]).collect();
-        self.take_turn(&format!("{text}{attached}{learned}")).await;
+        self.take_turn(&format!("{text}{}{learned}", attached.text), attached.pictures).await;
     }
 
     async fn run_own(&mut self, command: &str) {
@@ -366,10 +366,10 @@ impl Session {
     }
 
     /// Runs a turn and shows how it ended.
-    async fn take_turn(&mut self, text: &str) {
+    async fn take_turn(&mut self, text: &str, pictures: Vec<Value>) {
         let began = Instant::now();
         let before = self.conversation.total_cost();
-        let outcome = self.run_turn(text).await;
+        let outcome = self.run_turn(text, pictures).await;
         let spent = self.conversation.total_cost().less(&before);
         if let Some(why) = why_not(&outcome) {
             let advice = outcome.failure.as_ref().map(|failure| next_step(&failure.code, spent.calls > 0));
@@ -381,8 +381,27 @@ impl Session {
         self.show_note(&format!("\n{}{}{hint}", format_seconds(took), cost_summary(&spent)));
     }
 
-    /// Runs one turn and shows its progress.
-    pub(super) async fn run_turn(&mut self, text: &str) -> Outcome {
+    /// Runs one turn, and says if the model cannot see its pictures; the relay then sends words instead.
+    pub(super) async fn run_turn(&mut self, text: &str, pictures: Vec<Value>) -> Outcome {
+        let model = self.conversation.agent_mut().config.model.clone();
+        let (models, has_pictures) = (Arc::clone(&self.models), !pictures.is_empty());
+        let is_blind = || has_pictures && models.takes_only_text(&model);
+        let told = format!(
+            "{} cannot see pictures: it learns only that there was one; /model lists others",
+            one_line(&model, 200)
+        );
+        let was_known = is_blind();
+        if was_known {
+            self.screen.show(Shown::Warning(told.clone()));
+        }
+        let outcome = self.watch_turn(text, pictures).await;
+        if !was_known && is_blind() {
+            self.screen.show(Shown::Warning(told));
+        }
+        outcome
+    }
+
+    async fn watch_turn(&mut self, text: &str, pictures: Vec<Value>) -> Outcome {
         let (screen, inbox) = mpsc::unbounded_channel();
         let lookups = self.lookups();
         let stop = self.ending.child_token();
@@ -410,7 +429,7 @@ impl Session {
                     () = ends.cancelled() => return Outcome { cancelled: true, ..Outcome::default() },
                 }
             }
-            conversation.run_turn(&text, observer, Some(approver), ends).await
+            conversation.run_turn(&text, pictures, observer, Some(approver), ends).await
         };
         let (view, lookups) = (&mut self.screen, Some(lookups));
         let (mut outcome, typed) =
@@ -490,13 +509,13 @@ impl Session {
         }
     }
 
-    /// Adds the files of this directory to a prompt that its `line` mentions.
-    pub(super) fn add_mentioned(&mut self, prompt: &str, line: &str) -> String {
-        let (attached, mentions) = attach_files(line, &self.root, true);
-        for Mention { note, .. } in mentions {
+    /// Returns what goes along with a prompt for the files of this directory that its `line` mentions.
+    pub(super) fn attach_mentioned(&mut self, line: &str) -> Attached {
+        let mut attached = attach_files(line, &self.root, true);
+        for Mention { note, .. } in attached.mentions.drain(..) {
             self.screen.show(Shown::Note(note));
         }
-        format!("{prompt}{attached}")
+        attached
     }
 
     /// Returns true if the reader of standard output has gone.

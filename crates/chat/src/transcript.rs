@@ -49,7 +49,7 @@ pub(super) fn last_exchanges(
     for entry in entries {
         match (entry, exchanges.last_mut()) {
             (Entry::ClientMessage(message) | Entry::UserTurn(message), _) => {
-                exchanges.push((message_text(message).to_owned(), String::new()));
+                exchanges.push((message_text(message), String::new()));
             }
             (Entry::Exchange(exchange), Some((_, answer))) if !exchange.content.trim().is_empty() => {
                 exchange.content.trim().clone_into(answer);
@@ -77,8 +77,10 @@ pub(super) fn last_reasoning(entries: &[Entry], outcome: Option<&Outcome>) -> St
     parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("\n\n")
 }
 
-fn message_text(message: &Value) -> &str {
-    message["content"].as_str().unwrap_or_default().trim()
+/// Returns the words of a message: its content, or the text before its pictures.
+fn message_text(message: &Value) -> String {
+    let content = &message["content"];
+    content.as_str().or_else(|| content[0]["text"].as_str()).unwrap_or_default().trim().to_owned()
 }
 
 fn exchange_text(exchange: &Exchange) -> String {

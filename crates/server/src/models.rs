@@ -217,10 +217,9 @@ fn add_capabilities(model: &mut Value, upstream: &Upstream) {
         return;
     }
     let id = model["id"].as_str().unwrap_or_default();
-    let (rules, takes_only_text) = (upstream.rules.get(id), upstream.models.facts_of(id).is_harmony);
     let modalities = model["architecture"]["input_modalities"].as_array();
     let takes = |refused: &Rule, modality: &str| {
-        if takes_only_text || rules.contains(refused) {
+        if upstream.takes_no_media(id, refused) {
             return Some(false);
         }
         Some(modalities?.iter().any(|known| known == modality))

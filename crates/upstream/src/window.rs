@@ -16,6 +16,7 @@ use super::client::{Call, Upstream};
 use super::headers::question_headers;
 use super::listed_model::ListedModel;
 use super::server::Server;
+use adapt::Rule;
 use wire::Object;
 
 /// How long an answer holds: a server may be started again with another window.
@@ -64,6 +65,11 @@ impl Upstream {
             let (upstream, headers) = (Arc::clone(self), question_headers(headers));
             tokio::spawn(async move { upstream.learn_models(&headers).await });
         }
+    }
+
+    /// Returns true if the model is known to take no pictures or no sounds; `rule` replaces them.
+    pub fn takes_no_media(&self, model: &str, rule: &Rule) -> bool {
+        self.models.facts_of(model).is_harmony || self.rules.get(model).contains(rule)
     }
 
     /// Learns from an answer of `/v1/models`. A request without `model` goes to the first.

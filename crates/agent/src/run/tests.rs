@@ -710,6 +710,20 @@ fn a_long_last_reply_makes_room() {
     assert!(sim.last_words().ends_with(end), "{}", sim.last_words());
 }
 
+#[test]
+fn pictures_of_a_turn_stay_behind_its_words() {
+    let mut sim = sim(|setup| setup.limits.window = 8_000);
+    let picture = json!({"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}});
+    let content = json!([{"type": "text", "text": "And?"}, picture]);
+    sim.says(untold(text(&"many words ".repeat(9_000))));
+    sim.after(0, EventKind::TurnStarted(json!({"role": "user", "content": content})));
+    sim.says(text("In short: words."));
+    let call = sim.model_call();
+    let parts = call.messages.last().unwrap()["content"].as_array().unwrap().clone();
+    assert_eq!(parts.last(), Some(&picture), "{parts:?}");
+    assert!(parts.iter().any(|part| part["text"] == "[respool] Now the person writes:\nAnd?"), "{parts:?}");
+}
+
 /// Versions before ended the turn of such a question, and dropped it for the next one.
 #[test]
 fn refused_questions_of_earlier_versions_are_dropped() {
