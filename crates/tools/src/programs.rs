@@ -57,8 +57,6 @@ const CACHES: [&str; 9] = [
 ];
 /// The most symlinks that a path may lead through; the kernel follows as many.
 const MOST_LINKS: usize = 40;
-/// The most names on its way: each is looked up from the beginning.
-const MOST_NAMES: usize = 1_000;
 
 /// Returns the absolute path, without symlinks, of a program of the system; `None` when there is none. It is
 /// never below a home directory, the current directory or one of the `writable` places.
@@ -345,8 +343,8 @@ pub(super) struct Resolved {
     pub(super) links: Vec<PathBuf>,
 }
 
-/// Follows every symlink of a path; parts that do not exist stay. `None` for a circle of links, for very
-/// many names on the way, and for a relative path.
+/// Follows every symlink of a path; parts that do not exist stay. `None` for a circle of links and for a
+/// relative path.
 pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
     let parts = |path: &Path| -> Vec<OsString> {
         let part = |part: Component<'_>| match part {
@@ -356,9 +354,7 @@ pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
         path.components().rev().filter_map(part).collect()
     };
     let (mut real, mut links, mut rest) = (PathBuf::from("/"), Vec::new(), parts(path));
-    let mut names = 0;
     while let Some(part) = rest.pop() {
-        names += 1;
         if part == OsStr::new("..") {
             real.pop();
             continue;
@@ -369,7 +365,7 @@ pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
             continue;
         };
         links.push(next);
-        if links.len() > MOST_LINKS || names > MOST_NAMES {
+        if links.len() > MOST_LINKS {
             return None;
         }
         if target.is_absolute() {

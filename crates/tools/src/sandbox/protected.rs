@@ -17,6 +17,7 @@ use super::handles::{Entry, open_place, read_path, target_of};
 use super::kept::Kept;
 use super::locks::{self, Locks, Marked, read_marks};
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
+use super::places::is_of_system;
 use super::search::{Budget, Search, is_of_git};
 use super::watched::Watched;
 
@@ -74,6 +75,8 @@ pub(super) struct Protected {
     pub(super) locks: Option<PathBuf>,
     /// The repositories that were there before the first command.
     repositories: Vec<Repository>,
+    /// No command of another respool was at work when these were found.
+    is_alone: bool,
     state: Mutex<State>,
 }
 
@@ -88,6 +91,8 @@ impl Protected {
     ) -> Self {
         let directories = configured.iter().filter(|place| !place.is_file()).cloned();
         let roots: Vec<PathBuf> = std::iter::once(workspace.to_owned()).chain(directories).collect();
+        let taken = Locks::take(locks.as_deref(), &roots, false);
+        let is_alone = taken.as_ref().is_ok_and(|taken| taken.are_alone);
         let mut search = Search::run(&roots, &mut Budget::new(), None);
         let mut state = State::default();
         state.read_marks(locks.as_deref(), &roots);
@@ -100,7 +105,7 @@ impl Protected {
         }
         state.known = search.entries;
         let (readable, caches, state) = (Vec::new(), Vec::new(), Mutex::new(state));
-        Self { roots, named: named.to_vec(), readable, caches, locks, repositories, state }
+        Self { roots, named: named.to_vec(), readable, caches, locks, repositories, is_alone, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -185,9 +190,13 @@ impl Protected {
             return;
         }
         let unsearched = search.closed.iter().chain(&search.unfinished);
-        state.known.retain(|path, _| {
-            search.entries.contains_key(path) || unsearched.clone().any(|place| path.starts_with(place))
+        let mut known = std::mem::take(&mut state.known);
+        known.retain(|path, entry| {
+            let is_there = search.entries.contains_key(path);
+            (is_there || unsearched.clone().any(|place| path.starts_with(place)))
+                && state.was_there(path, &entry.target())
         });
+        state.known = known;
     }
 
     /// Takes note of the places that could not be looked through, or put right, now that a command has ended,
@@ -275,17 +284,20 @@ impl Protected {
     pub(super) fn leads_away(&self, link: &Path) -> bool {
         let Some(Resolved { real, links }) = resolve_symlinks(link) else { return link.exists() };
         let is_in = |places: &[PathBuf]| places.iter().any(|place| real.starts_with(place));
-        let is_only_read = || {
-            is_in(&self.readable) && !is_in(&self.caches) && !self.caches.iter().any(|c| c.starts_with(&real))
-        };
+        // Another respool's commands may have a cache among the directories of tools.
+        let is_only_read =
+            || is_in(&self.readable) && !is_in(&self.caches) && (is_of_system(&real) || real.is_file());
         links.iter().chain([&real]).any(|way| way.starts_with("/proc"))
             || !is_in(&self.roots) && !is_only_read() && real.ancestors().any(may_write_in)
     }
 
     /// Returns true for a work tree that the person has added to a repository, which commands do not write.
     pub(super) fn is_linked(&self, git: &Path) -> bool {
-        let is_known = |common: PathBuf| self.repositories.iter().any(|known| known.common == common);
-        common_of_linked(git).is_some_and(is_known)
+        let is_known = |common: PathBuf| {
+            !self.caches.iter().any(|cache| common.starts_with(cache))
+                && self.repositories.iter().any(|known| known.common == common)
+        };
+        self.is_alone && common_of_linked(git).is_some_and(is_known)
     }
 
     /// Returns true for what lies in git's directory of a repository, whatever the name of that is.
@@ -560,6 +572,74 @@ mod tests {
             let watched = protected.begin(&root, false).unwrap();
             assert!(!watched.kept.frozen.contains(&root) && watched.restore().1.is_empty());
         }
+    }
+
+    /// Regression: a respool that began meanwhile took what was not looked at for the person's.
+    #[test]
+    fn unseen_things_are_not_known_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let [first, later] = ["made", "persons"].map(|name| root.join(name));
+        let find = || Arc::new(with_locks(dir.path(), &root));
+        let protected = find();
+        let watched = protected.begin(&root, false).unwrap();
+        make_repository(&first, "[core]\n\tfsmonitor = x\n");
+        let meanwhile = find();
+        protected.note_unseen([root.clone()].into(), &watched.before).unwrap();
+        drop(watched);
+        let (_, notes) = meanwhile.begin(&root, false).unwrap().restore();
+        assert!(notes.iter().any(|note| note.contains("made/.git was made")), "{notes:?}");
+        make_repository(&later, "");
+        let (_, notes) = find().begin(&root, false).unwrap().restore();
+        assert!(notes.is_empty() && later.join(".git").is_dir(), "{notes:?}");
+    }
+
+    /// Regression: a respool that began while a command was at work took a repository of that for one of the
+    /// person's, and so each work tree that was added to it.
+    #[test]
+    fn work_trees_of_commands_are_not_excused() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        let (root, common) = (top.join("work"), top.join("cache/k"));
+        let (git, own) = (root.join("x/.git"), common.join("worktrees/x"));
+        let find = || with_locks(dir.path(), &root);
+        fs::create_dir(&root).unwrap();
+        let first = Arc::new(find());
+        let watched = first.begin(&root, false).unwrap();
+        for directory in [&own, &root.join("x")] {
+            fs::create_dir_all(directory).unwrap();
+        }
+        for (file, text) in [
+            (common.join("HEAD"), "ref: refs/heads/main\n"),
+            (own.join("commondir"), "../..\n"),
+            (own.join("gitdir"), git.to_str().unwrap()),
+            (git.clone(), &format!("gitdir: {}\n", own.display())),
+        ] {
+            fs::write(file, text).unwrap();
+        }
+        assert!(!find().is_linked(&git), "a command is at work");
+        drop(watched);
+        let mut persons = find();
+        assert!(persons.is_linked(&git));
+        persons.caches.push(top.join("cache"));
+        assert!(!persons.is_linked(&git), "commands write there");
+    }
+
+    /// Regression: a link with very many names in it was not judged, and could lead elsewhere later.
+    #[test]
+    fn long_links_are_followed_to_their_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let protected = Arc::new(with_locks(dir.path(), &root));
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        let watched = protected.begin(&root, false).unwrap();
+        link(".", "here");
+        link(&format!("{}here/..", "x/../".repeat(505)), "away");
+        link("loop", "loop");
+        let (_, notes) = watched.restore();
+        assert!(notes.len() == 1 && notes[0].contains("away was made"), "{notes:?}");
     }
 
     /// The next command cannot write the file `.git`, but another name of it.
