@@ -234,7 +234,7 @@ impl ToolsConfig {
         for server in self.mcp.values() {
             let variables = server.env.values().map(Secret::expose_secret);
             for text in server.command.iter().chain(&server.args).map(String::as_str).chain(variables) {
-                local.named_by_servers.extend(paths_in(text).filter(|path| !is_around(path)));
+                local.named_by_servers.extend(paths_in(text).into_iter().filter(|path| !is_around(path)));
             }
         }
         local

@@ -6,6 +6,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
@@ -165,13 +166,19 @@ fn named_in_code(program: &Path, arguments: &[String]) -> Vec<PathBuf> {
     let behind = arguments.get(start.unwrap_or(usize::MAX)..).unwrap_or_default();
     let word = behind.iter().position(|word| !word.starts_with('-')).unwrap_or_default();
     let code = word.checked_sub(1).filter(|option| is_option(&behind[*option])).map_or("", |_| &behind[word]);
+    let code = with_home(code);
     let fragments = code.split(|c: char| c.is_whitespace() || "\"'`()[]{},;=<>|&:+".contains(c));
     let home = home_directories().into_iter().next();
     let path = |text: &str| {
-        let below = text.strip_prefix("~/").or_else(|| text.strip_prefix("$HOME/"));
+        let below = text.strip_prefix("~/");
         below.zip(home.as_ref()).map_or_else(|| text.into(), |(below, home)| home.join(below))
     };
     fragments.map(path).filter(|path: &PathBuf| path.is_absolute() && path.parent().is_some()).collect()
+}
+
+/// Writes `~` for the variable of the home directory.
+fn with_home(text: &str) -> String {
+    text.replace("${HOME}", "~").replace("$HOME", "~")
 }
 
 /// True for the value of an option that names a project, and for the first word after an interpreter.
@@ -288,21 +295,23 @@ pub fn leads_to_writable(value: &OsStr, writable: &[PathBuf]) -> bool {
 }
 
 /// Returns the paths in a text, `-I/srv/lib` and `a:~/b` as well.
-pub(crate) fn paths_in(text: &str) -> impl Iterator<Item = PathBuf> {
+pub(crate) fn paths_in(text: &str) -> Vec<PathBuf> {
+    let text = &*with_home(text);
     let current = std::env::current_dir().unwrap_or_default();
     let home = std::env::home_dir().unwrap_or_default();
     let words = text.split(|c: char| c.is_whitespace() || "\"'`:;,=|&<>()".contains(c));
     // A path may have any of these.
     let longer =
         text.split(':').flat_map(|part| [part, part.split_once('=').map_or(part, |(_, value)| value)]);
-    words.chain(longer).chain([text]).filter_map(move |word| {
+    let path = |word: &str| {
         let path = word.find(['/', '~']).filter(|_| word.starts_with('-')).map_or(word, |at| &word[at..]);
         let path = match path.strip_prefix("~/") {
             Some(below) => home.join(below),
             None => current.join(path),
         };
         (word.contains('/') || path.is_file()).then_some(path)
-    })
+    };
+    words.chain(longer).chain([text]).filter_map(path).collect()
 }
 
 /// Checks that no variable of a server's own names code where commands write, or a directory above that.
@@ -321,7 +330,11 @@ pub(crate) fn check_variables<'a>(
         variables.filter(|(name, _)| CODE_VARIABLES.split_ascii_whitespace().any(|known| known == *name))
     {
         let there = std::env::split_paths(value).map(|path| current.join(path)).filter(|path| path.exists());
-        if paths_in(value).chain(there).any(|path| is_around(&path) || !is_out_of_reach(&path, writable)) {
+        if paths_in(value)
+            .into_iter()
+            .chain(there)
+            .any(|path| is_around(&path) || !is_out_of_reach(&path, writable))
+        {
             return Err(format!(
                 "its variable {name} names code where commands write, or above that, and respool starts no code from there outside \
                  the sandbox: move it elsewhere"
@@ -343,8 +356,8 @@ pub(super) struct Resolved {
     pub(super) links: Vec<PathBuf>,
 }
 
-/// Follows every symlink of a path; parts that do not exist stay. `None` for a circle of links and for a
-/// relative path.
+/// Follows every symlink of a path; parts that do not exist stay. `None` for a circle of links, a way on
+/// which a path is too long, and a relative path.
 pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
     let parts = |path: &Path| -> Vec<OsString> {
         let part = |part: Component<'_>| match part {
@@ -360,9 +373,13 @@ pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
             continue;
         }
         let next = real.join(part);
-        let Ok(target) = fs::read_link(&next) else {
-            real = next;
-            continue;
+        let target = match fs::read_link(&next) {
+            Ok(target) => target,
+            Err(error) if error.kind() == io::ErrorKind::InvalidFilename => return None,
+            Err(_) => {
+                real = next;
+                continue;
+            }
         };
         links.push(next);
         if links.len() > MOST_LINKS {

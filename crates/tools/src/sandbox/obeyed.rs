@@ -13,18 +13,18 @@ use super::handles::{RENAMED, read_small};
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
 /// alone or with an ending (`.envrc.local`), in any case. Renamed ones too: a person may be looking at them.
 const OBEYED: &str = "\
-    .agent .agents .aiassistant .aider .amazonq .amp .augment .autoenv .claude .cline .clinerules \
+    .agent .agents .aiassistant .aider .amazonq .amp .augment .autoenv .bsp .claude .cline .clinerules \
     .codebuddy .codex .config .continue .crush .cursor .cursorrules .devcontainer .dir-locals \
     .dir-locals-2 .direnv .envrc .exrc .factory .fleet .gemini .ghci .git .githooks .goose .goosehints \
     .grok .gvimrc .helix .hg .husky .idea .ideavimrc .iflow .irbrc .jj .junie .kilocode .kilocodemodes \
-    .kimi .kiro .lazy .lefthook .lefthook-local .lvimrc .mcp .mise .nvim .nvimrc .opencode .openhands \
+    .kimi .kiro .lazy .lefthook .lefthook-local .lvimrc .mcp .mise .miserc .nvim .nvimrc .opencode .openhands \
     .pi .pre-commit-config .pryrc .qoder .qwen .roo .roomodes .ropeproject .rovodev .rprofile .rules \
     .run .shadowenv .sl .tool-versions .trae .vibe .vim .vimrc .vscode .windsurf .windsurfrules .zed \
     respool.toml rust-toolchain";
 /// The same, for files: what follows these names ends with `.md`, or with another of the endings.
 const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini grok iflow opencode qwen warp";
-const OBEYED_FILES: &str = "crush lefthook mise opencode";
-const ENDINGS: &str = "toml yml yaml json jsonc";
+const OBEYED_FILES: &str = "buildserver crush global hk lefthook mise opencode prek";
+const ENDINGS: &str = "toml yml yaml json jsonc pkl";
 
 /// True for a name of settings, which has a meaning to other programs.
 pub(super) fn is_obeyed(name: &OsStr) -> bool {
@@ -40,7 +40,7 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
     follows(OBEYED).any(is_alone)
         || follows(OBEYED_TEXTS).any(|rest| has_ending(rest, "md"))
         || follows(OBEYED_FILES).any(|rest| has_ending(rest, ENDINGS))
-        || name.ends_with(".code-workspace")
+        || [".code-workspace", ".sublime-project"].iter().any(|ending| name.ends_with(ending))
 }
 
 /// True for the repositories of other programs, which obey settings in them at any depth.

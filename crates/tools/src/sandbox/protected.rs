@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::unistd::geteuid;
 use rustix::fs::{Access, OFlags, access};
+use rustix::io::Errno;
 
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
 use super::handles::{Entry, open_place, read_path, target_of};
@@ -18,7 +19,7 @@ use super::kept::Kept;
 use super::locks::{self, Locks, Marked, read_marks};
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
 use super::places::is_of_system;
-use super::search::{Budget, Search, is_of_git};
+use super::search::{Budget, Link, Search, is_of_git};
 use super::watched::Watched;
 
 /// A git repository with a work tree.
@@ -37,6 +38,8 @@ pub(super) struct Repository {
 pub(super) struct State {
     /// The entries that were there while no command was at work.
     known: BTreeMap<PathBuf, Entry>,
+    /// The links that were, with their targets.
+    links: Arc<Marked>,
     /// No command of another respool was at work when these were found.
     is_sure: bool,
     /// Places that could not be looked through, or put right, when a command had ended.
@@ -97,13 +100,14 @@ impl Protected {
         let mut state = State::default();
         state.read_marks(locks.as_deref(), &roots);
         search.entries.retain(|path, entry| state.was_there(path, &entry.target()));
+        search.links.retain(|path, link| is_alone && state.was_there(path, &link.target));
         let mut repositories: Vec<Repository> =
             workspace.ancestors().skip(1).find_map(|above| repository(above, &[])).into_iter().collect();
         for top in search.repositories() {
             let known: Vec<PathBuf> = repositories.iter().map(|known| known.common.clone()).collect();
             repositories.extend(repository(top, &known));
         }
-        state.known = search.entries;
+        (state.links, state.known) = (search.targets().into(), search.entries);
         let (readable, caches, state) = (Vec::new(), Vec::new(), Mutex::new(state));
         Self { roots, named: named.to_vec(), readable, caches, locks, repositories, is_alone, state }
     }
@@ -154,8 +158,8 @@ impl Protected {
         let locks = if is_alone { locks } else { locks.share()? };
         // No other file gets the number of one that is open.
         let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
-        let (protected, can_change) = (Arc::clone(self), true);
-        Ok(Watched { protected, before: search, kept, notes, can_change, _held: held, _locks: locks })
+        let (protected, links, can_change) = (Arc::clone(self), Arc::clone(&self.state().links), true);
+        Ok(Watched { protected, before: search, links, kept, notes, can_change, _held: held, _locks: locks })
     }
 
     /// Begins commands of git's that change nothing but its directory: nothing has to be looked at.
@@ -164,9 +168,9 @@ impl Protected {
     /// When another command is at work.
     pub(super) fn begin_index(self: &Arc<Self>) -> io::Result<Watched> {
         let (protected, locks) = (Arc::clone(self), self.lock(true)?);
-        let (before, kept) = (Search::default(), Kept::default());
+        let (before, links, kept) = (Search::default(), Arc::default(), Kept::default());
         let (notes, held) = (Vec::new(), Vec::new());
-        Ok(Watched { protected, before, kept, notes, can_change: false, _held: held, _locks: locks })
+        Ok(Watched { protected, before, links, kept, notes, can_change: false, _held: held, _locks: locks })
     }
 
     fn lock(&self, is_alone: bool) -> io::Result<Locks> {
@@ -186,17 +190,21 @@ impl Protected {
         }
         if is_alone && state.unseen.is_empty() && search.unfinished.is_empty() {
             state.known.clone_from(&search.entries);
-            state.is_sure = true;
+            (state.links, state.is_sure) = (search.targets().into(), true);
             return;
         }
         let unsearched = search.closed.iter().chain(&search.unfinished);
-        let mut known = std::mem::take(&mut state.known);
+        let is_unsearched = |path: &Path| unsearched.clone().any(|place| path.starts_with(place));
+        let (mut known, mut links) = (std::mem::take(&mut state.known), std::mem::take(&mut state.links));
         known.retain(|path, entry| {
             let is_there = search.entries.contains_key(path);
-            (is_there || unsearched.clone().any(|place| path.starts_with(place)))
-                && state.was_there(path, &entry.target())
+            (is_there || is_unsearched(path)) && state.was_there(path, &entry.target())
         });
-        state.known = known;
+        Arc::make_mut(&mut links).retain(|path, target| {
+            let is_there = search.links.get(path).is_some_and(|link| link.target == *target);
+            (is_there || is_unsearched(path)) && state.was_there(path, target)
+        });
+        (state.known, state.links) = (known, links);
     }
 
     /// Takes note of the places that could not be looked through, or put right, now that a command has ended,
@@ -208,8 +216,8 @@ impl Protected {
         let mut state = self.state();
         let is_unchanged = unseen.is_empty() && state.unseen.is_empty();
         let entries = before.entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
-        let links = before.links.iter().map(|(path, link)| (path.clone(), link.target.clone()));
-        state.before = if unseen.is_empty() { Marked::default() } else { links.chain(entries).collect() };
+        state.before =
+            if unseen.is_empty() { Marked::default() } else { entries.chain(before.targets()).collect() };
         state.unseen = unseen;
         let Some(directory) = self.locks.as_deref().filter(|_| !is_unchanged) else { return Ok(()) };
         locks::remove_marks(directory, &self.roots)?;
@@ -280,9 +288,14 @@ impl Protected {
     }
 
     /// Returns true for a link that leads to where this user's commands may write, those of another respool
-    /// with other places among them, and for one by which each program comes to another place.
-    pub(super) fn leads_away(&self, link: &Path) -> bool {
-        let Some(Resolved { real, links }) = resolve_symlinks(link) else { return link.exists() };
+    /// with other places among them, and for one by which each program comes to another place, or whose place
+    /// may change.
+    pub(super) fn leads_away(&self, path: &Path, link: &Link) -> bool {
+        let Some(Resolved { real, links }) = resolve_symlinks(path).filter(|_| !link.turns) else {
+            // Only a circle leads nowhere.
+            let error = path.metadata().err().and_then(|error| error.raw_os_error());
+            return link.turns || error != Some(Errno::LOOP.raw_os_error());
+        };
         let is_in = |places: &[PathBuf]| places.iter().any(|place| real.starts_with(place));
         // Another respool's commands may have a cache among the directories of tools.
         let is_only_read =
@@ -388,6 +401,7 @@ fn common_of_linked(git: &Path) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cap_std::fs::Dir;
     use std::fs;
 
     fn make_repository(top: &Path, config: &str) {
@@ -626,20 +640,52 @@ mod tests {
         assert!(!persons.is_linked(&git), "commands write there");
     }
 
-    /// Regression: a link with very many names in it was not judged, and could lead elsewhere later.
+    /// Regression: links whose place could not be found, or changed later, were judged by what was found.
     #[test]
-    fn long_links_are_followed_to_their_end() {
+    fn links_whose_place_is_unsure_are_renamed() {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path().canonicalize().unwrap().join("work");
         fs::create_dir(&root).unwrap();
-        let protected = Arc::new(with_locks(dir.path(), &root));
         let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, root.join(name)).unwrap();
+        link("one/..", "persons");
+        fs::create_dir_all(root.join("one")).unwrap();
+        let protected = Arc::new(with_locks(dir.path(), &root));
         let watched = protected.begin(&root, false).unwrap();
         link(".", "here");
-        link(&format!("{}here/..", "x/../".repeat(505)), "away");
         link("loop", "loop");
+        link(&format!("{}here", "x/../".repeat(505)), "long");
+        link("later/../here", "turning");
+        // Its path is longer than a system call takes, and so is the link's, which leads outside.
+        let mut deep = Dir::from_std_file(fs::File::open(&root).unwrap());
+        let mut left = 4_080 - root.as_os_str().len();
+        while left > 1 {
+            let name = "d".repeat((left - 1).min(200));
+            left -= name.len() + 1;
+            deep.create_dir(&name).unwrap();
+            deep = deep.open_dir(&name).unwrap();
+        }
+        rustix::fs::symlinkat(dir.path(), &deep, "l".repeat(40)).unwrap();
         let (_, notes) = watched.restore();
-        assert!(notes.len() == 1 && notes[0].contains("away was made"), "{notes:?}");
+        let is_named = |name: &str| notes.iter().any(|note| note.contains(&format!("{name} was made")));
+        let deep = "l".repeat(40);
+        assert!(is_named("/long") && is_named("/turning") && is_named(&deep), "{notes:?}");
+        assert_eq!(notes.len(), 3, "{notes:?}");
+    }
+
+    /// Regression: `chown -R` and `cp -al` renamed the person's links to another project.
+    #[test]
+    fn links_of_the_person_may_be_touched() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let link = root.join("shared");
+        std::os::unix::fs::symlink("../other", &link).unwrap();
+        let protected = Arc::new(with_locks(dir.path(), &root));
+        let watched = protected.begin(&root, false).unwrap();
+        std::os::unix::fs::lchown(&link, Some(geteuid().as_raw()), None).unwrap();
+        fs::hard_link(&link, root.join("again")).unwrap();
+        let (_, notes) = watched.restore();
+        assert!(notes.len() == 1 && notes[0].contains("again was made"), "{notes:?}");
     }
 
     /// The next command cannot write the file `.git`, but another name of it.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 
 use super::super::programs::resolve_symlinks;
 use super::handles::{Entry, is_own, open_in, open_place, open_place_in, open_to_owner};
+use super::locks::Marked;
 use super::obeyed::{is_obeyed, is_other_repository};
 
 /// The most directories that are open at once: each has others in it that wait.
@@ -57,9 +58,10 @@ impl Budget {
 /// A link as it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
-    /// Its text; where that has a `..` behind a name, which other links may give another meaning, the place
-    /// to which it leads.
+    /// Its text; if it turns, the place to which it leads.
     pub(super) target: PathBuf,
+    /// Its text has a `..` behind a name: what is at that name may change, and so the place.
+    pub(super) turns: bool,
     /// The time of its last change, in seconds and nanoseconds, which no command sets: a link that is made
     /// again is another one.
     changed: (i64, i64),
@@ -70,10 +72,11 @@ impl Link {
         let data = directory.symlink_metadata(name).ok()?;
         let mut target = directory.read_link_contents(name).unwrap_or_default();
         let mut parts = target.components().skip_while(|part| !matches!(part, Component::Normal(_)));
-        if parts.any(|part| part == Component::ParentDir) && budget.take(target.iter().count()) {
+        let turns = parts.any(|part| part == Component::ParentDir);
+        if turns && budget.take(target.iter().count()) {
             target = resolve_symlinks(link).map_or(target, |place| place.real);
         }
-        Some(Self { target, changed: (data.ctime(), data.ctime_nsec()) })
+        Some(Self { target, turns, changed: (data.ctime(), data.ctime_nsec()) })
     }
 }
 
@@ -115,6 +118,11 @@ impl Search {
             }
         }
         search
+    }
+
+    /// Returns the links with their targets.
+    pub(super) fn targets(&self) -> Marked {
+        self.links.iter().map(|(path, link)| (path.clone(), link.target.clone())).collect()
     }
 
     /// Returns the directories with a `.git`.

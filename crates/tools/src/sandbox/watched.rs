@@ -14,10 +14,10 @@ use cap_std::fs::{Dir, OpenOptions};
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::kept::Kept;
-use super::locks::Locks;
+use super::locks::{Locks, Marked};
 use super::obeyed::{is_obeyed, is_other_repository, is_renamed};
 use super::protected::Protected;
-use super::search::{Budget, Search, is_of_git};
+use super::search::{Budget, Link, Search, is_of_git};
 
 /// The most notes of one command.
 const MOST_NOTES: usize = 50;
@@ -32,6 +32,8 @@ pub(in super::super) struct Watched {
     /// Entries are from a time when no command was at work. In the places that were closed, or not looked
     /// through, this one can write nothing.
     pub(super) before: Search,
+    /// The links of a time when no command was at work, with their targets.
+    pub(super) links: Arc<Marked>,
     pub(super) kept: Kept,
     pub(super) notes: Vec<String>,
     /// The command can write in the workspace or another of these places.
@@ -157,9 +159,12 @@ impl Watched {
                 made.insert(path.clone(), "which editors, shells or agents obey without being started");
             }
         }
-        let new_links =
-            after.links.iter().filter(|(link, target)| self.before.links.get(*link) != Some(*target));
-        let away = new_links.filter(|(link, _)| budget.take(1) && self.protected.leads_away(link));
+        // One that another command made has to be the same one still.
+        let is_new = |(path, link): &(&PathBuf, &Link)| {
+            self.links.get(*path) != Some(&link.target) && self.before.links.get(*path) != Some(*link)
+        };
+        let new_links = after.links.iter().filter(is_new);
+        let away = new_links.filter(|(path, link)| budget.take(1) && self.protected.leads_away(path, link));
         made.extend(
             away.map(|(link, _)| (link.clone(), "by which programs come to what commands write elsewhere")),
         );
