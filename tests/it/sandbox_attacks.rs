@@ -1808,10 +1808,10 @@ fn settings_are_protected_by_their_names() {
         "{outputs:#?}"
     );
     assert!(!site.work("later").exists(), "{outputs:#?}");
-    let make = "touch .vimrc .exrc .kimi GROK.md lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode rust-toolchain.toml .Rprofile; \
+    let make = "touch .vimrc .exrc .kimi GROK.md lefthook-local.yml mise.prod.toml .envrc.local crush.md x.code-workspace .VSCode rust-toolchain.toml prek.toml hk.local.pkl .bsp .Rprofile; \
         touch .vscode-test mise.rs CLAUDE.rs .env agent-results.json Agents.yaml; true";
     let outputs = Site::new().run(&[], &[make]);
-    assert_eq!(outputs[0].matches("respool renamed it").count(), 12, "{outputs:#?}");
+    assert_eq!(outputs[0].matches("respool renamed it").count(), 15, "{outputs:#?}");
 }
 
 /// The person looks at settings that a command made, and copies them to their old name, as the note says.

@@ -346,14 +346,20 @@ pub(crate) fn check_variables<'a>(
 
 /// Returns true if commands can write neither the place nor a symlink on the way to it.
 fn is_out_of_reach(path: &Path, writable: &[PathBuf]) -> bool {
-    let is_writable = |path: &PathBuf| writable.iter().any(|place| path.starts_with(place));
-    resolve_symlinks(path).is_some_and(|found| !found.links.iter().chain([&found.real]).any(is_writable))
+    let is_writable = |path: &Path| writable.iter().any(|place| path.starts_with(place));
+    let is_in_writable = |left: &PathBuf| left.parent().is_some_and(is_writable);
+    resolve_symlinks(path).is_some_and(|found| {
+        !found.links.iter().chain([&found.real]).any(|way| is_writable(way))
+            && !found.left.iter().any(is_in_writable)
+    })
 }
 
 /// The target of a path, and the symlinks on the way to it.
 pub(super) struct Resolved {
     pub(super) real: PathBuf,
     pub(super) links: Vec<PathBuf>,
+    /// The directories that a `..` leaves: with another one in its place, the path leads elsewhere.
+    pub(super) left: Vec<PathBuf>,
 }
 
 /// Follows every symlink of a path; parts that do not exist stay. `None` for a circle of links, a way on
@@ -366,9 +372,11 @@ pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
         };
         path.components().rev().filter_map(part).collect()
     };
-    let (mut real, mut links, mut rest) = (PathBuf::from("/"), Vec::new(), parts(path));
+    let (mut real, mut rest) = (PathBuf::from("/"), parts(path));
+    let (mut links, mut left) = (Vec::new(), Vec::new());
     while let Some(part) = rest.pop() {
         if part == OsStr::new("..") {
+            left.push(real.clone());
             real.pop();
             continue;
         }
@@ -390,7 +398,7 @@ pub(super) fn resolve_symlinks(path: &Path) -> Option<Resolved> {
         }
         rest.extend(parts(&target));
     }
-    path.is_absolute().then_some(Resolved { real, links })
+    path.is_absolute().then_some(Resolved { real, links, left })
 }
 
 /// Returns the home directories of this process's user, without symlinks: the one in the environment, and
@@ -513,6 +521,13 @@ mod tests {
             assert!(why.contains("is where commands write"), "{line:?}: {why}");
             assert!(started(line, &work.join("elsewhere")).is_ok(), "{line:?}");
         }
+        let home = home_directories().remove(0);
+        for code in ["~/server.py", "$HOME/server.py", "${HOME}/server.py"] {
+            let why = started(&["bash", "-c", &format!("exec python3 {code}")], &home);
+            assert!(why.is_err(), "{code}");
+        }
+        let left = format!("{}/srv/../../server.py", work.display());
+        assert!(started(&["python3", &left], &work).is_err(), "another directory may be in its place");
         for line in [
             &["env", "server", &at("notes")][..],
             &["env", "--db", &at("data.db")],

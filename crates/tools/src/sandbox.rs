@@ -26,6 +26,7 @@ mod obeyed;
 mod places;
 mod probe;
 mod protected;
+mod repository;
 mod search;
 mod spec;
 #[cfg(target_os = "linux")]
@@ -51,10 +52,11 @@ pub(super) use git::{FILTERS, HOOKS, hooks_for, question, words_without_filters}
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;
-use places::Places;
+use places::{PNPM_STORE, Places};
 pub use probe::sandbox_level;
 use probe::{CommandNetwork, find_bubblewrap};
-use protected::{Protected, Repository};
+use protected::Protected;
+use repository::Repository;
 use spec::{HELD, Spec};
 use temporary::private_directory;
 pub use temporary::remove_temporary_directories;
@@ -344,6 +346,11 @@ impl Sandbox {
         if let Some(temporary) = self.seen_temporary(reach) {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
+        }
+        // pnpm takes a store on the own mount of the workspace, and refuses projects with another store.
+        let store = self.places.writable.iter().find(|place| place.ends_with(PNPM_STORE));
+        if let Some(store) = store.filter(|_| std::env::var_os("pnpm_config_store_dir").is_none()) {
+            command.env("pnpm_config_store_dir", store);
         }
         if reach == Reach::Look {
             // The person's settings are out of reach.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirEntry};
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
@@ -43,7 +44,8 @@ pub(super) fn is_harmless(git: &Path, links: &BTreeMap<PathBuf, Link>) -> bool {
             && (is_in(NAMES, &name) || name.ends_with(".lock") || name.contains(RENAMED))
     };
     let is_sample = |entry: DirEntry| entry.path().extension().is_some_and(|extension| extension == "sample");
-    let has_none = |name: &str| git.join(name).symlink_metadata().is_err();
+    let is_missing = |error: io::Error| error.kind() == io::ErrorKind::NotFound;
+    let has_none = |name: &str| git.join(name).symlink_metadata().is_err_and(is_missing);
     let holds = |name: &str, is_right: &dyn Fn(DirEntry) -> bool| {
         fs::read_dir(git.join(name)).is_ok_and(|mut entries| entries.all(|entry| entry.is_ok_and(is_right)))
     };

@@ -34,7 +34,8 @@ impl Kept {
     /// Adds the file or directory at a path and the links on the way; if nothing is there, the first name
     /// that is missing.
     pub(super) fn add(&mut self, path: &Path, roots: &[PathBuf], budget: &mut Budget) {
-        let Some(Resolved { real, links }) = budget.take(16).then(|| resolve_symlinks(path)).flatten() else {
+        let Some(Resolved { real, links, left }) = budget.take(16).then(|| resolve_symlinks(path)).flatten()
+        else {
             return;
         };
         let is_inside = |path: &Path| roots.iter().any(|root| path.starts_with(root));
@@ -50,6 +51,7 @@ impl Kept {
                 None => drop(self.missing.insert(real.clone(), name.to_owned())),
             }
         }
+        self.pinned.extend(left.into_iter().filter(|left| left.parent().is_some_and(is_inside)));
         let is_frozen = || real.ancestors().any(|above| self.frozen.contains(above));
         if missing.is_none() && is_inside(&real) && !is_frozen() {
             self.frozen.insert(real);

@@ -20,10 +20,10 @@ const OBEYED: &str = "\
     .kimi .kiro .lazy .lefthook .lefthook-local .lvimrc .mcp .mise .miserc .nvim .nvimrc .opencode .openhands \
     .pi .pre-commit-config .pryrc .qoder .qwen .roo .roomodes .ropeproject .rovodev .rprofile .rules \
     .run .shadowenv .sl .tool-versions .trae .vibe .vim .vimrc .vscode .windsurf .windsurfrules .zed \
-    respool.toml rust-toolchain";
+    global.json respool.toml rust-toolchain";
 /// The same, for files: what follows these names ends with `.md`, or with another of the endings.
 const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini grok iflow opencode qwen warp";
-const OBEYED_FILES: &str = "buildserver crush global hk lefthook mise opencode prek";
+const OBEYED_FILES: &str = "buildserver crush hk lefthook mise opencode prek";
 const ENDINGS: &str = "toml yml yaml json jsonc pkl";
 
 /// True for a name of settings, which has a meaning to other programs.

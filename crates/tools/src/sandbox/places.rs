@@ -40,6 +40,7 @@ const HOME_CACHES: &str = "\
     .npm/_cacache .npm/_logs .node-gyp .pnpm-store .local/share/pnpm/store .yarn/berry/cache \
     .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
     .gradle/native .m2/repository .nuget/packages";
+pub(super) const PNPM_STORE: &str = ".local/share/pnpm/store";
 /// Caches that are made if their program is there, so that they outlive a command.
 const MADE: [(&str, &str); 4] =
     [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];

@@ -14,24 +14,14 @@ use rustix::fs::{Access, OFlags, access};
 use rustix::io::Errno;
 
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
-use super::handles::{Entry, open_place, read_path, target_of};
+use super::handles::{Entry, open_place};
 use super::kept::Kept;
 use super::locks::{self, Locks, Marked, read_marks};
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
 use super::places::is_of_system;
+use super::repository::{Repository, common_of_linked, named_by_repository, repository};
 use super::search::{Budget, Link, Search, is_of_git};
 use super::watched::Watched;
-
-/// A git repository with a work tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Repository {
-    /// The directory of its work tree.
-    pub(super) top: PathBuf,
-    /// The directory of its index and `HEAD`.
-    pub(super) own: PathBuf,
-    /// The directory of its objects and references: the same, except of a linked work tree.
-    pub(super) common: PathBuf,
-}
 
 /// The knowledge of one command that the next one needs.
 #[derive(Clone, Debug, Default)]
@@ -154,7 +144,7 @@ impl Protected {
         kept.bound(&self.roots, self.repository_of(directory).map(|repository| repository.top));
         search.closed.append(&mut search.unfinished);
         search.entries = self.state().known.clone();
-        search.links.retain(|path, link| self.state().was_there(path, &link.target));
+        search.links.clear();
         let locks = if is_alone { locks } else { locks.share()? };
         // No other file gets the number of one that is open.
         let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
@@ -212,12 +202,17 @@ impl Protected {
     ///
     /// # Errors
     /// When that cannot be written.
-    pub(super) fn note_unseen(&self, unseen: BTreeSet<PathBuf>, before: &Search) -> io::Result<()> {
+    pub(super) fn note_unseen(
+        &self,
+        unseen: BTreeSet<PathBuf>,
+        entries: &BTreeMap<PathBuf, Entry>,
+        links: &Marked,
+    ) -> io::Result<()> {
         let mut state = self.state();
         let is_unchanged = unseen.is_empty() && state.unseen.is_empty();
-        let entries = before.entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
-        state.before =
-            if unseen.is_empty() { Marked::default() } else { entries.chain(before.targets()).collect() };
+        let entries = entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
+        let links = links.iter().map(|(path, target)| (path.clone(), target.clone()));
+        state.before = if unseen.is_empty() { Marked::default() } else { entries.chain(links).collect() };
         state.unseen = unseen;
         let Some(directory) = self.locks.as_deref().filter(|_| !is_unchanged) else { return Ok(()) };
         locks::remove_marks(directory, &self.roots)?;
@@ -258,6 +253,8 @@ impl Protected {
             places.extend(links_in(top).filter(names_obeyed));
             places.extend(relative.iter().map(|path| top.join(path)));
             places.extend(named_by_repository(top, home.as_deref()));
+            // Of a directory of the project's, this alone is obeyed.
+            places.push(top.join(".github/hooks"));
         }
         for place in places {
             kept.add(&place, &self.roots, budget);
@@ -291,15 +288,16 @@ impl Protected {
     /// with other places among them, and for one by which each program comes to another place, or whose place
     /// may change.
     pub(super) fn leads_away(&self, path: &Path, link: &Link) -> bool {
-        let Some(Resolved { real, links }) = resolve_symlinks(path).filter(|_| !link.turns) else {
+        let Some(Resolved { real, links, .. }) = resolve_symlinks(path).filter(|_| !link.turns) else {
             // Only a circle leads nowhere.
             let error = path.metadata().err().and_then(|error| error.raw_os_error());
             return link.turns || error != Some(Errno::LOOP.raw_os_error());
         };
         let is_in = |places: &[PathBuf]| places.iter().any(|place| real.starts_with(place));
         // Another respool's commands may have a cache among the directories of tools.
+        let holds_cache = || is_in(&self.caches) || self.caches.iter().any(|cache| cache.starts_with(&real));
         let is_only_read =
-            || is_in(&self.readable) && !is_in(&self.caches) && (is_of_system(&real) || real.is_file());
+            || is_in(&self.readable) && !holds_cache() && (is_of_system(&real) || real.is_file());
         links.iter().chain([&real]).any(|way| way.starts_with("/proc"))
             || !is_in(&self.roots) && !is_only_read() && real.ancestors().any(may_write_in)
     }
@@ -347,55 +345,6 @@ fn may_write_in(directory: &Path) -> bool {
     let data = directory.metadata();
     data.is_ok_and(|data| data.is_dir() && data.uid() == geteuid().as_raw())
         || directory.is_dir() && access(directory, Access::WRITE_OK).is_ok()
-}
-
-/// Returns where a `.git` leads, by its own words, links in it and its configuration.
-fn named_by_repository(top: &Path, home: Option<&Path>) -> Vec<PathBuf> {
-    let git = top.join(".git");
-    // git obeys the files to which included ones lead.
-    let own = target_of(&git);
-    let common = own.as_ref().and_then(|own| Some(own.join(read_path(&own.join("commondir"))?)));
-    let mut named: Vec<PathBuf> = own.into_iter().chain(common).collect();
-    let all: Vec<PathBuf> = named.iter().cloned().chain([git]).collect();
-    named.extend(all.iter().flat_map(|git| links_in(git).chain(links_in(&git.join("hooks")))));
-    let files = all.iter().flat_map(|git| ["config", "config.worktree"].map(|name| git.join(name)));
-    named.extend(named_by_configuration(files.collect(), top, home));
-    named
-}
-
-/// Returns the repository whose `.git` is in this directory. A file there leads elsewhere only to a linked
-/// work tree that knows of it, to a submodule's place in a repository above it, or below this directory.
-fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
-    let git = top.join(".git");
-    let kind = git.symlink_metadata().ok()?.file_type();
-    let repository = |own: PathBuf, common| Repository { top: top.to_owned(), own, common };
-    if kind.is_dir() {
-        return Some(repository(git.clone(), git));
-    }
-    if !kind.is_file() {
-        return None;
-    }
-    let own = target_of(&git)?.canonicalize().ok()?;
-    if let Some(common) = common_of_linked(&git) {
-        return Some(repository(own, common));
-    }
-    let is_part = |above: &PathBuf| own.starts_with(above.join("modules"));
-    let above = top.ancestors().skip(1).map(|above| above.join(".git"));
-    let is_real = |git: &PathBuf| git.symlink_metadata().is_ok_and(|data| data.is_dir());
-    let above: Vec<PathBuf> = above.filter(is_real).chain(known.iter().cloned()).collect();
-    ((own.starts_with(top) || above.iter().any(is_part)) && own.join("HEAD").is_file())
-        .then(|| repository(own.clone(), own))
-}
-
-/// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that
-/// leads somewhere.
-fn common_of_linked(git: &Path) -> Option<PathBuf> {
-    // git writes the real path. A command could lead a link elsewhere.
-    let own = resolve_symlinks(&target_of(git)?).filter(|own| own.links.is_empty())?.real;
-    let back = own.join(read_path(&own.join("gitdir"))?).canonicalize().ok()?;
-    let common = own.join(read_path(&own.join("commondir"))?).canonicalize().ok()?;
-    let is_known = back == git.canonicalize().ok()? && own.starts_with(common.join("worktrees"));
-    (is_known && common.join("HEAD").is_file()).then_some(common)
 }
 
 #[cfg(test)]
@@ -551,6 +500,20 @@ mod tests {
         assert_eq!(second.restore().1.len(), 1);
     }
 
+    /// Regression: a link that was there when a command began stayed, although another command had made it,
+    /// whose own look can miss it.
+    #[test]
+    fn links_of_other_commands_are_judged() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let protected = Arc::new(with_locks(dir.path(), &root));
+        let _first = protected.begin(&root, false).unwrap();
+        std::os::unix::fs::symlink("..", root.join("sub")).unwrap();
+        let second = protected.begin(&root, false).unwrap();
+        assert_eq!(second.restore().1.len(), 1);
+    }
+
     /// Regression: the next respool took what one had not looked through for the person's.
     #[test]
     fn what_was_not_seen_stays_so() {
@@ -566,7 +529,7 @@ mod tests {
         let watched = protected.begin(&root, false).unwrap();
         make_repository(&made, HARMFUL);
         std::os::unix::fs::symlink("..", root.join("away")).unwrap();
-        protected.note_unseen([root.clone()].into(), &watched.before).unwrap();
+        protected.note_unseen([root.clone()].into(), &watched.before.entries, &watched.links).unwrap();
         drop(watched);
         // Another process takes over.
         drop(protected);
@@ -600,7 +563,7 @@ mod tests {
         let watched = protected.begin(&root, false).unwrap();
         make_repository(&first, "[core]\n\tfsmonitor = x\n");
         let meanwhile = find();
-        protected.note_unseen([root.clone()].into(), &watched.before).unwrap();
+        protected.note_unseen([root.clone()].into(), &watched.before.entries, &watched.links).unwrap();
         drop(watched);
         let (_, notes) = meanwhile.begin(&root, false).unwrap().restore();
         assert!(notes.iter().any(|note| note.contains("made/.git was made")), "{notes:?}");
@@ -670,6 +633,41 @@ mod tests {
         let deep = "l".repeat(40);
         assert!(is_named("/long") && is_named("/turning") && is_named(&deep), "{notes:?}");
         assert_eq!(notes.len(), 3, "{notes:?}");
+    }
+
+    /// Regression: a command put another directory in the place of one that a setting leads through.
+    #[test]
+    fn directories_on_the_way_stay() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap();
+        make_repository(&root, "[core]\n\thooksPath = tools/../githooks\n");
+        for directory in ["tools", "githooks"] {
+            fs::create_dir(root.join(directory)).unwrap();
+        }
+        let protected = Arc::new(Protected::find(&root, &[], &[], None));
+        let kept = &protected.begin(&root, false).unwrap().kept;
+        assert!(kept.pinned.contains(&root.join("tools")) && kept.frozen.contains(&root.join("githooks")));
+    }
+
+    /// Regression: a link to what holds a cache stayed, where that is a directory of the system.
+    #[test]
+    fn no_link_leads_to_what_holds_a_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let mut protected = with_locks(dir.path(), &root);
+        protected.readable.push("/usr".into());
+        let leads_away = |protected: &Protected, target: &str| {
+            let link = root.join("link");
+            let _ = fs::remove_file(&link);
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            let search = Search::run(std::slice::from_ref(&root), &mut Budget::new(), None);
+            protected.leads_away(&link, &search.links[&link])
+        };
+        assert!(!leads_away(&protected, "/usr/bin"));
+        protected.caches.push("/usr/bin/cache".into());
+        // Who may not write there cannot have a cache there.
+        assert_eq!(leads_away(&protected, "/usr/bin"), geteuid().is_root());
     }
 
     /// Regression: `chown -R` and `cp -al` renamed the person's links to another project.

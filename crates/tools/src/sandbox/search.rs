@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cap_std::fs::{Dir, MetadataExt as _};
+use cap_std::fs::Dir;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -62,21 +62,17 @@ pub(super) struct Link {
     pub(super) target: PathBuf,
     /// Its text has a `..` behind a name: what is at that name may change, and so the place.
     pub(super) turns: bool,
-    /// The time of its last change, in seconds and nanoseconds, which no command sets: a link that is made
-    /// again is another one.
-    changed: (i64, i64),
 }
 
 impl Link {
-    fn find(directory: &Dir, name: &OsStr, link: &Path, budget: &mut Budget) -> Option<Self> {
-        let data = directory.symlink_metadata(name).ok()?;
+    fn find(directory: &Dir, name: &OsStr, link: &Path, budget: &mut Budget) -> Self {
         let mut target = directory.read_link_contents(name).unwrap_or_default();
         let mut parts = target.components().skip_while(|part| !matches!(part, Component::Normal(_)));
         let turns = parts.any(|part| part == Component::ParentDir);
         if turns && budget.take(target.iter().count()) {
             target = resolve_symlinks(link).map_or(target, |place| place.real);
         }
-        Some(Self { target, turns, changed: (data.ctime(), data.ctime_nsec()) })
+        Self { target, turns }
     }
 }
 
@@ -206,7 +202,7 @@ impl Search {
                 directories.push(name.clone());
             } else if !kind.is_some_and(|kind| kind.is_file()) {
                 let path = path.join(&name);
-                let Some(link) = Link::find(directory, &name, &path, budget) else { continue };
+                let link = Link::find(directory, &name, &path, budget);
                 // All are in memory.
                 budget.take(1 + (path.as_os_str().len() + link.target.as_os_str().len()) / 256);
                 self.links.insert(path, link);

@@ -17,7 +17,7 @@ use super::kept::Kept;
 use super::locks::{Locks, Marked};
 use super::obeyed::{is_obeyed, is_other_repository, is_renamed};
 use super::protected::Protected;
-use super::search::{Budget, Link, Search, is_of_git};
+use super::search::{Budget, Search, is_of_git};
 
 /// The most notes of one command.
 const MOST_NOTES: usize = 50;
@@ -104,7 +104,7 @@ impl Watched {
                 place.display()
             )
         })));
-        let noted = self.protected.note_unseen(unseen, &self.before);
+        let noted = self.protected.note_unseen(unseen, &self.before.entries, &self.links);
         notes.extend(noted.err().map(|error| {
             format!("that cannot be remembered ({error}): the next start of respool takes what is left for the user's")
         }));
@@ -159,11 +159,7 @@ impl Watched {
                 made.insert(path.clone(), "which editors, shells or agents obey without being started");
             }
         }
-        // One that another command made has to be the same one still.
-        let is_new = |(path, link): &(&PathBuf, &Link)| {
-            self.links.get(*path) != Some(&link.target) && self.before.links.get(*path) != Some(*link)
-        };
-        let new_links = after.links.iter().filter(is_new);
+        let new_links = after.links.iter().filter(|(path, link)| self.links.get(*path) != Some(&link.target));
         let away = new_links.filter(|(path, link)| budget.take(1) && self.protected.leads_away(path, link));
         made.extend(
             away.map(|(link, _)| (link.clone(), "by which programs come to what commands write elsewhere")),
