@@ -67,8 +67,6 @@ async fn keep_page(page: ExpertsPage, catalog: Arc<Catalog>, stop: CancellationT
     // Only one task writes at a time, and the last one knows everything.
     let page = Arc::new(Mutex::new(page));
     let rewrite = move |catalog: &Catalog| page.lock().unwrap_or_else(PoisonError::into_inner).write(catalog);
-    let (first, now) = (rewrite.clone(), Arc::clone(&catalog));
-    let _ = tokio::task::spawn_blocking(move || first(&now)).await;
     let (again, shown, until) = (rewrite.clone(), Arc::clone(&catalog), stop.clone());
     let following = async move {
         let Some(experts) = served else { return };

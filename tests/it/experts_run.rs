@@ -318,6 +318,55 @@ async fn only_failed_steps_are_repeated() {
     respool.killed().await;
 }
 
+/// Regression: a model that did not know wrote the same message again in other words, and it was sent twice.
+#[tokio::test]
+async fn later_attempts_learn_what_was_done() {
+    let note = json!({"deal_id": "d-1", "text": "called"});
+    let model = move |request: &Value| {
+        let is_first = task(request).contains("This is attempt 1.");
+        match results(request).len() {
+            0 if is_first => calls(&[("crm__create_note", note.clone()), ("crm__get_deal", json!({}))]),
+            _ if is_first => calls(&[("fail_process", json!({"reason": "the archive is down"}))]),
+            _ => calls(&[("finish_process", json!({"summary": "s"}))]),
+        }
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.change(&[("resume_from_execution_log: true", "resume_from_execution_log: false")]);
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    assert_eq!(until(store, "i1", is_over).await.attempt, 2);
+    let later = task(&fake.requests().last().unwrap().json());
+    let (_, done) = later.split_once("## Done already").unwrap();
+    assert!(
+        done.contains("crm__create_note {\"deal_id\":\"d-1\",\"text\":\"called\"}: succeeded"),
+        "{later}"
+    );
+    assert!(!later.contains("crm__get_deal"), "reading again is no matter: {later}");
+    respool.killed().await;
+}
+
+/// Regression: for two seconds after a change, work began with what was in force before.
+#[tokio::test]
+async fn changes_are_in_force_at_once() {
+    let fake = FakeVllm::thinking(moving).await;
+    let desk = Desk::new(&fake.url());
+    let [confirm, auto] =
+        ["confirm", "auto"].map(|tier| format!("crm.update_deal_stage: {tier}\n      email.send: manual"));
+    desk.change(&[("email.send: manual", &auto)]);
+    desk.edit("tools/crm.yaml", "approval: confirm", "approval: auto");
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    desk.change(&[(&auto, &confirm)]);
+    enqueue(store, invocation("i2", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    let row = until(store, "i2", |row| is_over(row) || row.state == EntryState::Held).await;
+    assert_eq!((row.state, desk.effects().len()), (EntryState::Held, 1), "{row:?}");
+    respool.killed().await;
+}
+
 /// Only the model learnt that it is not known whether a call took effect, and the person was told that all
 /// was done.
 #[tokio::test]

@@ -159,6 +159,17 @@ impl Catalog {
         has_changed
     }
 
+    /// Checks one folder now, and not at the next check of all: changes of before are in service when this
+    /// returns.
+    pub(super) fn look_at_folder(&self, folder: &str) {
+        let path = self.library.dir().join(folder);
+        let seen = folder_fingerprint(&path, &self.library.own_bindings(folder));
+        let known = self.folders.lock().unwrap_or_else(PoisonError::into_inner).get(&path).map(|at| at.seen);
+        if known != Some(seen) {
+            self.reload();
+        }
+    }
+
     /// Returns the folders with a package, including one whose package is being replaced.
     fn find_folders(&self, known: &BTreeMap<PathBuf, Folder>) -> BTreeSet<PathBuf> {
         let entries = fs::read_dir(self.library.dir()).into_iter().flatten().flatten();
@@ -260,24 +271,28 @@ impl Catalog {
         used.map(|(index, _)| snapshots[index])
     }
 
-    /// Takes changes into service until `stop`; `changed` is called after each.
+    /// Takes changes into service until `stop`; `changed` is called at the beginning and after each.
     pub async fn watch_folders<F>(self: Arc<Self>, changed: F, stop: CancellationToken)
     where
         F: Fn(&Self) + Send + Sync + 'static,
     {
-        let changed = Arc::new(changed);
+        let (changed, mut shown) = (Arc::new(changed), None);
         loop {
+            let (catalog, changed) = (Arc::clone(&self), Arc::clone(&changed));
+            let look = move || {
+                catalog.reload();
+                // Work that began may have taken them in.
+                let generation = catalog.current().generation;
+                if shown != Some(generation) {
+                    changed(&catalog);
+                }
+                generation
+            };
+            shown = tokio::task::spawn_blocking(look).await.ok();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}
             }
-            let (catalog, changed) = (Arc::clone(&self), Arc::clone(&changed));
-            let look = move || {
-                if catalog.reload() {
-                    changed(&catalog);
-                }
-            };
-            let _ = tokio::task::spawn_blocking(look).await;
         }
     }
 }

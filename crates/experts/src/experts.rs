@@ -162,8 +162,10 @@ impl Experts {
 
     /// Binds what the catalog has put into service since the last check.
     pub fn follow_catalog(&self) {
+        // Held while it binds: what is older never takes the place of what is newer.
+        let mut generation = self.generation.lock().unwrap_or_else(PoisonError::into_inner);
         let current = self.catalog.current();
-        if *self.generation.lock().unwrap_or_else(PoisonError::into_inner) == Some(current.generation) {
+        if *generation == Some(current.generation) {
             return;
         }
         let mut now = BTreeMap::new();
@@ -172,7 +174,18 @@ impl Experts {
             now.insert(expert.name().to_owned(), expert);
         }
         *self.by_name.lock().unwrap_or_else(PoisonError::into_inner) = now;
-        *self.generation.lock().unwrap_or_else(PoisonError::into_inner) = Some(current.generation);
+        *generation = Some(current.generation);
+    }
+
+    /// Takes in changes of an expert's folder: `update` and `bind` say that they are in force.
+    pub(super) async fn take_changes(self: &Arc<Self>, name: &str) {
+        let Some(expert) = self.get(name) else { return };
+        let experts = Arc::clone(self);
+        let look = move || {
+            experts.catalog.look_at_folder(&expert.folder);
+            experts.follow_catalog();
+        };
+        let _ = tokio::task::spawn_blocking(look).await;
     }
 
     /// Returns the expert of a package, reused if nothing has changed and it had no problems.

@@ -68,6 +68,7 @@ impl Worker {
                 return self.end_entry(claimed, EntryEnd::DeadLetter, why).await;
             }
         };
+        self.experts.take_changes(&invocation.expert).await;
         let is_in_place = |expert: &Arc<Expert>| self.experts.catalog.is_in_place(&expert.folder);
         let Some(expert) = self.experts.get(&invocation.expert).filter(is_in_place) else {
             // The expert was removed a moment ago; its entries wait in case it comes back.
@@ -211,8 +212,10 @@ impl Worker {
         let before = attempt.earlier.last().and_then(|facts| facts.outcome.as_ref());
         let before = before.map(|outcome| previous_end(outcome, attempt));
         let comment = attempt.invocation.comment.as_deref();
-        let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
-        let history = History { log, before, comment, session: self.session_so_far(attempt).await? };
+        let resumes = attempt.execution.resume;
+        let log: &[MadeCall] = if resumes { &calls } else { &[] };
+        let lasting = if resumes { Vec::new() } else { verdict::lasting_calls(&calls) };
+        let history = History { log, lasting, before, comment, session: self.session_so_far(attempt).await? };
         let text = attempt.task_text(&files, history);
         self.experts.keep_package(&attempt.expert);
         self.experts.agents.start_run(&agent, AgentRequest::from_work(&text, &stands_for), options).await

@@ -62,6 +62,8 @@ pub(super) struct History<'a> {
     pub(super) comment: Option<&'a str>,
     /// The calls of earlier attempts; empty if the process does not resume.
     pub(super) log: &'a [MadeCall],
+    /// Those that cannot be undone, if the process does not resume.
+    pub(super) lasting: Vec<MadeCall>,
     /// Results of other invocations in the same session, newest first.
     pub(super) session: Vec<Value>,
 }
@@ -120,6 +122,14 @@ impl Task<'_> {
         }
         if let Some(comment) = self.history.comment {
             let _ = write!(text, "\n## What the person says\n\n{}\n", comment.trim());
+        }
+        if !self.history.lasting.is_empty() {
+            let calls = fence_text("the calls and their results", &write_results(&self.history.lasting));
+            let _ = write!(
+                text,
+                "\n## Done already\n\nEarlier attempts made these calls, as it was recorded. Do not make them again, nor in other words: what \
+                 they did stays done.\n\n{calls}\n"
+            );
         }
         if self.history.log.is_empty() {
             return;

@@ -116,6 +116,15 @@ pub(super) fn settled_calls(calls: &[MadeCall]) -> Vec<SettledCall> {
     calls.iter().filter(is_once).filter_map(settled_call).collect()
 }
 
+/// Returns the operations that took effect, or may have, and are not repeatable.
+pub(super) fn lasting_calls(calls: &[MadeCall]) -> Vec<MadeCall> {
+    let lasts = |made: &&MadeCall| {
+        let is_done = matches!(made.outcome, CallOutcome::Ok | CallOutcome::HandedOver);
+        is_unrepeatable(made) && (is_done || made.outcome.is_unknown())
+    };
+    calls.iter().filter(lasts).cloned().collect()
+}
+
 fn settled_call(made: &MadeCall) -> Option<SettledCall> {
     let (outcome, text) = match made.outcome {
         CallOutcome::Ok => (CallOutcome::Ok, format!("[recorded in an earlier attempt, not made again]\n{}", made.text)),
