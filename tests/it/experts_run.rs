@@ -662,6 +662,35 @@ async fn waiting_for_consent_holds_the_lane() {
     respool.killed().await;
 }
 
+/// Regression: one unwanted draft of several ended the whole task as failed.
+#[tokio::test]
+async fn a_rejection_may_be_an_answer() {
+    let move_to = |stage: &str| ("crm__update_deal_stage", json!({"deal_id": "d-1", "stage": stage}));
+    let model = move |request: &Value| match results(request).len() {
+        0 => calls(&[move_to("4"), move_to("5")]),
+        _ => calls(&[("finish_process", json!({"summary": "moved"}))]),
+    };
+    let fake = FakeVllm::thinking(model).await;
+    let desk = Desk::new(&fake.url());
+    desk.change(&[("on_timeout: escalate", "on_timeout: escalate\n    on_reject: continue")]);
+    let respool = desk.started(&fake).await;
+    let store = respool.agents.store().unwrap();
+    enqueue(store, invocation("i1", "move-deal", json!({"deal_id": "d-1", "stage": "4"}))).await;
+    until(store, "i1", |row| row.state == EntryState::Held).await;
+    let waiting = respool.agents.waiting_approvals(10).await.unwrap();
+    let request = &waiting[0].1;
+    assert_eq!(request.on_rejection, agent::OnRejection::TellModel);
+    let approved = vec![request.calls[0].id.clone()];
+    let comment = Some("not to 5".to_owned());
+    let partly = Decision { approved, comment, ..Decision::approve_all(request, "anna") };
+    respool.agents.decide_approval(&partly).await.unwrap();
+    assert_eq!(until(store, "i1", is_over).await.state, EntryState::Done);
+    assert_eq!(desk.effects(), ["update_deal_stage"]);
+    let told = results(&fake.requests().last().unwrap().json());
+    assert!(told.iter().any(|result| result.contains("not to 5")), "{told:?}");
+    respool.killed().await;
+}
+
 /// Lateness is reported while a person is awaited, and for work that fails silently; once each.
 #[tokio::test]
 async fn late_work_is_reported() {

@@ -48,6 +48,12 @@ pub enum OnRejection {
     EndRun,
 }
 
+impl OnRejection {
+    const fn fallback() -> Self {
+        Self::EndRun
+    }
+}
+
 /// Which work of an expert asks for consent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -120,6 +126,9 @@ pub struct ApprovalRequest {
     /// The consequence of a timeout: a later decision counts only after an escalation.
     #[serde(default)]
     pub on_timeout: OnTimeout,
+    /// The consequence of a rejection. Requests of older versions do not say it: tasks of experts ended.
+    #[serde(default = "OnRejection::fallback")]
+    pub on_rejection: OnRejection,
     /// Who asks, where that is an expert. Requests of older versions do not say so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requester: Option<Requester>,

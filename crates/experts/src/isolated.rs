@@ -130,7 +130,13 @@ impl IsolatedFunctions {
     }
 
     /// Returns the end of a function, as the calling run receives it.
-    fn end_function(&self, function: &Function, arguments: &Value, outcome: Outcome) -> Outcome {
+    fn end_function(
+        &self,
+        function: &Function,
+        call: &RequestedCall,
+        arguments: &Value,
+        outcome: Outcome,
+    ) -> Outcome {
         let declared = &function.outputs.items;
         let content = if declared.is_empty() {
             text_of(arguments, "result").to_owned()
@@ -139,7 +145,7 @@ impl IsolatedFunctions {
             let is_in_doubt =
                 checked.outputs.get(CONFIDENCE) == Some(&json!("low")) && self.escalates_when_unsure();
             if is_in_doubt && self.is_process {
-                return escalate_doubt(function, &checked.outputs, outcome);
+                return escalate_doubt(function, call, &checked.outputs, outcome);
             }
             result_text(&checked, is_in_doubt)
         };
@@ -152,10 +158,10 @@ impl ChildRuns for IsolatedFunctions {
         let offered = |function: &Function| OfferedTool {
             name: call_name(&function.name.value),
             description: format!(
-                "{} Runs by itself: it gets these inputs and nothing of this conversation, and gives its outputs.",
-                one_line(&function.description)
+                "{}. Runs by itself: it gets these inputs and nothing of this conversation, and gives its outputs.",
+                one_line(&function.description).trim_end_matches('.')
             ),
-            parameters: outputs::schema_of(&function.inputs.items),
+            parameters: input_schema(function),
             executor: Executor::Child,
             result_limit: LONGEST_RESULT,
             tier: Tier::Auto,
@@ -172,9 +178,11 @@ impl ChildRuns for IsolatedFunctions {
         let agent = self.agent(function);
         let arguments = call.parsed_arguments();
         let declared = function.inputs.items.iter().map(|input| &input.name);
-        let inputs: Map<String, Value> = declared
-            .map(|name| (name.clone(), arguments.get(name).cloned().unwrap_or(Value::Null)))
-            .collect();
+        let input = |name: &String| {
+            let value = arguments.get(name).cloned();
+            value.map(|value| (name.clone(), value)).ok_or_else(|| format!("the input `{name}` is missing"))
+        };
+        let inputs = declared.map(input).collect::<Result<Map<String, Value>, String>>()?;
         let task = format!(
             "Perform the function `{}` now.\n\n## Inputs\n\n{}\n\nWhen it is done, call `{FINISH_FUNCTION}`.",
             one_line(&function.name.value),
@@ -193,7 +201,7 @@ impl ChildRuns for IsolatedFunctions {
         let outcome = Outcome { reasoning: String::new(), ..outcome };
         match &outcome.ended_by {
             Some(by) if by.name == FINISH_FUNCTION => {
-                self.end_function(function, &by.parsed_arguments(), outcome)
+                self.end_function(function, call, &by.parsed_arguments(), outcome)
             }
             Some(_) => outcome,
             None if function.outputs.items.is_empty() => outcome,
@@ -205,6 +213,13 @@ impl ChildRuns for IsolatedFunctions {
             }
         }
     }
+}
+
+/// Returns the JSON Schema of a function's inputs: all are required.
+fn input_schema(function: &Function) -> Value {
+    let mut schema = outputs::schema_of(&function.inputs.items);
+    schema["required"] = function.inputs.items.iter().map(|input| input.name.as_str()).collect();
+    schema
 }
 
 /// Returns the correct outputs, and a note about the rest.
@@ -220,11 +235,16 @@ fn result_text(checked: &outputs::Checked, is_in_doubt: bool) -> String {
 }
 
 /// Ends the calling process as one for a person to decide, because a function is unsure.
-fn escalate_doubt(function: &Function, outputs: &Map<String, Value>, outcome: Outcome) -> Outcome {
+fn escalate_doubt(
+    function: &Function,
+    call: &RequestedCall,
+    outputs: &Map<String, Value>,
+    outcome: Outcome,
+) -> Outcome {
     let name = one_line(&function.name.value);
     let arguments = json!({
         "reason": format!("The function {name} is not sure of its result (confidence: low)."),
-        "context": Value::Object(outputs.clone()).to_string(),
+        "context": json!({"inputs": call.parsed_arguments(), "outputs": outputs}).to_string(),
         "recommendation": format!("Check what {name} found, then decide."),
     });
     let by = RequestedCall {

@@ -14,7 +14,7 @@ use super::learning::LearningEntry;
 use super::operations::Operations;
 use super::workspace::Workspace;
 use agent::{self, ApprovalRules, EndsRun, OnRejection, Requester, Supervision};
-use openexperts::{OnTimeout, Package, Parameter, Tier, outputs};
+use openexperts::{OnReject, OnTimeout, Package, Parameter, Tier, outputs};
 use tools::{Approver, Caller, Effect, Invocation, ToolError, ToolOutput, ToolSpec, Tools};
 
 /// Ends a process with its results.
@@ -337,7 +337,10 @@ pub(super) fn approval_rules(package: &Package, requester: Requester) -> Approva
             OnTimeout::Reject => agent::OnTimeout::Reject,
             OnTimeout::Escalate => agent::OnTimeout::Escalate,
         },
-        on_rejection: if is_process { OnRejection::EndRun } else { OnRejection::TellModel },
+        on_rejection: match policy.on_reject {
+            OnReject::Fail if is_process => OnRejection::EndRun,
+            _ => OnRejection::TellModel,
+        },
         proposals: BTreeSet::new(),
         requester: Some(requester),
     }

@@ -35,11 +35,12 @@ impl<T> Listing<T> {
 const POLICY: &str = "policy";
 
 /// Keys that authors write in a wrong place, each with the map it belongs into.
-const HOMES: [(&str, &str); 21] = [
+const HOMES: [(&str, &str); 22] = [
     ("approval", "`policy`"),
     ("escalation", "`policy`"),
     ("overrides", "`policy.approval`"),
     ("on_timeout", "`policy.approval`"),
+    ("on_reject", "`policy.approval`"),
     ("on_low_confidence", "`policy.escalation`"),
     ("on_manual_ready", "`policy.escalation`"),
     ("timeout", "`execution` (of an attempt) or `policy.approval` (of a question)"),

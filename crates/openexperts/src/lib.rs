@@ -68,7 +68,7 @@ pub use manifest::{
 };
 pub use own_files::BINDINGS;
 pub use package::{Package, Persona};
-pub use policy::{Learning, OnTimeout, Override, Policy, Tier, Tiers};
+pub use policy::{Learning, OnReject, OnTimeout, Override, Policy, Tier, Tiers};
 pub use prompt::{LONG_PROMPT, system_prompt};
 pub use resolve::{Lane, to_json as resolved};
 pub use settings::{

@@ -33,6 +33,17 @@ wire::string_enum! {
     }
 }
 
+wire::string_enum! {
+    /// The consequence of a rejected call in a process.
+    OnReject {
+        /// The attempt ends as failed, and there is no further one.
+        #[default]
+        Fail = "fail",
+        /// The model reads the person's comment, and goes on.
+        Continue = "continue",
+    }
+}
+
 impl Tier {
     /// Returns how much freedom it gives: a stricter tier has a smaller number.
     pub const fn freedom(self) -> u8 {
@@ -64,6 +75,8 @@ pub struct Policy {
     pub timeout: Option<Length>,
     /// The action after that.
     pub on_timeout: OnTimeout,
+    /// The consequence of a rejection.
+    pub on_reject: OnReject,
     /// Whether the expert leaves decisions it is unsure of to a person.
     pub on_low_confidence: bool,
     /// Whether a person is notified of a draft at once.
@@ -77,6 +90,7 @@ impl Default for Policy {
             overrides: Listing::default(),
             timeout: None,
             on_timeout: OnTimeout::Reject,
+            on_reject: OnReject::Fail,
             on_low_confidence: true,
             on_manual_ready: true,
         }
@@ -95,6 +109,8 @@ impl Policy {
             policy.timeout = approval.duration("timeout", false).map(|length| length.value);
             policy.on_timeout =
                 approval.word("on_timeout", OnTimeout::NAMES).map_or(OnTimeout::Reject, |word| word.value);
+            policy.on_reject =
+                approval.word("on_reject", OnReject::NAMES).map_or(OnReject::Fail, |word| word.value);
             if approval.value_of("timeout").is_none() {
                 let help = "write `timeout`, or remove on_timeout";
                 approval.note_idle(

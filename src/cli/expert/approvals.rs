@@ -13,7 +13,7 @@ use crate::cli::listing::{ListArgs, Noun};
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr};
 use agent::{
-    ApprovalRequest, Decision, OPERATOR_KEY, approval_details, operator_name, readable_inputs,
+    ApprovalRequest, Decision, OPERATOR_KEY, OnRejection, approval_details, operator_name, readable_inputs,
     record_decision,
 };
 use experts::{Library, Obstacle, drop_rejected, event_of_run, find_obstacle};
@@ -107,7 +107,9 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                     refuse_lost_calls(&store, library, row).await?;
                 }
                 let leaves_some = |request: &ApprovalRequest| {
-                    !only.is_empty() && request.calls.iter().any(|call| !only.contains(&call.id))
+                    ends_task(request)
+                        && !only.is_empty()
+                        && request.calls.iter().any(|call| !only.contains(&call.id))
                 };
                 let partly = chosen.iter().filter(|(_, request)| leaves_some(request));
                 let partly: Vec<String> = partly.map(|(row, _)| row.run.clone()).collect();
@@ -125,10 +127,13 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                     comment: comment.clone(),
                 };
                 let chosen = choose_approvals(&store, approvals, expert).await?;
-                let (runs, mut problems) = decide_all(&store, chosen, decision, "rejected").await;
+                let ending = chosen.iter().filter(|(_, request)| ends_task(request));
+                let ending: Vec<String> = ending.map(|(row, _)| row.run.clone()).collect();
+                let (mut runs, mut problems) = decide_all(&store, chosen, decision, "rejected").await;
                 if drop {
                     problems.extend(drop_invocations(&store, &runs).await);
                 } else {
+                    runs.retain(|run| ending.contains(run));
                     say_failed_tasks(&store, &runs).await?;
                 }
                 fail_with(&problems)
@@ -352,6 +357,11 @@ async fn decide_all(
         }
     }
     (decided, problems)
+}
+
+/// Returns true if a rejection ends the task that asks.
+fn ends_task(request: &ApprovalRequest) -> bool {
+    request.on_rejection == OnRejection::EndRun
 }
 
 /// Says that tasks have failed whose calls were not all approved.

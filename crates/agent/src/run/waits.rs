@@ -28,6 +28,7 @@ impl Run {
             content: self.last_exchange().map(|last| last.content.trim().to_owned()).unwrap_or_default(),
             expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
             on_timeout: self.setup.approvals.on_timeout,
+            on_rejection: self.setup.approvals.on_rejection,
             requester: self.setup.approvals.requester.clone(),
             effects: BTreeMap::new(),
         }

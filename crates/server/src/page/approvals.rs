@@ -15,7 +15,7 @@ use super::session::Viewer;
 use super::waterfall::Bar;
 use super::{drafts, format, layout, runs};
 use crate::app::App;
-use agent::{ApprovalRequest, DecideError, Decision, RequestedCall, report};
+use agent::{ApprovalRequest, DecideError, Decision, OnRejection, RequestedCall, report};
 use experts::{
     ExpertError, Invocation, OpenTask, drop_rejected, drop_task, event_of_run, message_json, open_tasks,
     retry_task,
@@ -153,7 +153,7 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, ev
                 (layout::csrf_field(viewer))
                 @for call in &asked.calls { (call_item(asked, call)) }
                 label { "Comment (optional); the model reads it with the results of approved calls" textarea name="comment" rows="2" maxlength="2000" {} }
-                @if is_task { p class="dim" { "If a call is not approved, the task ends as failed. You can have it tried again with a comment." } }
+                @if is_task && asked.on_rejection == OnRejection::EndRun { p class="dim" { "If a call is not approved, the task ends as failed. You can have it tried again with a comment." } }
                 button type="submit" name="approve" value="yes" aria-label={ "Approve " (about) } { (if asked.calls.len() > 1 { "Approve the marked calls" } else { "Approve" }) }
                 " "
                 button class="refuse" type="submit" name="approve" value="no" aria-label={ "Reject " (about) } { "Reject" }
