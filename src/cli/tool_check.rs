@@ -34,10 +34,11 @@ pub(super) async fn check_tools(loaded: &Loaded, sources: &Sources, findings: &m
     }
     if let Some(url) = &tools.gateway.url {
         sources.look_at_gateway().await;
-        match sources.gateway_problem() {
+        let problem = sources.gateway_problem().map(|problem| problem.text);
+        match problem.or(sources.gateway_refusal().await) {
             None => findings.ok(&format!("OpenClaw's gateway answers at {url}")),
             Some(problem) => findings.fail(
-                &format!("OpenClaw's gateway at {url} cannot be used: {}", problem.text),
+                &format!("OpenClaw's gateway at {url} cannot be used: {problem}"),
                 "correct [tools.gateway], or start OpenClaw",
             ),
         }

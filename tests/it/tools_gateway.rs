@@ -5,7 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tools::{Invocation, ToolError, ToolSet, Tools as _};
 
+use crate::lifecycle::run;
 use crate::support::fake_gateway::{Answer, FakeGateway};
+use crate::support::fake_vllm::FakeVllm;
+use crate::support::replies;
+use crate::support::script::Script;
 use crate::support::tools::{Person, call, invocation, problems_of, set, text};
 
 const ALLOW: &str = "policy.default = \"allow\"\n";
@@ -40,6 +44,23 @@ async fn calls_use_the_gateways_form() {
         ]
     );
     gateway.finish();
+}
+
+/// Regression: `check` was content with a gateway that refused the token.
+#[tokio::test(flavor = "multi_thread")]
+async fn check_finds_a_wrong_token() {
+    let gateway = FakeGateway::start([(401, &[][..], "{}".into()), (404, &[], "{}".into())]).await;
+    let fake = FakeVllm::always(Script::json(200, &replies::text("done"))).await;
+    let (url, upstream) = (gateway.url.clone(), fake.url());
+    for expected in ["cannot be used: OpenClaw's gateway refuses respool's token", "gateway answers at"] {
+        let toml = format!(
+            "[[upstream]]\nname = \"box\"\nurl = \"{upstream}\"\n[tools.gateway]\nurl = \"{url}\"\ntoken = \"x\"\n"
+        );
+        let check = tokio::task::spawn_blocking(move || run(&["check"], Some(&toml), &[]));
+        let (_, said, _) = check.await.unwrap();
+        assert!(said.contains(expected), "{said}");
+    }
+    assert!(gateway.requests().iter().all(|asked| asked["tool"] == "respool_check"), "it calls no real tool");
 }
 
 #[tokio::test]

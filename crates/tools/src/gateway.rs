@@ -77,6 +77,15 @@ impl Connection {
         }
     }
 
+    /// Returns the reason why the gateway refuses respool; `None` if it does not. It is asked for a tool that
+    /// it does not have, so nothing happens.
+    pub(super) async fn refusal(&self) -> Option<String> {
+        let body = json!({"tool": "respool_check", "args": {}}).to_string();
+        let (status, retry_after, body) = timeout(PROBE, self.post_json(body)).await.ok()?.ok()?;
+        let refused = answer::read_answer("respool_check", status, retry_after.as_deref(), &body).err();
+        refused.filter(|_| matches!(status, 401 | 403)).map(|error| error.text().to_owned())
+    }
+
     async fn post_json(&self, body: String) -> Result<(u16, Option<String>, String), ToolError> {
         let mut request =
             self.client.post(&self.endpoint).header(CONTENT_TYPE, "application/json").body(body);

@@ -140,6 +140,11 @@ impl Sources {
         *self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner) = problem;
     }
 
+    /// Returns the reason why OpenClaw's gateway refuses respool, which is asked now; `None` if it does not.
+    pub async fn gateway_refusal(&self) -> Option<String> {
+        self.gateway.as_ref()?.refusal().await
+    }
+
     /// Returns the reason why OpenClaw's gateway cannot be called, as of the last check; `None` if it can.
     pub fn gateway_problem(&self) -> Option<ServerProblem> {
         self.gateway_problem.lock().unwrap_or_else(PoisonError::into_inner).clone()
