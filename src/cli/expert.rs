@@ -243,7 +243,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         }
         ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
             let wanted = bind::BindingRequest { tool, server, kind, operations, unbind };
-            bind::bind_tool(&options.load()?, &name, &wanted)
+            bind::bind_tool(&options.load_without_secrets()?, &name, &wanted)
         }
         ExpertCommand::Run { name, message, process: None, .. } => {
             run::send_message(&options.load()?, &name, &message.unwrap_or_default())
@@ -265,26 +265,36 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             queue::list_drafts(&options.load_for_reading()?, of.name(), &arguments)
         }
         ExpertCommand::New { name, folder, with_tool } => new::write_package(&name, folder, with_tool),
-        ExpertCommand::Install { source } => installed::install_package(&options.load()?.settings, &source),
-        ExpertCommand::List { output } => installed::list_experts(&options.load()?, output.format()),
-        ExpertCommand::Show { name, json } => installed::show_expert(&options.load()?, &name, json),
+        ExpertCommand::Install { source } => {
+            installed::install_package(&options.load_without_secrets()?.settings, &source)
+        }
+        ExpertCommand::List { output } => {
+            installed::list_experts(&options.load_without_secrets()?, output.format())
+        }
+        ExpertCommand::Show { name, json } => {
+            installed::show_expert(&options.load_without_secrets()?, &name, json)
+        }
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::run_update(
-                &options.load()?.settings,
+                &options.load_without_secrets()?.settings,
                 name.as_deref(),
                 source.as_deref(),
                 rollback,
                 consent,
             )
         }
-        ExpertCommand::Remove { name, purge, yes } => {
-            remove::remove_expert(&options.load()?.settings, &name, remove::RemovalOptions { purge, yes })
-        }
+        ExpertCommand::Remove { name, purge, yes } => remove::remove_expert(
+            &options.load_without_secrets()?.settings,
+            &name,
+            remove::RemovalOptions { purge, yes },
+        ),
         ExpertCommand::Fire { name, trigger, payload } => {
-            fire::fire_by_hand(&options.load()?, &name, &trigger, payload.as_deref())
+            fire::fire_by_hand(&options.load_without_secrets()?, &name, &trigger, payload.as_deref())
         }
-        ExpertCommand::Learn(arguments) => learn::add_learning(&options.load()?.settings.experts, arguments),
+        ExpertCommand::Learn(arguments) => {
+            learn::add_learning(&options.load_without_secrets()?.settings.experts, arguments)
+        }
         ExpertCommand::Approvals { command } => {
             approvals::run_approvals(&options.load_for_reading()?, command)
         }

@@ -891,6 +891,22 @@ fn triggers_fire_by_hand() {
     assert!(!secret.exists(), "another expert of this name gets another secret");
 }
 
+/// Regression: another terminal than the server's, without its secrets, was refused.
+#[test]
+fn files_and_records_need_no_secrets() {
+    let it = Installation::new();
+    it.install();
+    let file = it.path("respool.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let gateway = "[tools.gateway]\nurl = \"http://127.0.0.1:9\"\ntoken_env = \"NOT_SET_HERE\"\n";
+    fs::write(&file, format!("{text}{gateway}")).unwrap();
+    for command in [&["approvals", "list"][..], &["queue"], &["list"], &["show", "lending-desk"]] {
+        let said = it.done(command);
+        assert!(!said.contains("NOT_SET_HERE"), "{said}");
+    }
+    assert!(it.refused(&["run", "lending-desk", "hello"]).contains("NOT_SET_HERE is not set"));
+}
+
 /// Who had to approve a call had to correct the file first, while `serve` went on with the old one.
 #[test]
 fn people_decide_with_a_wrong_file() {

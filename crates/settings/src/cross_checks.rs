@@ -25,9 +25,10 @@ pub(super) fn check_settings(
     settings: &mut Settings,
     tree: &Table,
     environment: &Environment,
+    uses_no_secrets: bool,
     problems: &mut Problems,
 ) {
-    let mut check = Check { tree, environment, problems };
+    let mut check = Check { tree, environment, uses_no_secrets, problems };
     check.keys_in_environment(settings);
     check.check_upstreams(settings);
     check.model_ids(settings);
@@ -50,6 +51,7 @@ pub(super) fn check_settings(
 struct Check<'a> {
     tree: &'a Table,
     environment: &'a Environment,
+    uses_no_secrets: bool,
     problems: &'a mut Problems,
 }
 
@@ -86,6 +88,7 @@ impl Check<'_> {
         if let Some(variable) = settings.otlp.headers_env.clone() {
             match self.environment.get(&variable).filter(|text| http::HeaderValue::from_str(text).is_ok()) {
                 Some(text) => settings.otlp.headers = Some(Secret::new(text)),
+                None if self.uses_no_secrets => {}
                 None => self.report(
                     &["otlp", "headers_env"],
                     format!("the environment variable {variable} is not set, or cannot be read as headers; set it, or remove this"),
@@ -146,6 +149,7 @@ impl Check<'_> {
         }
         let read = self.environment.get(variable).map(|text| text.trim()).filter(|text| !text.is_empty());
         match read {
+            None if self.uses_no_secrets => {}
             None => self.report(
                 &path,
                 format!("the environment variable {variable} is not set or empty; set it, or write {key}"),

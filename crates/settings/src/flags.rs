@@ -24,6 +24,8 @@ pub struct Flags {
     pub config: Option<PathBuf>,
     /// The variables of a service, which hold instead of this process's that set something of respool's.
     pub of_service: Option<Environment>,
+    /// The command uses no secrets: variables that hold them need not be set where it runs.
+    pub uses_no_secrets: bool,
 }
 
 impl Flags {

@@ -237,7 +237,7 @@ fn add_layers(from_file: Table, environment: &Environment, flags: &Flags, proble
     let mut tree = tree::merge_layers(tree, from_flags);
     checker.check_required(&tree, problems);
     let mut settings = Settings::from_tree(&tree, problems).complete(&tree, environment);
-    cross_checks::check_settings(&mut settings, &tree, environment, problems);
+    cross_checks::check_settings(&mut settings, &tree, environment, flags.uses_no_secrets, problems);
     settings.add_defaults(&mut tree);
     Loaded { settings, file: None, unread: None, misspelt: Vec::new(), tree }
 }
