@@ -23,6 +23,7 @@ use super::reachability::IS_RESPOOL;
 use super::reload::{Reloading, Stamp};
 use super::running::{LOCK, find_listener};
 use super::runtime::{new_runtime, stop_signals, stop_when_signalled};
+use super::version;
 use crate::relay_ports::RelayProbes;
 use alerts::Watched;
 use relay::Relay;
@@ -45,6 +46,7 @@ const END: Duration = Duration::from_secs(5);
 pub(super) fn serve(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let flush = telemetry::init(&loaded.settings.log).map_err(|why| log_problem(loaded, why))?;
     telemetry::metrics::install_recorder();
+    telemetry::metrics::set_build_info(env!("CARGO_PKG_VERSION"), version::commit().unwrap_or_default());
     raise_descriptor_limit();
     let runtime = new_runtime()?;
     let result = runtime.block_on(run_server(loaded, flags));

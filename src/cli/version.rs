@@ -12,11 +12,14 @@ const FEATURES: [(&str, bool); 3] = [
 
 /// Returns the text of `--version`; clap puts the program's name before it.
 pub(super) fn long_version() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let commit = option_env!("RESPOOL_COMMIT").filter(|commit| !commit.is_empty());
-        version_text(commit, env!("RESPOOL_TARGET"), &FEATURES)
-    });
+    static TEXT: LazyLock<String> =
+        LazyLock::new(|| version_text(commit(), env!("RESPOOL_TARGET"), &FEATURES));
     &TEXT
+}
+
+/// Returns the commit from which this program was built, where that is known.
+pub(super) fn commit() -> Option<&'static str> {
+    option_env!("RESPOOL_COMMIT").filter(|commit| !commit.is_empty())
 }
 
 fn version_text(commit: Option<&str>, target: &str, features: &[(&str, bool)]) -> String {

@@ -269,6 +269,9 @@ async fn metrics_follow_alerts() {
         metrics.lines().any(|one| one == line)
     };
     assert!(has("respool_upstream_circuit_open{upstream=\"gone\"} 1").await);
+    let metrics = exchange(served.address, &with_key(Request::get("/metrics"))).await.text();
+    let build = format!("\nrespool_build_info{{version=\"{}\",commit=\"", env!("CARGO_PKG_VERSION"));
+    assert!(metrics.contains(&build), "{metrics}");
     std::fs::write(&keys, "one = 1\n").unwrap();
     for line in [
         "respool_alerts_open{severity=\"critical\",rule=\"upstream_down\",upstream=\"gone\"} 1",

@@ -82,6 +82,9 @@ pub const LOG_LINES_LOST: &str = "respool_log_lines_lost_total";
 /// Alerts that could not be delivered, by sink.
 pub const ALERTS_LOST: &str = "respool_alerts_lost_total";
 
+/// 1, with the version and the commit of this program.
+pub const BUILD_INFO: &str = "respool_build_info";
+
 /// How many log lines this process has lost.
 static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 static HANDLE: OnceLock<Option<PrometheusHandle>> = OnceLock::new();
@@ -363,6 +366,11 @@ fn begin_at_zero() {
     }
 }
 
+/// Says which program this is. `commit` is empty where the build did not know it.
+pub fn set_build_info(version: &'static str, commit: &'static str) {
+    gauge!(BUILD_INFO, "version" => version, "commit" => commit).set(1.0);
+}
+
 /// Sets the result of an upstream's last probe.
 pub fn set_upstream_up(name: &str, is_up: bool) {
     gauge!(UPSTREAM_UP, "upstream" => name.to_owned()).set(f64::from(u8::from(is_up)));
@@ -399,6 +407,7 @@ fn describe_metrics() {
         RELOAD_FAILED,
         "1 while a changed configuration, or file of client keys, is wrong and not used"
     );
+    metrics::describe_gauge!(BUILD_INFO, "1, with the version and the commit of this program");
     metrics::describe_gauge!(IN_FLIGHT, "Requests in progress");
     metrics::describe_histogram!(DURATION, "Seconds from request to the last byte");
     metrics::describe_histogram!(FIRST_BYTE, "Seconds from request to the first byte of the reply");
