@@ -148,6 +148,7 @@ async fn commands_see_no_environment() {
         "LANGUAGE",
         "TZ",
         "TMPDIR",
+        "pnpm_config_store_dir",
         "TERM",
         "PAGER",
         "GIT_PAGER",
