@@ -349,7 +349,9 @@ impl Sandbox {
         }
         // pnpm takes a store on the own mount of the workspace, and refuses projects with another store.
         let store = self.places.writable.iter().find(|place| place.ends_with(PNPM_STORE));
-        if let Some(store) = store.filter(|_| std::env::var_os("pnpm_config_store_dir").is_none()) {
+        if let Some(store) =
+            store.filter(|store| store.is_dir() && std::env::var_os("pnpm_config_store_dir").is_none())
+        {
             command.env("pnpm_config_store_dir", store);
         }
         if reach == Reach::Look {

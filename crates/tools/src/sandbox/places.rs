@@ -42,8 +42,13 @@ const HOME_CACHES: &str = "\
     .gradle/native .m2/repository .nuget/packages";
 pub(super) const PNPM_STORE: &str = ".local/share/pnpm/store";
 /// Caches that are made if their program is there, so that they outlive a command.
-const MADE: [(&str, &str); 4] =
-    [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("npm", ".npm/_logs"), ("go", ".cache/go-build")];
+const MADE: [(&str, &str); 5] = [
+    ("pip3", ".cache/pip"),
+    ("npm", ".npm/_cacache"),
+    ("npm", ".npm/_logs"),
+    ("pnpm", PNPM_STORE),
+    ("go", ".cache/go-build"),
+];
 /// Of cargo's own directory: its credentials are not among them.
 const CARGO_READ: &str = "bin env config config.toml .crates.toml .crates2.json";
 const CARGO_WRITTEN: &str = "registry git";
