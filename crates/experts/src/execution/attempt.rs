@@ -212,9 +212,8 @@ impl Worker {
         let before = attempt.earlier.last().and_then(|facts| facts.outcome.as_ref());
         let before = before.map(|outcome| previous_end(outcome, attempt));
         let comment = attempt.invocation.comment.as_deref();
-        let resumes = attempt.execution.resume;
-        let log: &[MadeCall] = if resumes { &calls } else { &[] };
-        let lasting = if resumes { Vec::new() } else { verdict::lasting_calls(&calls) };
+        let log: &[MadeCall] = if attempt.execution.resume { &calls } else { &[] };
+        let lasting = verdict::lasting_calls(&calls);
         let history = History { log, lasting, before, comment, session: self.session_so_far(attempt).await? };
         let text = attempt.task_text(&files, history);
         self.experts.keep_package(&attempt.expert);

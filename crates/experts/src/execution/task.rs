@@ -12,10 +12,10 @@ use crate::trigger::{fence_text, fenced_json, fenced_whole};
 use agent::{CallOutcome, MadeCall};
 use openexperts::{label::function_name, markdown, prompt::one_line};
 
-/// The most characters of a result that the log shows.
-const LONGEST_RESULT: usize = 400;
-/// The most characters of a call's inputs that the log shows.
-const LONGEST_ARGUMENTS: usize = 2_000;
+/// The most characters of a call's inputs, and of its result, that the log shows.
+const WHOLE: (usize, usize) = (2_000, 400);
+/// The same for the calls that cannot be undone: all should be there.
+const SHORT: (usize, usize) = (300, 100);
 /// The longest log, in bytes; less than a fence shows.
 const LONGEST_LOG: usize = 24 << 10;
 
@@ -62,7 +62,7 @@ pub(super) struct History<'a> {
     pub(super) comment: Option<&'a str>,
     /// The calls of earlier attempts; empty if the process does not resume.
     pub(super) log: &'a [MadeCall],
-    /// Those that cannot be undone, if the process does not resume.
+    /// Those that cannot be undone.
     pub(super) lasting: Vec<MadeCall>,
     /// Results of other invocations in the same session, newest first.
     pub(super) session: Vec<Value>,
@@ -124,7 +124,8 @@ impl Task<'_> {
             let _ = write!(text, "\n## What the person says\n\n{}\n", comment.trim());
         }
         if !self.history.lasting.is_empty() {
-            let calls = fence_text("the calls and their results", &write_results(&self.history.lasting));
+            let calls =
+                fence_text("the calls and their results", &write_results(&self.history.lasting, SHORT));
             let _ = write!(
                 text,
                 "\n## Done already\n\nEarlier attempts made these calls, as it was recorded. Do not make them again, nor in other words: what \
@@ -138,7 +139,7 @@ impl Task<'_> {
         let _ = writeln!(
             text,
             "\n{}",
-            fence_text("the log of calls and their results", &write_results(self.history.log))
+            fence_text("the log of calls and their results", &write_results(self.history.log, WHOLE))
         );
         self.add_steps(text);
         text.push_str("\nDo not repeat steps that succeeded. A call that must not be made twice is answered with its recorded result.\n");
@@ -146,11 +147,11 @@ impl Task<'_> {
 }
 
 /// Returns the recorded calls, newest last. If there are too many, the oldest are left out.
-fn write_results(log: &[MadeCall]) -> String {
+fn write_results(log: &[MadeCall], (longest_arguments, longest_result): (usize, usize)) -> String {
     let (mut lines, mut length) = (Vec::new(), 0);
     for made in log.iter().rev() {
-        let (name, arguments) = (&made.call.name, shorten_text(&made.call.arguments, LONGEST_ARGUMENTS));
-        let result = shorten_text(&one_line(&made.text), LONGEST_RESULT);
+        let (name, arguments) = (&made.call.name, shorten_text(&made.call.arguments, longest_arguments));
+        let result = shorten_text(&one_line(&made.text), longest_result);
         let line = format!("- {name} {arguments}: {} {result}\n", outcome_word(made.outcome));
         length += line.len();
         if length > LONGEST_LOG {
@@ -187,7 +188,7 @@ impl AdviceTask<'_> {
             one_line(self.name),
             fence_text("the reason", self.reason),
             fenced_json("the process's inputs", self.inputs),
-            fence_text("the log of calls and their results", &write_results(self.calls))
+            fence_text("the log of calls and their results", &write_results(self.calls, WHOLE))
         )
     }
 }
@@ -359,6 +360,30 @@ mod tests {
         let text = text_with("Do.", &log);
         assert!(text.contains("crm__call_299 ") && !text.contains("crm__call_0 "), "{}", &text[..2_000]);
         assert!(text.contains("earlier calls are not shown]\n- crm__call_") && text.len() < 40_000);
+    }
+
+    /// Regression: of thirty mails, the first had no place, and could be sent again.
+    #[test]
+    fn all_lasting_calls_are_named() {
+        let sent = |number: usize| {
+            let (name, text) = (format!("mail__send_{number}"), "x".repeat(2_000));
+            made(&name, &json!({"id": number, "text": text}).to_string(), CallOutcome::Ok)
+        };
+        let (inputs, lasting) = (json!({}), (0..30).map(sent).collect());
+        let history = History { lasting, ..History::default() };
+        let (tools, context) = (Vec::new(), Vec::new());
+        let task = Task {
+            name: "m",
+            body: "Do.",
+            tools,
+            inputs: &inputs,
+            context,
+            scratchpad: None,
+            attempt: 2,
+            history,
+        };
+        let text = task.text();
+        assert!((0..30).all(|number| text.contains(&format!("mail__send_{number} "))), "{text}");
     }
 
     #[test]
