@@ -11,7 +11,7 @@ use crate::relay_ports::RelayedModels;
 use adapt::Rule;
 use chat::{ListedModel, ModelDirectory, NoModels};
 use settings::VLLM_KEY;
-use upstream::{NoModelList, Upstream};
+use upstream::{NoModelList, Upstream, takes_no_media};
 
 /// How long an endpoint may take to list its models.
 const LIST_WITHIN: Duration = Duration::from_secs(15);
@@ -57,7 +57,7 @@ impl ModelDirectory for RelayedModels {
 
     fn takes_only_text(&self, id: &str) -> bool {
         self.0.config().vision(id).is_none()
-            && self.0.upstreams().all(|upstream| upstream.takes_no_media(self.0.target(id), &Rule::NoImages))
+            && self.0.upstreams().all(|upstream| takes_no_media(upstream, self.0.target(id), &Rule::NoImages))
     }
 }
 

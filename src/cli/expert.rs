@@ -243,7 +243,7 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         }
         ExpertCommand::Bind { name, tool, server, kind, operations, unbind } => {
             let wanted = bind::BindingRequest { tool, server, kind, operations, unbind };
-            bind::bind_tool(&options.load_without_secrets()?, &name, &wanted)
+            bind::bind_tool(&options.load_files()?, &name, &wanted)
         }
         ExpertCommand::Run { name, message, process: None, .. } => {
             run::send_message(&options.load()?, &name, &message.unwrap_or_default())
@@ -266,18 +266,14 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
         }
         ExpertCommand::New { name, folder, with_tool } => new::write_package(&name, folder, with_tool),
         ExpertCommand::Install { source } => {
-            installed::install_package(&options.load_without_secrets()?.settings, &source)
+            installed::install_package(&options.load_files()?.settings, &source)
         }
-        ExpertCommand::List { output } => {
-            installed::list_experts(&options.load_without_secrets()?, output.format())
-        }
-        ExpertCommand::Show { name, json } => {
-            installed::show_expert(&options.load_without_secrets()?, &name, json)
-        }
+        ExpertCommand::List { output } => installed::list_experts(&options.load_files()?, output.format()),
+        ExpertCommand::Show { name, json } => installed::show_expert(&options.load_files()?, &name, json),
         ExpertCommand::Update { name, source, all: _, rollback, force, yes } => {
             let consent = update::Consent { force, yes };
             update::run_update(
-                &options.load_without_secrets()?.settings,
+                &options.load_files()?.settings,
                 name.as_deref(),
                 source.as_deref(),
                 rollback,
@@ -285,15 +281,15 @@ pub(super) fn run_expert(options: Configured, command: ExpertCommand) -> Result<
             )
         }
         ExpertCommand::Remove { name, purge, yes } => remove::remove_expert(
-            &options.load_without_secrets()?.settings,
+            &options.load_files()?.settings,
             &name,
             remove::RemovalOptions { purge, yes },
         ),
         ExpertCommand::Fire { name, trigger, payload } => {
-            fire::fire_by_hand(&options.load_without_secrets()?, &name, &trigger, payload.as_deref())
+            fire::fire_by_hand(&options.load_files()?, &name, &trigger, payload.as_deref())
         }
         ExpertCommand::Learn(arguments) => {
-            learn::add_learning(&options.load_without_secrets()?.settings.experts, arguments)
+            learn::add_learning(&options.load_files()?.settings.experts, arguments)
         }
         ExpertCommand::Approvals { command } => {
             approvals::run_approvals(&options.load_for_reading()?, command)

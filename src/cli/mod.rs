@@ -353,7 +353,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Usage { options, arguments } => usage::run_usage(&options.load_for_reading()?, &arguments),
         Command::Keys { options, arguments } => keys::show_keys(&options.load()?, &arguments),
         Command::Audit { options, command } => {
-            audit::run_audit(&options.load_without_secrets()?, command.unwrap_or_default())
+            audit::run_audit(&options.load_files()?, command.unwrap_or_default())
         }
         Command::Expert { options, command } => expert::run_expert(options, command),
         Command::Setup(args) => setup::run_setup(args),

@@ -46,7 +46,7 @@ impl Configured {
     /// Loads the configuration for a command that only reads records, or with which a person decides. Its
     /// problems are named, and the command works as far as the rest says where the records are.
     pub(super) fn load_for_reading(self) -> Result<Loaded, Problems> {
-        let (loaded, problems) = Loaded::records_from_process(&self.into_flags_without_secrets())?;
+        let (loaded, problems) = Loaded::records_from_process(&self.file_flags())?;
         if let Some(problems) = problems {
             let dir = loaded.settings.store.state_dir.display();
             say_on_stderr(&format!(
@@ -57,11 +57,11 @@ impl Configured {
     }
 
     /// Loads the configuration for a command that works with files and records alone.
-    pub(super) fn load_without_secrets(self) -> Result<Loaded, Problems> {
-        Loaded::from_process(&self.into_flags_without_secrets())
+    pub(super) fn load_files(self) -> Result<Loaded, Problems> {
+        Loaded::from_process(&self.file_flags())
     }
 
-    fn into_flags_without_secrets(self) -> Flags {
+    fn file_flags(self) -> Flags {
         with_service(Flags { uses_no_secrets: true, ..self.into_flags(None) })
     }
 

@@ -177,17 +177,6 @@ impl Experts {
         *generation = Some(current.generation);
     }
 
-    /// Takes in changes of an expert's folder: `update` and `bind` say that they are in force.
-    pub(super) async fn take_changes(self: &Arc<Self>, name: &str) {
-        let Some(expert) = self.get(name) else { return };
-        let experts = Arc::clone(self);
-        let look = move || {
-            experts.catalog.look_at_folder(&expert.folder);
-            experts.follow_catalog();
-        };
-        let _ = tokio::task::spawn_blocking(look).await;
-    }
-
     /// Returns the expert of a package, reused if nothing has changed and it had no problems.
     fn bind_snapshot(&self, snapshot: &Snapshot) -> Arc<Expert> {
         let CheckedBindings { bindings, problems, warnings } = &snapshot.bindings;

@@ -19,7 +19,7 @@ use super::respond;
 use adapt::Rule;
 use telemetry::RequestRecord;
 use translate::messages as anthropic;
-use upstream::{NoModelList, Upstream, UpstreamError, question_headers};
+use upstream::{NoModelList, Upstream, UpstreamError, question_headers, takes_no_media};
 use wire::{ApiError, ErrorCode};
 
 /// The period of errors that `/ready` lists.
@@ -219,7 +219,7 @@ fn add_capabilities(model: &mut Value, upstream: &Upstream) {
     let id = model["id"].as_str().unwrap_or_default();
     let modalities = model["architecture"]["input_modalities"].as_array();
     let takes = |refused: &Rule, modality: &str| {
-        if upstream.takes_no_media(id, refused) {
+        if takes_no_media(upstream, id, refused) {
             return Some(false);
         }
         Some(modalities?.iter().any(|known| known == modality))

@@ -52,7 +52,7 @@ pub(super) use git::{FILTERS, HOOKS, hooks_for, question, words_without_filters}
 pub(super) use handles::read_text;
 use kept::Kept;
 pub use level::Level;
-use places::{PNPM_STORE, Places};
+use places::Places;
 pub use probe::sandbox_level;
 use probe::{CommandNetwork, find_bubblewrap};
 use protected::Protected;
@@ -347,13 +347,7 @@ impl Sandbox {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
         }
-        // pnpm takes a store on the own mount of the workspace, and refuses projects with another store.
-        let store = self.places.writable.iter().find(|place| place.ends_with(PNPM_STORE));
-        if let Some(store) =
-            store.filter(|store| store.is_dir() && std::env::var_os("pnpm_config_store_dir").is_none())
-        {
-            command.env("pnpm_config_store_dir", store);
-        }
+        command.envs(self.places.pnpm_store());
         if reach == Reach::Look {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");

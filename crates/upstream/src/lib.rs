@@ -62,3 +62,4 @@ pub use rule_file::RuleFile;
 pub use server::Server;
 pub use server_rules::ServerRules;
 pub use setup_error::{SetupError, SetupProblem};
+pub use window::takes_no_media;

@@ -35,6 +35,11 @@ const TOKENIZED: [&str; 8] = [
     "chat_template_kwargs",
 ];
 
+/// Returns true if a model is known to take no pictures or no sounds; `rule` replaces them.
+pub fn takes_no_media(upstream: &Upstream, model: &str, rule: &Rule) -> bool {
+    upstream.models.facts_of(model).is_harmony || upstream.rules.get(model).contains(rule)
+}
+
 impl Upstream {
     /// Returns the models that the server serves, by the configuration or its own list; `None`: not known.
     pub fn known_models(&self) -> Option<Vec<String>> {
@@ -65,11 +70,6 @@ impl Upstream {
             let (upstream, headers) = (Arc::clone(self), question_headers(headers));
             tokio::spawn(async move { upstream.learn_models(&headers).await });
         }
-    }
-
-    /// Returns true if the model is known to take no pictures or no sounds; `rule` replaces them.
-    pub fn takes_no_media(&self, model: &str, rule: &Rule) -> bool {
-        self.models.facts_of(model).is_harmony || self.rules.get(model).contains(rule)
     }
 
     /// Learns from an answer of `/v1/models`. A request without `model` goes to the first.

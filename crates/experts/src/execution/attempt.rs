@@ -11,7 +11,7 @@ use super::task::{self, ContextFile, History, PreviousEnd, Task};
 use super::verdict::{self, Verdict};
 use super::worker::Worker;
 use crate::assembly::{RUN_TIMEOUT, RunPlan};
-use crate::experts::Expert;
+use crate::experts::{Expert, Experts};
 use crate::invocation::Invocation;
 use crate::message::MessageKind;
 use crate::tools::Role;
@@ -68,7 +68,7 @@ impl Worker {
                 return self.end_entry(claimed, EntryEnd::DeadLetter, why).await;
             }
         };
-        self.experts.take_changes(&invocation.expert).await;
+        take_changes(&self.experts, &invocation.expert).await;
         let is_in_place = |expert: &Arc<Expert>| self.experts.catalog.is_in_place(&expert.folder);
         let Some(expert) = self.experts.get(&invocation.expert).filter(is_in_place) else {
             // The expert was removed a moment ago; its entries wait in case it comes back.
@@ -246,6 +246,17 @@ impl Worker {
         }
         Ok(results)
     }
+}
+
+/// Takes in changes of an expert's folder: `update` and `bind` say that they are in force.
+async fn take_changes(experts: &Arc<Experts>, name: &str) {
+    let Some(expert) = experts.get(name) else { return };
+    let experts = Arc::clone(experts);
+    let look = move || {
+        experts.catalog.look_at_folder(&expert.folder);
+        experts.follow_catalog();
+    };
+    let _ = tokio::task::spawn_blocking(look).await;
 }
 
 /// Returns how an attempt ended, for the next one.

@@ -12,12 +12,19 @@ use crate::trigger::{fence_text, fenced_json, fenced_whole};
 use agent::{CallOutcome, MadeCall};
 use openexperts::{label::function_name, markdown, prompt::one_line};
 
-/// The most characters of a call's inputs, and of its result, that the log shows.
-const WHOLE: (usize, usize) = (2_000, 400);
-/// The same for the calls that cannot be undone: all should be there.
-const SHORT: (usize, usize) = (300, 100);
+/// The log of all calls.
+const WHOLE: Limits = Limits { arguments: 2_000, result: 400 };
+/// The calls that cannot be undone: all should be there.
+const SHORT: Limits = Limits { arguments: 300, result: 100 };
 /// The longest log, in bytes; less than a fence shows.
 const LONGEST_LOG: usize = 24 << 10;
+
+/// The most characters that are shown of a call.
+#[derive(Clone, Copy)]
+struct Limits {
+    arguments: usize,
+    result: usize,
+}
 
 /// An attempt of a process.
 pub(super) struct Task<'a> {
@@ -147,11 +154,11 @@ impl Task<'_> {
 }
 
 /// Returns the recorded calls, newest last. If there are too many, the oldest are left out.
-fn write_results(log: &[MadeCall], (longest_arguments, longest_result): (usize, usize)) -> String {
+fn write_results(log: &[MadeCall], limits: Limits) -> String {
     let (mut lines, mut length) = (Vec::new(), 0);
     for made in log.iter().rev() {
-        let (name, arguments) = (&made.call.name, shorten_text(&made.call.arguments, longest_arguments));
-        let result = shorten_text(&one_line(&made.text), longest_result);
+        let (name, arguments) = (&made.call.name, shorten_text(&made.call.arguments, limits.arguments));
+        let result = shorten_text(&one_line(&made.text), limits.result);
         let line = format!("- {name} {arguments}: {} {result}\n", outcome_word(made.outcome));
         length += line.len();
         if length > LONGEST_LOG {

@@ -40,7 +40,7 @@ const HOME_CACHES: &str = "\
     .npm/_cacache .npm/_logs .node-gyp .pnpm-store .local/share/pnpm/store .yarn/berry/cache \
     .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
     .gradle/native .m2/repository .nuget/packages";
-pub(super) const PNPM_STORE: &str = ".local/share/pnpm/store";
+const PNPM_STORE: &str = ".local/share/pnpm/store";
 /// Caches that are made if their program is there, so that they outlive a command.
 const MADE: [(&str, &str); 5] = [
     ("pip3", ".cache/pip"),
@@ -81,6 +81,14 @@ pub(super) fn is_of_system(place: &Path) -> bool {
 }
 
 impl Places {
+    /// Returns a variable that names pnpm's store, if that is there and the person has named none. Without
+    /// it, pnpm makes one on the workspace's mount, and refuses projects that were installed from another.
+    pub(super) fn pnpm_store(&self) -> Option<(&'static str, &PathBuf)> {
+        const NAME: &str = "pnpm_config_store_dir";
+        let store = self.writable.iter().find(|place| place.ends_with(PNPM_STORE) && place.is_dir())?;
+        std::env::var_os(NAME).is_none().then_some((NAME, store))
+    }
+
     /// Finds the places of commands in this workspace.
     pub(super) fn find(config: &LocalConfig, workspace: &Path, network: bool) -> Self {
         let homes = home_directories();
