@@ -66,6 +66,23 @@ async fn refused_requests_name_their_client() {
     assert!(row.error.contains("SHA-256 begins with"), "{}", row.error);
 }
 
+/// Regression: behind a proxy, every client had the proxy's address.
+#[tokio::test]
+async fn trusted_proxies_name_their_clients() {
+    let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+    let wrong = of("sk-wrong-0123456789", Request::get("/v1/models")).header("x-forwarded-for", "192.0.2.7");
+    for (trusted, client) in [("127.0.0.0/8", "192.0.2.7"), ("10.0.0.0/8", "127.0.0.1")] {
+        let toml = format!(
+            "client_keys = ['{ALICE}']\ntrusted_proxies = ['{trusted}']\nstate_dir = '{}'\n[[upstream]]\nurl = '{}'\n",
+            dir.path().display(),
+            fake.url()
+        );
+        let respool = Respool::started(&toml, None).await;
+        assert_eq!(exchange(respool.address, &wrong).await.status, 401);
+        assert_eq!(&*rows(&respool).await[0].details.client, client);
+    }
+}
+
 /// Regression: requests at a server that hangs were on the page alone.
 #[tokio::test]
 async fn running_requests_are_listed() {

@@ -21,6 +21,7 @@ use super::metered_request::MeteredRequest;
 use super::origin_check::OriginCheck;
 use super::page::session::{self, Denied, Sessions, Viewer};
 use super::paths::{CHAT, OPEN, is_hook, is_own, is_page};
+use super::proxies::client_address;
 use super::wrong_keys::{Neighbour, WrongKeys};
 use alerts::Alerts;
 use store::{Store, StoreError};
@@ -211,6 +212,12 @@ impl Access {
 
     fn settings(&self) -> Arc<AccessSettings> {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns the address of the client on a connection from `peer`.
+    pub(super) fn client_address(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Option<IpAddr> {
+        let settings = self.settings();
+        peer.map(|peer| client_address(peer, headers, &settings.config.trusted_proxies))
     }
 
     /// Reads the file of keys if it has changed. Returns what is wrong with it.

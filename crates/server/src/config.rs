@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::proxies::Network;
 use wire::settings::{FormError, Scalar};
 use wire::units::{InvalidValue, Secret, Size, deserialize_duration};
 
@@ -27,6 +28,9 @@ wire::settings! {
         pub trusted_origins: Vec<String> = Vec::new(),
             with_form(ORIGIN),
             with_example(r#"["https://llm.example.org"]"#);
+        /// Addresses or networks of proxies in front of respool. For what comes from them, the client's
+        /// address is the one in `X-Forwarded-For` (docs/keys.md).
+        pub trusted_proxies: Vec<Network> = Vec::new(), with_example(r#"["127.0.0.1", "10.0.0.0/8"]"#);
         /// Each client must send one of these keys as `authorization: Bearer KEY` on every route but
         /// `/health`, `/ready` and `/metrics`. respool does not pass them on to upstreams
         /// (docs/keys.md).
@@ -79,7 +83,8 @@ impl ServerConfig {
 
     /// Returns true if other machines reach the address, according to the settings.
     fn is_reached_by_others(&self) -> bool {
-        !(self.listen.is_loopback() && self.trusted_hosts.is_empty() && self.trusted_origins.is_empty())
+        let has_proxy = !self.trusted_origins.is_empty() || !self.trusted_proxies.is_empty();
+        has_proxy || !self.listen.is_loopback() || !self.trusted_hosts.is_empty()
     }
 
     /// Returns true if some key may be an operator's. A file of keys is not read.

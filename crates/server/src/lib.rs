@@ -32,6 +32,7 @@ mod outbox;
 mod own_route;
 mod page;
 mod paths;
+mod proxies;
 mod reported_usage;
 mod respond;
 mod routes;

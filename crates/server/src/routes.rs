@@ -95,29 +95,30 @@ impl hyper::service::Service<Request<Incoming>> for Routes {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         let current = self.current.current();
         let app = &current.app;
-        let metered = match app.access.admit_request(&mut request, self.peer) {
+        let client = app.access.client_address(self.peer, request.headers());
+        let metered = match app.access.admit_request(&mut request, client) {
             Ok(metered) => metered,
             Err(error) => {
                 if let Some(response) = page::answer_lost_visitor(&current.app, &request, &error) {
                     return Box::pin(std::future::ready(Ok(response)));
                 }
-                if let Some(peer) = self.peer {
-                    request.extensions_mut().insert(Peer(peer));
+                if let Some(client) = client {
+                    request.extensions_mut().insert(Peer(client));
                 }
                 return Box::pin(refuse_request(app.clone(), request, error).map(Ok));
             }
         };
         if request.method() == Method::POST {
             if CHAT.contains(&request.uri().path()) {
-                return answer_metered(chat::handle_chat(app.clone(), request, self.peer), metered);
+                return answer_metered(chat::handle_chat(app.clone(), request, client), metered);
             }
             if let Some(call) = Call::from_path(request.uri().path()) {
-                let work = answer_agent_api(call, app.clone(), request, self.peer);
+                let work = answer_agent_api(call, app.clone(), request, client);
                 return answer_metered(work.map(Ok), metered);
             }
         }
-        if let Some(peer) = self.peer {
-            request.extensions_mut().insert(Peer(peer));
+        if let Some(client) = client {
+            request.extensions_mut().insert(Peer(client));
         }
         Box::pin(answer_other(app.clone(), current.others.clone(), request, metered))
     }

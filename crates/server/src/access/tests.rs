@@ -221,6 +221,24 @@ fn guessing_clients_wait_and_known_ones_pass() {
 }
 
 #[test]
+fn clients_of_one_proxy_wait_apart() {
+    let proxy = std::net::IpAddr::from([127, 0, 0, 1]);
+    let trusted_proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let config = ServerConfig { client_keys: secrets(&["sk-a"]), trusted_proxies, ..ServerConfig::default() };
+    let access = access(&config, false);
+    let from = |client: &str, key: &str| {
+        let mut request = request("/v1/models", &[("authorization", key), ("x-forwarded-for", client)]);
+        let client = access.client_address(Some(proxy), request.headers());
+        access.admit_request(&mut request, client).map_err(|error| error.status).err()
+    };
+    for guess in 0..20 {
+        assert_eq!(from("192.0.2.1", &format!("Bearer guess-{guess}")), Some(401));
+    }
+    assert_eq!(from("192.0.2.1", "Bearer sk-a"), Some(429));
+    assert_eq!(from("192.0.2.2", "Bearer sk-a"), None);
+}
+
+#[test]
 fn changed_keys_hold_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("keys.toml");
