@@ -14,6 +14,7 @@ mod failpoint;
 mod fresh_rows;
 mod key_usage;
 mod lease;
+mod numbering;
 mod open;
 mod operators;
 mod outbox;
