@@ -264,7 +264,8 @@ async fn check_database(settings: &Settings, findings: &mut Findings) {
     };
     match (found, nodes) {
         (Ok(store), Ok(nodes)) => {
-            let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            let names: Vec<&str> =
+                nodes.iter().filter(|node| !node.is_lost).map(|node| node.name.as_str()).collect();
             let nodes = if names.is_empty() { "no node".to_owned() } else { names.join(", ") };
             findings.ok(&format!("{} can be used; in service: {nodes}", store.place()));
         }

@@ -40,7 +40,9 @@ pub(super) fn run_nodes(loaded: &Loaded, arguments: &NodesArgs) -> Result<(), Fa
     }
     let usual = usual_configuration(&nodes);
     nodes.iter().for_each(|node| say(&flat_text(&node_line(node, usual.as_deref()))));
-    say_on_stderr(&Noun("node", "nodes").count_things(nodes.len()));
+    let lost = nodes.iter().filter(|node| node.is_lost).count();
+    let gone = if lost == 0 { String::new() } else { format!(", and {lost} that did not end by itself") };
+    say_on_stderr(&format!("{}{gone}", Noun("node", "nodes").count_things(nodes.len() - lost)));
     Ok(())
 }
 
@@ -52,21 +54,32 @@ fn node_json(node: &NodeRow) -> Value {
         "since": clock::format_time(node.began),
         "last_seen": clock::format_time(node.seen),
         "runs": node.runs,
+        "lost": node.is_lost,
     })
 }
 
 /// Returns the digest that most nodes have; the first one of several.
 fn usual_configuration(nodes: &[NodeRow]) -> Option<String> {
     let mut counts: HashMap<&str, usize> = HashMap::new();
-    for node in nodes {
+    for node in nodes.iter().filter(|node| !node.is_lost) {
         *counts.entry(&node.configuration).or_default() += 1;
     }
     let most = counts.values().max().copied()?;
-    nodes.iter().map(|node| &node.configuration).find(|digest| counts[digest.as_str()] == most).cloned()
+    nodes
+        .iter()
+        .map(|node| &node.configuration)
+        .find(|digest| counts.get(digest.as_str()) == Some(&most))
+        .cloned()
 }
 
 fn node_line(node: &NodeRow, usual: Option<&str>) -> String {
-    let NodeRow { name, version, configuration, began, seen, runs } = node;
+    let NodeRow { name, version, configuration, began, seen, runs, is_lost } = node;
+    if *is_lost {
+        return format!(
+            "{name}  {version}  gone: last seen {}; it did not end by itself",
+            clock::format_time(*seen)
+        );
+    }
     let differs = if usual == Some(configuration) { "" } else { " (differs)" };
     format!(
         "{name}  {version}  configuration {configuration}{differs}  since {}  seen {}  {}",
@@ -89,11 +102,14 @@ mod tests {
             began: 0,
             seen: 1_000,
             runs: 1,
+            is_lost: false,
         };
-        let nodes = [node("a", "f0"), node("b", "e1"), node("c", "f0")];
+        let lost = NodeRow { is_lost: true, ..node("d", "e1") };
+        let nodes = [node("a", "f0"), node("b", "e1"), node("c", "f0"), lost.clone(), lost];
         let usual = usual_configuration(&nodes);
         let lines: Vec<_> = nodes.iter().map(|node| node_line(node, usual.as_deref())).collect();
         assert!(lines[1].contains("configuration e1 (differs)") && lines[1].ends_with("1 run"), "{lines:?}");
         assert!(!lines[0].contains("differs") && !lines[2].contains("differs"));
+        assert_eq!(lines[3], "d  1  gone: last seen 1970-01-01T00:00:01Z; it did not end by itself");
     }
 }

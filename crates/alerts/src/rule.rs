@@ -150,6 +150,9 @@ rules! {
     DatabaseAway = "database_away", Critical,
         "The database of `store.url` cannot be used. Requests are still answered; webhooks are refused, and agents and experts cannot go on.",
         "Repair the database or the way to it. Do not restart respool: it goes on by itself, and then writes what waits in its memory.";
+    NodeLost = "node_lost", Warning,
+        "A node of the same database was killed, or its machine or network failed. Its requests were cut; others take over its runs.",
+        "Start it again, under the same name: the alert ends. If it shall not come back, the alert ends after 6 hours.";
     DatabaseSetAside = "database_set_aside", Critical,
         "A database of `state_dir` was damaged. respool has set it aside and begun a new one, without what the old one held.",
         "Restore a copy if there is one (docs/operating.md). Then move the damaged file away or delete it: the alert ends.";
@@ -237,6 +240,8 @@ pub(super) struct Signals {
     pub(super) not_ready: Vec<(String, String)>,
     /// How many log lines were lost of late.
     pub(super) lost_lines: u64,
+    /// The nodes of the same database that were killed, and when each was last seen.
+    pub(super) lost_nodes: Vec<(String, u64)>,
     /// The reason why the changed configuration is not used.
     pub(super) reload_problem: Option<String>,
     /// The reason why the changed file of client keys is not used.
@@ -354,6 +359,12 @@ fn state_findings(signals: &Signals) -> Vec<Finding> {
     }
     if let Some(why) = &signals.databases.away {
         all.push(new_finding(Rule::DatabaseAway, "", format!("{}.", capitalize(why))));
+    }
+    for (node, seen) in &signals.lost_nodes {
+        let seen = clock::format_time(*seen);
+        let what =
+            format!("The node `{node}` is gone: it was last seen at {seen} and did not end by itself.");
+        all.push(new_finding(Rule::NodeLost, node, what));
     }
     for file in &signals.databases.set_aside {
         let what = format!("A damaged database was set aside as {file}.");
@@ -629,6 +640,7 @@ mod tests {
             not_ready: vec![("sales".into(), "crm: it is not bound".into())],
             missing_models: vec![("small".into(), "is a fallback of `big`".into())],
             lost_lines: 3,
+            lost_nodes: vec![("b".into(), NOW)],
             databases: DatabaseSignals {
                 usage_fault: Some("the disk is full".into()),
                 removed: Some("the database /x was removed".into()),
@@ -654,6 +666,7 @@ mod tests {
                 "log_lines_lost",
                 "state_removed",
                 "database_away",
+                "node_lost",
                 "database_set_aside",
                 "reload_failed",
                 "reload_failed"

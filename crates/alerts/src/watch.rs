@@ -421,6 +421,7 @@ impl Alerts {
                 let mut lost = self.lost_lines.lock().unwrap_or_else(PoisonError::into_inner);
                 lost.update(metrics::lost_log_lines(), clock::now())
             },
+            lost_nodes: watched.agents.store().map(|store| store.lost_nodes()).unwrap_or_default(),
             reload_problem: self.reload_result().problem,
             key_file_problem: self.key_file_problem.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }

@@ -22,6 +22,8 @@ pub struct NodeRow {
     pub seen: u64,
     /// How many runs it works on.
     pub runs: u64,
+    /// It is gone and did not end by itself.
+    pub is_lost: bool,
 }
 
 /// An alert that was sent and has not ended.
@@ -36,7 +38,8 @@ pub struct SentAlert {
 /// The processes that share a store. A store in files is that of one process: what it asks for, it gets.
 #[async_trait]
 pub trait Nodes: Send + Sync {
-    /// Returns the processes that serve and live, by name; none for a store in files.
+    /// Returns the processes that serve, by name; none for a store in files. One that was killed stays among
+    /// them for some hours, until another one of its name starts.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -52,6 +55,12 @@ pub trait Nodes: Send + Sync {
     /// How many of them had the configuration of this one, this one among them; at least one.
     fn live_nodes_alike(&self) -> u32 {
         1
+    }
+
+    /// Returns the names of the processes that were killed, with the times when they were last seen. The
+    /// answer is that of the last look.
+    fn lost_nodes(&self) -> Vec<(String, u64)> {
+        Vec::new()
     }
 
     /// Notes the digest of this process's configuration, for [`Nodes::nodes`].

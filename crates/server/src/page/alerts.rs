@@ -118,6 +118,7 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
         | Rule::StateNotWritable
         | Rule::StateRemoved
         | Rule::DatabaseAway
+        | Rule::NodeLost
         | Rule::DatabaseSetAside
         | Rule::ReloadFailed
         | Rule::ModelMissing

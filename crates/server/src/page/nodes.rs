@@ -20,8 +20,12 @@ fn notice_of(node: Option<&str>) -> Markup {
 
 /// Lists the nodes; nothing where no other process shares the store.
 pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
-    let Some(first) = nodes.first() else { return Markup::default() };
-    let differ = nodes.iter().any(|node| node.configuration != first.configuration);
+    if nodes.is_empty() {
+        return Markup::default();
+    }
+    let mut living = nodes.iter().filter(|node| !node.is_lost).map(|node| &node.configuration);
+    let first = living.next();
+    let differ = living.any(|configuration| Some(configuration) != first);
     let rows = html! {
         @for node in nodes {
             tr {
@@ -29,7 +33,8 @@ pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
                 td { (node.version) }
                 td { code { (node.configuration) } }
                 td class="number" { (node.runs) }
-                td { time datetime=(clock::format_time(node.began)) { (format::format_age(node.began, now)) } }
+                @let time = if node.is_lost { node.seen } else { node.began };
+                td { @if node.is_lost { "gone since " } time datetime=(clock::format_time(time)) { (format::format_age(time, now)) } }
             }
         }
     };
@@ -63,6 +68,7 @@ mod tests {
             began: 0,
             seen: 0,
             runs: 3,
+            is_lost: false,
         };
         let show = |nodes: &[NodeRow]| node_section(nodes, 1_000).into_string();
         assert_eq!(show(&[]), "", "a store in files has no nodes");
@@ -70,5 +76,8 @@ mod tests {
         assert!(!show(&[node("a", "f0"), node("<b>", "f0")]).contains(notice));
         let page = show(&[node("a", "f0"), node("<b>", "e1")]);
         assert!(page.contains(notice) && page.contains("&lt;b&gt;") && page.contains("e1"), "{page}");
+        let lost = NodeRow { is_lost: true, ..node("c", "e1") };
+        let page = show(&[node("a", "f0"), lost]);
+        assert!(page.contains("gone since <time") && !page.contains(notice), "{page}");
     }
 }

@@ -85,6 +85,37 @@ async fn nodes_are_listed() {
     testing::waiting::wait_until("one is counted", async || first.live_nodes() == 1).await;
 }
 
+/// Regression: a node that was killed vanished from the list, and nothing said so.
+#[tokio::test]
+async fn a_killed_node_is_listed_as_lost() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let store = open_server(&bed, "a");
+    let row = |name: &str, ago: &str| {
+        run_sql(
+            &bed,
+            &format!(
+                "INSERT INTO respool.nodes (owner, name, version, serves, configuration, began, seen)
+                VALUES ('{name}{ago}', '{name}', '1', true, '', 1, respool.now_ms() - {ago})"
+            ),
+        );
+    };
+    ["16000", "17000"].iter().for_each(|ago| row("b", ago));
+    row("c", "16000");
+    row("old", "90000000");
+    let lost = || store.lost_nodes().into_iter().map(|(name, _)| name).collect::<Vec<_>>();
+    // Each name once, and none of days ago.
+    testing::waiting::wait_until("both are lost", async || lost() == ["b", "c"]).await;
+    let listed = async || {
+        let nodes = store.nodes().await.unwrap().into_iter();
+        nodes.filter(|node| node.is_lost).map(|node| node.name).collect::<Vec<_>>()
+    };
+    assert_eq!(listed().await, ["b", "b", "c"]);
+    let successor = open_server(&bed, "b");
+    testing::waiting::wait_until("it is back", async || lost() == ["c"]).await;
+    drop(successor);
+    assert_eq!(listed().await, ["c"], "it has ended by itself");
+}
+
 #[tokio::test]
 async fn packages_of_others_are_known() {
     let Some(bed) = Bed::new_postgres() else { return };

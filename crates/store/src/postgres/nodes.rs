@@ -15,7 +15,7 @@ use super::link::{Change, Link, Values, as_bigint, explain, is_away, span};
 use super::news::{News, Signals};
 use super::poll::{EVERY, Found, POLL, Wanted, presence};
 use super::schema;
-use super::shared::{GONE_AFTER, Shared};
+use super::shared::{GONE_AFTER, LOST_FOR, Shared};
 use crate::error::StoreError;
 use crate::outbox::FIRST_TRIED_WITHIN;
 
@@ -65,6 +65,7 @@ impl Node {
             messages,
             &tried_within,
             &packages,
+            &span(LOST_FOR),
         ];
         let row = run(values)?;
         let (others, time, alike) = presence(&row)?;
@@ -134,8 +135,10 @@ pub(super) fn register(link: &mut Link, node: &Node) -> Result<bool, StoreError>
 /// Registers a process unless another one of its name may live. Returns when that one was last seen.
 fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, Error> {
     change.lock(vec!["nodes".to_owned()])?;
-    let sql = "DELETE FROM respool.nodes WHERE seen < respool.now_ms() - $1";
-    change.execute(sql, &[&span(FORGET_AFTER)])?;
+    // One of this name that is gone has its successor now.
+    let sql = "DELETE FROM respool.nodes WHERE seen < respool.now_ms() - $1
+            OR (name = $2 AND seen <= respool.now_ms() - $3)";
+    change.execute(sql, &[&span(FORGET_AFTER), &node.name, &span(GONE_AFTER)])?;
     let sql =
         "SELECT seen FROM respool.nodes WHERE name = $1 AND owner <> $2 AND seen > respool.now_ms() - $3
         ORDER BY seen DESC LIMIT 1";

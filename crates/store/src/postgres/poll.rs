@@ -19,13 +19,16 @@ pub(super) const EVERY: Duration = Duration::from_secs(2);
 const HOLDS_FOR: Duration = Duration::from_millis(2_500);
 
 /// Says that a process lives. Returns the number of the others that serve and live, the time, the number of
-/// those among them that have its configuration, and what [`Found`] has.
+/// those among them that have its configuration, and what [`Found`] has. A name that lives is not lost.
 pub(super) const POLL: &str = "WITH said AS (
         INSERT INTO respool.nodes (owner, name, version, serves, configuration, packages, began, seen)
         VALUES ($1, $2, $3, $4, $5, $11, respool.now_ms(), respool.now_ms())
         ON CONFLICT (owner) DO UPDATE SET seen = respool.now_ms(), configuration = $5, packages = $11),
     living AS (SELECT * FROM respool.nodes WHERE seen > respool.now_ms() - $6),
     others AS (SELECT * FROM living WHERE serves AND owner <> $1),
+    lost AS (SELECT name, max(seen) AS seen FROM respool.nodes
+        WHERE serves AND name <> $2 AND seen <= respool.now_ms() - $6 AND seen > respool.now_ms() - $12
+            AND name NOT IN (SELECT name FROM others) GROUP BY name),
     heads AS (SELECT min(head.due) AS due FROM unnest($7::text[]) AS wanted (name), LATERAL (
         SELECT due FROM respool.queue WHERE queue = wanted.name AND state = 'waiting' AND NOT blocked
         ORDER BY due LIMIT 1) AS head),
@@ -45,7 +48,8 @@ pub(super) const POLL: &str = "WITH said AS (
         EXISTS (SELECT 1 FROM respool.outbox WHERE $9 AND delivered IS NULL AND due <= respool.now_ms() + 2000
             AND (attempts > 0 OR created > respool.now_ms() - $10 OR kind = 'approval')),
         ARRAY (SELECT scope FROM spent ORDER BY scope), ARRAY (SELECT cost FROM spent ORDER BY scope),
-        ARRAY (SELECT DISTINCT unnest(packages) FROM others)";
+        ARRAY (SELECT DISTINCT unnest(packages) FROM others),
+        ARRAY (SELECT name FROM lost ORDER BY name), ARRAY (SELECT seen FROM lost ORDER BY name)";
 
 /// The objects of a poll: they were asked for of late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -75,12 +79,15 @@ pub(super) struct Found {
     spent: (u64, Vec<ScopeCost>),
     /// The packages of the others that serve.
     packages: Vec<String>,
+    /// The names of those that did not end by themselves, and when each was last seen.
+    lost: Vec<(String, u64)>,
 }
 
 impl Found {
     /// Reads the row of a poll that began at a time, on a day.
     pub(super) fn read(row: &Row, wanted: Wanted, at: Instant, day: u64) -> Result<Self, Error> {
         let (scopes, costs): (Vec<String>, Vec<i64>) = (row.try_get(10)?, row.try_get(11)?);
+        let (lost, seen): (Vec<String>, Vec<i64>) = (row.try_get(13)?, row.try_get(14)?);
         Ok(Self {
             wanted,
             at,
@@ -93,6 +100,7 @@ impl Found {
             has_messages: row.try_get(9)?,
             spent: (day, scopes.into_iter().zip(costs).collect()),
             packages: row.try_get(12)?,
+            lost: lost.into_iter().zip(seen.into_iter().map(i64::unsigned_abs)).collect(),
         })
     }
 
@@ -162,6 +170,11 @@ impl Polls {
     /// Whether another process that serves had this package a moment ago.
     pub(super) fn is_package_elsewhere(&self, digest: &str) -> bool {
         lock(&self.last).as_ref().is_some_and(|(_, found)| found.packages.iter().any(|one| one == digest))
+    }
+
+    /// Returns the processes that were lost, as it was known a moment ago.
+    pub(super) fn lost_nodes(&self) -> Vec<(String, u64)> {
+        lock(&self.last).as_ref().map(|(_, found)| found.lost.clone()).unwrap_or_default()
     }
 
     /// Returns the spending of the others on a day, as it was a moment ago. `None` if this process has spent

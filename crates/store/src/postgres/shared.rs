@@ -11,6 +11,9 @@ use crate::error::StoreError;
 /// come back, the epochs of its runs are those of others by then.
 pub(super) const GONE_AFTER: Duration = Duration::from_secs(15);
 
+/// For how long a process that did not end by itself is listed, unless one of its name starts.
+pub(super) const LOST_FOR: Duration = Duration::from_hours(6);
+
 /// See the head of the file.
 #[derive(Debug, Default)]
 pub(super) struct Shared {

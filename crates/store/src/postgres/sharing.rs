@@ -9,7 +9,7 @@ use postgres::{Error, Row};
 use super::PostgresStore;
 use super::columns::number;
 use super::link::{Change, span};
-use super::shared::GONE_AFTER;
+use super::shared::{GONE_AFTER, LOST_FOR};
 use crate::error::StoreError;
 use crate::nodes::{NodeRow, Nodes, SentAlert};
 
@@ -17,9 +17,14 @@ use crate::nodes::{NodeRow, Nodes, SentAlert};
 impl Nodes for PostgresStore {
     async fn nodes(&self) -> Result<Vec<NodeRow>, StoreError> {
         let sql = "SELECT name, version, configuration, began, seen,
-                (SELECT count(*) FROM respool.runs WHERE runs.owner = nodes.owner AND status = 'running')
-            FROM respool.nodes WHERE serves AND seen > respool.now_ms() - $1 ORDER BY name, began";
-        self.pool.read(move |change| change.list(sql, &[&span(GONE_AFTER)], node)).await
+                (SELECT count(*) FROM respool.runs WHERE runs.owner = nodes.owner AND status = 'running'),
+                seen <= respool.now_ms() - $1
+            FROM respool.nodes WHERE serves AND seen > respool.now_ms() - $2 ORDER BY name, began";
+        self.pool.read(move |change| change.list(sql, &[&span(GONE_AFTER), &span(LOST_FOR)], node)).await
+    }
+
+    fn lost_nodes(&self) -> Vec<(String, u64)> {
+        self.polls().lost_nodes()
     }
 
     fn live_nodes(&self) -> u32 {
@@ -111,5 +116,6 @@ fn node(row: &Row) -> Result<NodeRow, Error> {
         began: number(row, 3)?,
         seen: number(row, 4)?,
         runs: number(row, 5)?,
+        is_lost: row.try_get(6)?,
     })
 }
