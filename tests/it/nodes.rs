@@ -21,6 +21,7 @@ use crate::experts_killed::{
 };
 use crate::experts_run::{Desk, calls, enqueue, invocation, is_over, results, until};
 use crate::lifecycle::{Served, program, run};
+use crate::page::csrf_mark;
 use crate::support::client::{Client, Request, exchange};
 use crate::support::fake_vllm::FakeVllm;
 use crate::support::replies;
@@ -220,6 +221,16 @@ async fn nodes_list_each_other_and_share_logins() {
     let cookie = reply.headers.get("set-cookie").unwrap().split(';').next().unwrap().to_owned();
     let page = exchange(odd.address, &here(Request::get("/")).header("cookie", &cookie)).await;
     assert_eq!(page.status, 200, "a login holds on every node: {}", page.text());
+    let form = format!("csrf={}", csrf_mark(&page.text()));
+    let logout = here(Request::post("/ui/logout", form)).header("origin", "http://127.0.0.1");
+    assert_eq!(exchange(first.address, &logout.header("cookie", &cookie)).await.status, 303);
+    // Another process has the key that signed it, too.
+    let later = serve_node(&url, "later", &toml.replace("{}", ""));
+    let page = here(Request::get("/")).header("cookie", &cookie);
+    for node in [&odd, &later] {
+        let is_out = async || exchange(node.address, &page).await.status == 303;
+        wait_until("a logout holds on every node", is_out).await;
+    }
 }
 
 /// Both find the same upstream down; one says so, and its end.

@@ -75,7 +75,8 @@ fn link_to(page: &str, start: &str) -> String {
 }
 
 /// The mark of the buttons of a page.
-fn mark(page: &str) -> String {
+/// The mark of the viewer's session that buttons carry.
+pub fn csrf_mark(page: &str) -> String {
     page.split("name=\"csrf\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
 }
 
@@ -221,7 +222,8 @@ async fn operator_keys_open_the_page() {
     }
     let page = get(&respool, "/", &cookie).await.text().clone();
     let out =
-        post(&respool, "/ui/logout", &cookie, &format!("csrf={}", mark(&page)), "http://127.0.0.1").await;
+        post(&respool, "/ui/logout", &cookie, &format!("csrf={}", csrf_mark(&page)), "http://127.0.0.1")
+            .await;
     assert!(out.headers.get("set-cookie").is_some_and(|value| value.contains("Max-Age=0")));
     assert_eq!(get(&respool, "/", &cookie).await.status, 303, "a copy of the cookie opens nothing any more");
     let cookie = logged_in(&respool).await;
@@ -256,7 +258,7 @@ async fn only_the_own_button_ends_runs() {
     let run = link_to(&list, "/ui/runs/").rsplit('/').next().unwrap().to_owned();
     let one = get(&respool, &format!("/ui/runs/{run}"), &cookie).await.text().clone();
     assert!(one.contains("Model call") && one.contains("Tool read") && !one.contains("capital"), "{one}");
-    let (mark, end) = (mark(&one), format!("/ui/runs/{run}/end"));
+    let (mark, end) = (csrf_mark(&one), format!("/ui/runs/{run}/end"));
     for (form, cookie, origin, expected) in [
         (String::new(), &*cookie, "http://127.0.0.1", 403),
         ("csrf=0123".to_owned(), &*cookie, "http://127.0.0.1", 403),
@@ -382,7 +384,8 @@ async fn calls_are_approved_one_by_one() {
     let page = get(&respool, "/ui/approvals", &cookie).await.text();
     assert_eq!(page.matches("type=\"checkbox\"").count(), 2, "{page}");
     assert!(page.contains("Approve the marked calls") && page.contains("Model call: "), "{page}");
-    let form = format!("csrf={}&call={}&comment=one+is+enough&approve=yes", mark(&page), asked.calls[0].id);
+    let form =
+        format!("csrf={}&call={}&comment=one+is+enough&approve=yes", csrf_mark(&page), asked.calls[0].id);
     let path = format!("/ui/approvals/{}", asked.id);
     let done = post(&respool, &path, &cookie, &form, "http://127.0.0.1").await;
     assert_eq!(done.status, 303);
@@ -423,7 +426,7 @@ async fn approvals_are_for_operators() {
         assert_eq!(page.contains("<code>say</code> is why it failed"), has_keys, "{page}");
         assert_eq!(page.contains("&quot;order_id&quot;: 4711"), has_keys, "{page}");
         assert_eq!(page.contains("operator_keys_env"), !has_keys, "{page}");
-        let mark = if has_keys { mark(&page) } else { String::new() };
+        let mark = if has_keys { csrf_mark(&page) } else { String::new() };
         let form = format!("csrf={mark}&what=drop");
         post(&respool, "/ui/letters/letter-1", &cookie, &form, "http://127.0.0.1").await;
         assert_eq!(store.entry("letter-1").await.unwrap().is_none(), has_keys);
@@ -462,7 +465,7 @@ async fn drafts_and_results_are_shown() {
             assert_eq!(page.contains(text), !is_private, "{text}: {page}");
         }
         let path = link_to_form(&page, "/ui/drafts/");
-        let form = format!("csrf={}", mark(&page));
+        let form = format!("csrf={}", csrf_mark(&page));
         assert_eq!(post(&respool, &path, "", &form, "http://127.0.0.1").await.status, 403);
         assert_eq!(post(&respool, &path, &cookie, &form, "http://127.0.0.1").await.status, 303);
         assert!(!get(&respool, "/", &cookie).await.text().contains(notice));

@@ -145,8 +145,8 @@ impl Access {
     }
 
     /// Keeps the operators' names in the store for the command line, until `stop`, and signs the page's
-    /// sessions with its secret as soon as it tells that. Only for `serve`: other commands can be started
-    /// with any configuration.
+    /// sessions with its secret as soon as it tells that. A logout holds for all processes of the store.
+    /// Only for `serve`: other commands can be started with any configuration.
     pub async fn keep_operators(self: Arc<Self>, store: Arc<Store>, stop: CancellationToken) {
         let (mut kept, mut has_secret) = (None, false);
         loop {
@@ -157,8 +157,14 @@ impl Access {
             if kept.as_ref() != Some(&keys) && store.set_operators(keys.clone()).await.is_ok() {
                 kept = Some(keys);
             }
+            let ended = self.sessions.exchange_ended(store.ended_sessions(), read_clocks().since_1970);
+            if !ended.is_empty() {
+                // What fails is tried again.
+                let _ = store.end_sessions(ended).await;
+            }
             tokio::select! {
                 () = stop.cancelled() => return,
+                () = self.sessions.wait_for_end() => {}
                 () = tokio::time::sleep(EVERY) => {}
             }
         }

@@ -42,7 +42,7 @@ pub use disk::{try_directory, write_remedy};
 pub use error::StoreError;
 pub use key_usage::{KeyUsage, KeyUsages};
 pub use migrate::{Copied, copy_to_database};
-pub use nodes::{NodeRow, Nodes, SentAlert};
+pub use nodes::{EndedSession, NodeRow, Nodes, SentAlert};
 pub use operators::{OperatorKey, Operators};
 pub use outbox::{MessageFilter, MessageRow, NewMessage, Outbox};
 pub use port::StorePort;

@@ -35,6 +35,15 @@ pub struct SentAlert {
     pub body: String,
 }
 
+/// A session of the page that was ended before its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedSession {
+    /// The signature of its cookie.
+    pub signature: String,
+    /// When it would be over, in milliseconds since 1970.
+    pub until: u64,
+}
+
 /// The processes that share a store. A store in files is that of one process: what it asks for, it gets.
 #[async_trait]
 pub trait Nodes: Send + Sync {
@@ -102,6 +111,20 @@ pub trait Nodes: Send + Sync {
     /// # Errors
     /// When the store cannot be read.
     async fn left_alerts(&self) -> Result<Vec<SentAlert>, StoreError>;
+
+    /// Ends sessions of the page at all processes.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn end_sessions(&self, _sessions: Vec<EndedSession>) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Returns the sessions whose time is not over that any process had ended the last time that this one
+    /// looked; none for a store in files, where sessions end with the process.
+    fn ended_sessions(&self) -> Vec<EndedSession> {
+        Vec::new()
+    }
 
     /// Returns the secret of this name that all processes have: the one that was proposed first.
     ///

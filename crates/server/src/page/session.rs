@@ -3,14 +3,16 @@
 //!
 //! The cookie holds no key: it names one by a keyed digest, so a key that is taken away ends its sessions.
 //! The signing key is made by each process, so a restart ends all sessions; processes that share a database
-//! share it.
+//! share it, and the list of sessions that were ended before their time.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use http::{HeaderMap, header};
 use ring::hmac;
+use tokio::sync::Notify;
 
+use store::EndedSession;
 use wire::digest::{hex, is_same_secret};
 
 /// The cookie's name.
@@ -24,6 +26,7 @@ pub(crate) struct Sessions {
     key: OnceLock<hmac::Key>,
     /// The signatures of sessions that were ended before their time, with the time.
     ended: Mutex<HashMap<String, u64>>,
+    has_ended: Notify,
 }
 
 /// Who looks at the page.
@@ -108,7 +111,25 @@ impl Sessions {
         ended.retain(|_, until| *until > now);
         if let Some((until, signature)) = parts {
             ended.insert(signature.to_owned(), until);
+            self.has_ended.notify_one();
         }
+    }
+
+    /// Waits until a session is ended here.
+    pub(crate) async fn wait_for_end(&self) {
+        self.has_ended.notified().await;
+    }
+
+    /// Ends the sessions that were ended at any process. Returns those of this one that are not among them.
+    pub(crate) fn exchange_ended(&self, shared: Vec<EndedSession>, now: u64) -> Vec<EndedSession> {
+        let mut ended = self.lock_ended();
+        ended.retain(|_, until| *until > now);
+        let mut own = ended.clone();
+        for EndedSession { signature, until } in shared {
+            own.remove(&signature);
+            ended.insert(signature, until);
+        }
+        own.into_iter().map(|(signature, until)| EndedSession { signature, until }).collect()
     }
 
     fn lock_ended(&self) -> MutexGuard<'_, HashMap<String, u64>> {
@@ -162,6 +183,20 @@ mod tests {
         ["", ".", "a.b.c", "9999999999999999999999.x.y"]
             .iter()
             .for_each(|text| assert_eq!(read(text, now, b"x"), None));
+    }
+
+    #[test]
+    fn sessions_end_at_all_processes() {
+        let (here, there, now) = (Sessions::default(), Sessions::default(), 1_000_000);
+        [&here, &there].iter().for_each(|sessions| sessions.use_secret(&[7; 32]));
+        let cookie = here.begin_session(b"alice", now);
+        here.end_session(&cookie, now);
+        let ended = here.exchange_ended(Vec::new(), now);
+        assert_eq!(there.exchange_ended(ended.clone(), now), []);
+        assert_eq!(there.read_cookie(&cookie, now, [(&b"alice"[..], ())].into_iter()), None);
+        assert_eq!(here.exchange_ended(Vec::new(), now), ended, "what was not kept is tried again");
+        assert_eq!(here.exchange_ended(ended, now), [], "all know it");
+        assert_eq!(here.exchange_ended(Vec::new(), now + LASTS), [], "its time is over");
     }
 
     #[test]

@@ -7,8 +7,8 @@ use testing::postgres_server;
 use super::Bed;
 use super::refusals::run_sql;
 use crate::{
-    Append, ApprovalChange, ClaimRequest, EntryEnd, LateDecision, NewEntry, NewRun, NodeConfig, Queue as _,
-    SentAlert, Status, Store,
+    Append, ApprovalChange, ClaimRequest, EndedSession, EntryEnd, LateDecision, NewEntry, NewRun, NodeConfig,
+    Queue as _, SentAlert, Status, Store,
 };
 
 fn open_server(bed: &Bed, name: &str) -> Store {
@@ -35,6 +35,27 @@ pub(super) async fn a_duty_is_kept(bed: &Bed) {
     assert_eq!(sorted(hold().await), ["a", "b"]);
     assert_eq!(sorted(hold().await), ["a", "b"], "it keeps them");
     assert!(store.hold_duties(Vec::new(), Duration::ZERO).await.unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ended_sessions_are_known_everywhere() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (bed.open(), bed.open());
+    let session = |signature: &str, until| EndedSession {
+        signature: signature.to_owned(),
+        until: clock::now() + until,
+    };
+    let (long, short) = (session("long", 3_600_000), EndedSession { until: 1, ..session("short", 0) });
+    for _ in 0..2 {
+        first.end_sessions(vec![long.clone(), short.clone()]).await.unwrap();
+    }
+    for store in [&first, &second] {
+        let is_known = async || store.ended_sessions() == [long.clone()];
+        testing::waiting::wait_until("it is known", is_known).await;
+    }
+    first.end_sessions(vec![]).await.unwrap();
+    let rows = "DO $$ BEGIN ASSERT (SELECT count(*) FROM respool.ended_sessions) = 1; END $$";
+    run_sql(&bed, rows);
 }
 
 fn new_alert(name: &str, body: &str) -> SentAlert {
@@ -248,10 +269,12 @@ async fn own_changes_are_found_at_once() {
 }
 
 /// The schema that the version before this one knew.
-const SCHEMA_BEFORE: [&str; 3] = [
+const SCHEMA_BEFORE: [&str; 5] = [
     include_str!("../postgres/schema.sql"),
     include_str!("../postgres/schema_2.sql"),
     include_str!("../postgres/schema_3.sql"),
+    include_str!("../postgres/schema_4.sql"),
+    include_str!("../postgres/schema_5.sql"),
 ];
 
 /// A process of the version before, as it says that it lives and queues an entry.
@@ -269,7 +292,7 @@ async fn the_version_before_works_on() {
     let Some(bed) = Bed::new_postgres() else { return };
     let version = "CREATE SCHEMA respool; CREATE TABLE respool.schema_version (
         only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL,
-        oldest_that_may_use_it integer NOT NULL); INSERT INTO respool.schema_version VALUES (true, 3, 1)";
+        oldest_that_may_use_it integer NOT NULL); INSERT INTO respool.schema_version VALUES (true, 5, 1)";
     for sql in [version].into_iter().chain(SCHEMA_BEFORE).chain([WORK_BEFORE]) {
         run_sql(&bed, sql);
     }
@@ -277,7 +300,7 @@ async fn the_version_before_works_on() {
     run_sql(&bed, WORK_BEFORE);
     run_sql(
         &bed,
-        "DO $$ BEGIN ASSERT (SELECT oldest_that_may_use_it FROM respool.schema_version) <= 3; END $$",
+        "DO $$ BEGIN ASSERT (SELECT oldest_that_may_use_it FROM respool.schema_version) <= 5; END $$",
     );
     let claim = async || {
         let (queues, lease) = (vec!["desk".into()], Duration::from_mins(1));

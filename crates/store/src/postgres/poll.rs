@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use postgres::{Error, Row};
 
 use super::columns::{number, some_number};
+use crate::nodes::EndedSession;
 use crate::usage::ScopeCost;
 
 /// How often a process polls. What changes elsewhere without a notification is found this much later.
@@ -49,7 +50,9 @@ pub(super) const POLL: &str = "WITH said AS (
             AND (attempts > 0 OR created > respool.now_ms() - $10 OR kind = 'approval')),
         ARRAY (SELECT scope FROM spent ORDER BY scope), ARRAY (SELECT cost FROM spent ORDER BY scope),
         ARRAY (SELECT DISTINCT unnest(packages) FROM others),
-        ARRAY (SELECT name FROM lost ORDER BY name), ARRAY (SELECT seen FROM lost ORDER BY name)";
+        ARRAY (SELECT name FROM lost ORDER BY name), ARRAY (SELECT seen FROM lost ORDER BY name),
+        ARRAY (SELECT signature FROM respool.ended_sessions WHERE until > respool.now_ms() ORDER BY signature),
+        ARRAY (SELECT until FROM respool.ended_sessions WHERE until > respool.now_ms() ORDER BY signature)";
 
 /// The objects of a poll: they were asked for of late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,6 +84,8 @@ pub(super) struct Found {
     packages: Vec<String>,
     /// The names of those that did not end by themselves, and when each was last seen.
     lost: Vec<(String, u64)>,
+    /// The sessions of the page that were ended before their time.
+    ended_sessions: Vec<EndedSession>,
 }
 
 impl Found {
@@ -88,6 +93,8 @@ impl Found {
     pub(super) fn read(row: &Row, wanted: Wanted, at: Instant, day: u64) -> Result<Self, Error> {
         let (scopes, costs): (Vec<String>, Vec<i64>) = (row.try_get(10)?, row.try_get(11)?);
         let (lost, seen): (Vec<String>, Vec<i64>) = (row.try_get(13)?, row.try_get(14)?);
+        let (signatures, ends): (Vec<String>, Vec<i64>) = (row.try_get(15)?, row.try_get(16)?);
+        let ended = signatures.into_iter().zip(ends);
         Ok(Self {
             wanted,
             at,
@@ -101,6 +108,9 @@ impl Found {
             spent: (day, scopes.into_iter().zip(costs).collect()),
             packages: row.try_get(12)?,
             lost: lost.into_iter().zip(seen.into_iter().map(i64::unsigned_abs)).collect(),
+            ended_sessions: ended
+                .map(|(signature, until)| EndedSession { signature, until: until.unsigned_abs() })
+                .collect(),
         })
     }
 
@@ -175,6 +185,11 @@ impl Polls {
     /// Returns the processes that were lost, as it was known a moment ago.
     pub(super) fn lost_nodes(&self) -> Vec<(String, u64)> {
         lock(&self.last).as_ref().map(|(_, found)| found.lost.clone()).unwrap_or_default()
+    }
+
+    /// Returns the sessions that any process had ended a moment ago.
+    pub(super) fn ended_sessions(&self) -> Vec<EndedSession> {
+        lock(&self.last).as_ref().map(|(_, found)| found.ended_sessions.clone()).unwrap_or_default()
     }
 
     /// Returns the spending of the others on a day, as it was a moment ago. `None` if this process has spent

@@ -8,10 +8,10 @@ use postgres::{Error, Row};
 
 use super::PostgresStore;
 use super::columns::number;
-use super::link::{Change, span};
+use super::link::{Change, as_bigint, span};
 use super::shared::{GONE_AFTER, LOST_FOR};
 use crate::error::StoreError;
-use crate::nodes::{NodeRow, Nodes, SentAlert};
+use crate::nodes::{EndedSession, NodeRow, Nodes, SentAlert};
 
 #[async_trait]
 impl Nodes for PostgresStore {
@@ -92,6 +92,20 @@ impl Nodes for PostgresStore {
             ORDER BY name";
         let alert = |row: &Row| Ok(SentAlert { name: row.try_get(0)?, body: row.try_get(1)? });
         self.pool.run(move |change| change.list(sql, &[&owner, &span(GONE_AFTER)], alert)).await
+    }
+
+    async fn end_sessions(&self, sessions: Vec<EndedSession>) -> Result<(), StoreError> {
+        let (signatures, ends): (Vec<String>, Vec<i64>) =
+            sessions.into_iter().map(|session| (session.signature, as_bigint(session.until))).unzip();
+        // Those whose time is over are forgotten.
+        let sql = "WITH gone AS (DELETE FROM respool.ended_sessions WHERE until <= respool.now_ms())
+            INSERT INTO respool.ended_sessions (signature, until)
+            SELECT * FROM unnest($1::text[], $2::bigint[]) ON CONFLICT DO NOTHING";
+        self.pool.run_statement(move |change| change.execute(sql, &[&signatures, &ends]).map(drop)).await
+    }
+
+    fn ended_sessions(&self) -> Vec<EndedSession> {
+        self.polls().ended_sessions()
     }
 
     async fn shared_secret(&self, name: &str, proposed: [u8; 32]) -> Result<[u8; 32], StoreError> {
