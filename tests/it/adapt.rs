@@ -69,7 +69,7 @@ async fn one_refusal_teaches_each_rule() {
 /// Parameters that are unknown, have another name, exclude one another or are out of range.
 #[tokio::test]
 async fn one_refusal_teaches_each_parameter() {
-    let unknown = ["store", "metadata", "service_tier", "parallel_tool_calls", "user"];
+    let unknown = ["metadata", "service_tier", "parallel_tool_calls", "user"];
     let unknown = unknown.map(|name| {
         (json!({name: false}), json!({}), format!("Unrecognized request argument supplied: {name}"))
     });
@@ -172,6 +172,10 @@ async fn lossy_rules_apply_with_consent() {
         ("max_tokens", json!(9)),
         ("n", json!(2)),
         ("logit_bias", json!({"5": -100})),
+        ("store", json!(false)),
+        ("functions", json!([{"name": "f"}])),
+        ("documents", json!([{"text": "t"}])),
+        ("stop_token_ids", json!([7])),
     ];
     let of_parameters = parameters.map(|(name, value)| {
         let before = request(&json!({name: value}).to_string());
@@ -181,8 +185,13 @@ async fn lossy_rules_apply_with_consent() {
         .map(|(words, before, after)| (words.to_owned(), before, after))
         .chain(of_parameters.map(|(name, before, after)| (format!("{name} is not supported"), before, after)))
         .collect();
-    assert_eq!(rows.len(), 6);
+    assert_eq!(rows.len(), 10);
     for (words, before, after) in rows {
+        let fake = FakeVllm::always(refusal(400, &words)).await;
+        let respool = Respool::before(&fake).await;
+        let reply = exchange(respool.address, &Request::chat(&before)).await;
+        assert_eq!((reply.status, fake.requests().len()), (400, 1), "{words}");
+        assert!(reply.text().contains("`[adapt] lossy = ["), "{}", reply.text());
         let fake = FakeVllm::start([refusal(400, &words), ok(), ok()]).await;
         let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.*\", \"parameter.drop:*\"]").await;
         for _ in 0..2 {
@@ -433,7 +442,7 @@ async fn each_attempt_removes_one_cause() {
 /// Four causes are removed; the refusal of a fifth one reaches the client.
 #[tokio::test]
 async fn a_fifth_cause_is_the_clients() {
-    let names = ["metadata", "store", "user", "service_tier", "prompt_cache_key"];
+    let names = ["metadata", "verbosity", "user", "service_tier", "prompt_cache_key"];
     let body =
         request(&json!(names.iter().map(|name| (*name, false)).collect::<BTreeMap<_, _>>()).to_string());
     let words = names.map(|name| refusal(400, &format!("Unrecognized request argument supplied: {name}")));
@@ -449,11 +458,11 @@ async fn a_fifth_cause_is_the_clients() {
 
 #[tokio::test]
 async fn metrics_count_each_adapted_request() {
-    let words = "Unrecognized request argument supplied: store";
+    let words = "Unrecognized request argument supplied: user";
     let fake = FakeVllm::start([refusal(400, words), ok(), ok(), ok()]).await;
     let respool =
         Respool::configured(&format!("[[upstream]]\nname = \"counted\"\nurl = \"{}\"\n", fake.url())).await;
-    for body in [r#"{"store":false}"#, r#"{"store":false}"#, "{}"] {
+    for body in [r#"{"user":"u"}"#, r#"{"user":"u"}"#, "{}"] {
         assert_eq!(exchange(respool.address, &Request::chat(&request(body))).await.status, 200);
     }
     let metrics = exchange(respool.address, &Request::get("/metrics")).await.text();
@@ -624,9 +633,9 @@ Rules about single parameters; the first row that names a parameter counts:
 ";
 
 const PROOF: &str = "
-Some clients send `store: false` with every chat request. A server that does not know the parameter keeps nothing
-because of it, and has the prompt already when it refuses. The `store: false` of a client of `/v1/responses`, such
-as Codex, never goes to the server: respool itself keeps nothing then (docs/clients.md).
+OpenClaw sends `store: false` with every chat request. Where a server that you trust refuses it, consent to
+`parameter.drop:store`. The `store: false` of a client of `/v1/responses`, such as Codex, never goes to the server:
+respool itself keeps nothing then (docs/clients.md).
 
 Each row is proven by its words and an example, alone (`crates/adapt/src/refusal.rs`) and through respool: the first
 turn takes one request more, the next one none (`tests/it/adapt.rs`). Rules that keep every word are held to it on

@@ -271,16 +271,16 @@ async fn a_passing_failure_is_retried_briefly() {
 
 #[tokio::test]
 async fn a_refused_parameter_is_learnt_once() {
-    let refusal = || said(400, "Unrecognized request argument supplied: store");
+    let refusal = || said(400, "Unrecognized request argument supplied: user");
     let ok = || Script::json(200, &replies::text("ok"));
     let fake = FakeVllm::start([refusal(), ok(), ok()]).await;
     let respool = Respool::before(&fake).await;
     let mut body = tools_route::request();
-    body["store"] = json!(false);
+    body["user"] = json!("u");
     for _ in 0..2 {
         exchange(respool.address, &Request::chat(&body)).await.stream(&Rules::default());
     }
-    let sent: Vec<bool> = fake.requests().iter().map(|seen| seen.json().get("store").is_some()).collect();
+    let sent: Vec<bool> = fake.requests().iter().map(|seen| seen.json().get("user").is_some()).collect();
     assert_eq!(sent, [true, false, false]);
 }
 

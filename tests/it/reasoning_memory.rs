@@ -236,7 +236,7 @@ async fn clients_may_drop_the_field() {
 
 #[tokio::test]
 async fn refused_parameters_keep_reasoning() {
-    let refusal = replies::error(400, "Unrecognized request argument supplied: store", "BadRequestError");
+    let refusal = replies::error(400, "Unrecognized request argument supplied: user", "BadRequestError");
     let fake =
         FakeVllm::start([thoughtful("", "I need a.txt.", &[READ]), Script::json(400, &refusal), answer("")])
             .await;
@@ -244,10 +244,10 @@ async fn refused_parameters_keep_reasoning() {
     let mut body = tools_route::request();
     let calls = asked(&respool, &body).await;
     looped(&mut body, &replayed(&calls));
-    body["store"] = json!(false);
+    body["user"] = json!("u");
     asked(&respool, &body).await;
     let sent = fake.requests()[2].json();
-    assert_eq!((sent.get("store"), &sent["messages"][2]["reasoning"]), (None, &json!("I need a.txt.")));
+    assert_eq!((sent.get("user"), &sent["messages"][2]["reasoning"]), (None, &json!("I need a.txt.")));
 }
 
 #[tokio::test]

@@ -25,7 +25,7 @@ pub(crate) fn is_default(object: &Object<'_>, name: &str) -> bool {
     };
     value.is_null()
         || match name {
-            "tool_choice" => value == "auto",
+            "tool_choice" | "function_call" => value == "auto",
             "response_format" => value == json!({"type": "text"}),
             "modalities" => value == json!(["text"]),
             "n" => value == 1,

@@ -43,6 +43,9 @@ const FORMS: &[&str] = &[
     "guided_grammar",
     "json_schema",
     "grammar",
+    "structural_tag",
+    "regex",
+    "ebnf",
 ];
 const INERT: &[&str] = &[
     "metadata",
@@ -56,13 +59,23 @@ const INERT: &[&str] = &[
 
 /// The rows about parameters.
 pub(super) const ROWS: &[ParameterRow] = &[
-    drop_row(&["tool_choice"], Loss::Lossy, "whether the model calls a tool, and which one"),
+    drop_row(&["tool_choice", "function_call"], Loss::Lossy, "whether the model calls a tool, and which one"),
+    drop_row(&["functions", "mcp_servers"], Loss::Lossy, "the tools that it offers"),
+    drop_row(
+        &["documents", "chat_template", "continue_final_message"],
+        Loss::Lossy,
+        "a part of the prompt, or its form",
+    ),
     drop_row(FORMS, Loss::Lossy, "the form of the answer"),
     drop_row(&["max_tokens", "max_completion_tokens"], Loss::Lossy, "the limit of the reply's length"),
-    drop_row(&["stop"], Loss::Lossy, "where the reply ends"),
+    drop_row(&["stop", "stop_token_ids", "min_tokens", "ignore_eos"], Loss::Lossy, "where the reply ends"),
     drop_row(&["n"], Loss::Lossy, "all replies but one"),
-    drop_row(&["logit_bias", "bad_words"], Loss::Lossy, "which words the model prefers or avoids"),
-    drop_row(&["logprobs", "top_logprobs"], Loss::Lossy, "the probabilities of tokens"),
+    drop_row(
+        &["logit_bias", "bad_words", "allowed_token_ids"],
+        Loss::Lossy,
+        "which words the model prefers or avoids",
+    ),
+    drop_row(&["logprobs", "top_logprobs", "prompt_logprobs"], Loss::Lossy, "the probabilities of tokens"),
     drop_row(
         &["modalities", "audio", "web_search_options"],
         Loss::Lossy,
@@ -74,7 +87,11 @@ pub(super) const ROWS: &[ParameterRow] = &[
         "the server's check; respool lets only the first call leave",
     ),
     drop_row(INERT, Loss::Lossless, NOTHING),
-    drop_row(&["store"], Loss::Minor, "whether the server keeps the exchange"),
+    drop_row(
+        &["store", "provider"],
+        Loss::Lossy,
+        "whether the server, or one that it hands the request to, keeps the exchange",
+    ),
     drop_row(
         &["stream_options"],
         Loss::Minor,
@@ -139,13 +156,19 @@ mod tests {
     fn losses_are_those_of_the_table() {
         check("parameter.drop:metadata", Loss::Lossless);
         check("parameter.drop:parallel_tool_calls", Loss::Enforced);
-        for lossy in ["tool_choice", "logit_bias", "guided_json", "top_logprobs"] {
+        for lossy in
+            ["tool_choice", "logit_bias", "guided_json", "top_logprobs", "functions", "documents", "store"]
+        {
             check(&format!("parameter.drop:{lossy}"), Loss::Lossy);
             check(&format!("parameter.drop_default:{lossy}"), Loss::Lossless);
         }
-        for minor in
-            ["drop:store", "drop:temperature", "drop:of_a_later_year", "at_most:top_k:9", "limit_effort"]
-        {
+        for minor in [
+            "drop:stream_options",
+            "drop:temperature",
+            "drop:of_a_later_year",
+            "at_most:top_k:9",
+            "limit_effort",
+        ] {
             check(&format!("parameter.{minor}"), Loss::Minor);
         }
         assert_eq!(
@@ -170,6 +193,7 @@ mod tests {
             ("top_logprobs", "0", "5"),
             ("modalities", r#"["text"]"#, r#"["audio"]"#),
             ("max_tokens", "null", "5"),
+            ("store", "null", "false"),
         ] {
             assert!(!sent(name, default) && sent(name, other), "{name}");
         }
