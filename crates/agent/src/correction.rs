@@ -21,8 +21,8 @@ pub(super) const OUTCOME_UNKNOWN: &str = "the outcome is unknown: respool was in
 pub(super) const STOPPED_CALL: &str =
     "stopped before it ended; it may have taken effect, in whole or in part";
 
-/// The result of the calls after it.
-pub(super) const NOT_BEGUN: &str = "not run: the turn was stopped before it";
+/// The result of a call that had not begun then.
+pub(super) const NOT_BEGUN: &str = "not run: the turn was stopped before it began";
 
 /// The result of a call that is a draft for a person.
 pub(super) const HANDED_OVER: &str = "handed over to a person as a draft, not executed; the result is unknown. The step is done: \

@@ -179,7 +179,7 @@ fn read_guided(content: &str, tools: &Arc<Tools>) -> (Vec<RequestedCall>, Option
     (turn.calls.into_iter().map(requested_call).collect(), answer)
 }
 
-/// Returns true when a text that holds no call looks as if one was meant.
+/// Returns true when a text that holds no call looks as if one was meant. An answer may quote one as code.
 pub(super) fn looks_like_a_call(text: &str) -> bool {
     const SIGNS: [&str; 9] = [
         "[TOOL:",
@@ -192,5 +192,23 @@ pub(super) fn looks_like_a_call(text: &str) -> bool {
         "to=functions.",
         "[TOOL_CALLS]",
     ];
+    let prose = without_code(text);
+    let text = if prose.trim().is_empty() { text } else { &prose };
     SIGNS.iter().any(|sign| text.contains(sign))
+}
+
+/// Returns a Markdown text without its code spans and closed code blocks.
+fn without_code(text: &str) -> String {
+    let (mut prose, mut rest) = (String::new(), text);
+    while let Some(start) = rest.find('`') {
+        let (before, code) = rest.split_at(start);
+        let marks = code.len() - code.trim_start_matches('`').len();
+        let (mark, code) = code.split_at(marks);
+        let is_end = |at: &usize| !code[at + marks..].starts_with('`') && !code[..*at].ends_with('`');
+        let end = code.match_indices(mark).map(|(at, _)| at).find(is_end);
+        prose.push_str(before);
+        // An open mark of code is text.
+        rest = end.map_or(code, |end| &code[end + marks..]);
+    }
+    prose + rest
 }

@@ -227,6 +227,8 @@ impl Run {
         if ends_turn {
             self.does_not_fit();
         }
+        self.turn.stopped_in_call |=
+            self.phase.is_in_call() && matches!(kind, EventKind::Cancelled | EventKind::Aborted(_));
         match (std::mem::replace(&mut self.phase, Phase::Model), kind) {
             (phase @ Phase::Done(_), EventKind::Resumed | EventKind::Cancelled | EventKind::Aborted(_)) => {
                 self.phase = phase;

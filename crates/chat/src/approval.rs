@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
 
 use super::harmless::{Entry, looking_operands, stays_inside};
 use super::outputs::keep_end;
@@ -256,6 +257,8 @@ pub(super) struct Asking {
     pub(super) preview: Option<String>,
     /// The calls that "always" would cover.
     pub(super) always: SessionGrant,
+    /// Stops the turn after this call.
+    pub(super) stop: CancellationToken,
     pub(super) answer: oneshot::Sender<Consent>,
 }
 
@@ -286,6 +289,8 @@ pub(super) struct Person {
     pub(super) allowed: Arc<Mutex<Allowed>>,
     /// The workspace, without symlinks.
     pub(super) root: PathBuf,
+    /// Stops the turn after the call that they are asked about.
+    pub(super) stop: CancellationToken,
     pub(super) screen: mpsc::UnboundedSender<Shown>,
 }
 
@@ -321,7 +326,8 @@ impl Approver for Person {
             };
             let (answer, answered) = oneshot::channel();
             let (target, arguments) = (target.clone(), arguments.clone());
-            let asking = Asking { kind, tool: tool.to_owned(), target, arguments, preview, always, answer };
+            let (tool, stop) = (tool.to_owned(), self.stop.clone());
+            let asking = Asking { kind, tool, target, arguments, preview, always, stop, answer };
             let sent = self.screen.send(Shown::Asking(asking));
             match sent {
                 Ok(()) => answered.await.unwrap_or(Consent::UNASKED),
@@ -568,7 +574,14 @@ mod tests {
         let allowed = Arc::<Mutex<Allowed>>::default();
         let (arguments, target) = (Map::new(), shell("make", "."));
         allowed.lock().unwrap().add(SessionGrant::from_target("shell_command", &target, Path::new("/w")));
-        let mut person = Person { yes: false, only_looks: false, allowed, root: "/w".into(), screen };
+        let mut person = Person {
+            yes: false,
+            only_looks: false,
+            allowed,
+            root: "/w".into(),
+            stop: CancellationToken::new(),
+            screen,
+        };
         assert_eq!(person.approve(question(QuestionKind::Call, &arguments, &target)).await, Consent::Given);
         for said in [Consent::Given, Consent::DECLINED, Consent::Given] {
             let answer = async {
@@ -590,8 +603,14 @@ mod tests {
     #[test]
     fn output_that_is_not_shown_takes_little_memory() {
         let (screen, mut inbox) = mpsc::unbounded_channel();
-        let person =
-            Person { yes: true, only_looks: false, allowed: Arc::default(), root: "/w".into(), screen };
+        let person = Person {
+            yes: true,
+            only_looks: false,
+            allowed: Arc::default(),
+            root: "/w".into(),
+            stop: CancellationToken::new(),
+            screen,
+        };
         let watcher = person.output_watcher().unwrap();
         (0..10_000).for_each(|_| watcher(&[b'y'; 1_000]));
         watcher(b"end");
@@ -611,6 +630,7 @@ mod tests {
             only_looks: false,
             allowed: Arc::clone(&allowed),
             root: "/w".into(),
+            stop: CancellationToken::new(),
             screen,
         };
         let (arguments, target) = (Map::new(), shell("ls", "."));

@@ -7,7 +7,7 @@
 //! counts the commands so that the person knows of them.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,7 +18,7 @@ use super::changes::FileChange;
 use tools::diff::unified_diff;
 use tools::{
     Approver, Consent, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSet, ToolSpec,
-    Tools,
+    Tools, put_back,
 };
 
 /// Larger files are not remembered.
@@ -82,8 +82,8 @@ pub(super) enum NotUndone {
     #[error("nothing was undone: {} changed since then", .0.join(", "))]
     Changed(Vec<String>),
     /// A file cannot be written; those before it are restored.
-    #[error("{file} cannot be restored: {error}; restored before it: {}", list_names(.restored))]
-    Unwritable { file: String, error: io::Error, restored: Vec<String> },
+    #[error("not all is restored: {why}; restored before it: {}", list_names(.restored))]
+    Unwritable { why: String, restored: Vec<String> },
 }
 
 fn list_names(names: &[String]) -> String {
@@ -141,10 +141,10 @@ impl Journal {
         let mut undone = Undone { commands: turn.commands, ..Undone::default() };
         undone.lost = turn.lost.iter().map(|path| self.display_name(path)).collect();
         for (path, change) in &turn.files {
-            put_back(path, change.before.as_deref()).map_err(|error| {
+            put_back(&self.root, path, change.before.as_deref()).map_err(|error| {
                 let restored = undone.files.iter().chain(&undone.removed);
                 let restored = restored.map(|path| path.display().to_string()).collect();
-                NotUndone::Unwritable { file: self.display_name(path).display().to_string(), error, restored }
+                NotUndone::Unwritable { why: error.text().to_owned(), restored }
             })?;
             let list = if change.before.is_some() { &mut undone.files } else { &mut undone.removed };
             list.push(self.display_name(path));
@@ -344,31 +344,6 @@ fn is_in_place(path: &Path) -> bool {
     parent.canonicalize().is_ok_and(|real| real == parent)
 }
 
-/// Writes the old content to a temporary file and renames it into place; deletes a file that was new.
-fn put_back(path: &Path, before: Option<&[u8]>) -> io::Result<()> {
-    if !is_in_place(path) && (before.is_some() || path.symlink_metadata().is_ok()) {
-        return Err(io::Error::other("its directory is another one now"));
-    }
-    let Some(before) = before else {
-        return match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-            _ => Ok(()),
-        };
-    };
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let aside = dir.join(format!(".respool-{:016x}.tmp", rand::random::<u64>()));
-    let write = || {
-        let mut file = std::fs::File::create_new(&aside)?;
-        if let Ok(now) = std::fs::metadata(path) {
-            file.set_permissions(now.permissions())?;
-        }
-        file.write_all(before)?;
-        file.sync_all()?;
-        std::fs::rename(&aside, path)
-    };
-    write().inspect_err(|_| drop(std::fs::remove_file(&aside)))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -499,7 +474,7 @@ mod tests {
         for path in odd.iter().chain(&devices) {
             assert!(matches!(look_at_file(path), FileState::TooLarge), "{}", path.display());
         }
-        assert!(put_back(&root.join("folder/small"), Some(b"x")).is_err());
+        assert!(put_back(&root, &root.join("folder/small"), Some(b"x")).is_err());
         assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);
     }
 

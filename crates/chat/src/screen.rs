@@ -40,6 +40,9 @@ const LAST_ROWS: usize = 100;
 const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
+/// Why the model is asked again after a reply without calls.
+const UNREADABLE: &str = "the reply looks like a call that could not be read";
+const EMPTY: &str = "the reply was empty";
 const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
 const SHORTENED: &str = "\nThe model could not summarise the conversation, so older results are shortened for it; /compact tries again.";
 const MODEL_AWAITED: &str = "waiting for the model";
@@ -105,8 +108,8 @@ pub(super) struct Screen {
     asked: Duration,
     /// The time that they took to decide in this turn.
     asked_in_turn: Duration,
-    /// Whether they stopped the turn instead of answering.
-    is_refused: bool,
+    /// Why the model is asked again if the last reply does not end the turn.
+    unusable: Option<&'static str>,
     /// Whether the call runs a second time, outside the sandbox.
     is_outside: bool,
     /// Whether the change was shown with the question.
@@ -148,7 +151,7 @@ impl Screen {
             is_open: false,
             asked: Duration::ZERO,
             asked_in_turn: Duration::ZERO,
-            is_refused: false,
+            unusable: None,
             is_outside: false,
             previewed: false,
             reply: String::new(),
@@ -237,6 +240,7 @@ impl Screen {
         self.markdown = Markdown::new(self.paint, self.moves, self.width);
         self.measure_terminal();
         (self.awaits_summary, self.asked_in_turn, self.is_in_turn) = (false, Duration::ZERO, true);
+        self.unusable = None;
         self.reasoning.begin_turn();
     }
 
@@ -276,6 +280,9 @@ impl Screen {
                     self.write_note(note, |line| paint.dim(line));
                 }
                 self.summary_failed = false;
+                if let Some(why) = self.unusable.take().filter(|_| !summary) {
+                    self.write_warning(&format!("{why}; asking again"));
+                }
                 self.set_status(if summary { "summarising the conversation" } else { MODEL_AWAITED });
             }
             Shown::ServerAwaited(why) => {
@@ -292,7 +299,9 @@ impl Screen {
                 self.draw();
             }
             Shown::Content(text) => self.show_content(&text),
-            Shown::Replied { content, reasoning, refused, .. } => {
+            Shown::Replied { content, reasoning, refused, calls } => {
+                let why = if content.trim().is_empty() { EMPTY } else { UNREADABLE };
+                self.unusable = (calls == 0 && refused.is_empty()).then_some(why);
                 self.reasoning.end_reply(&reasoning);
                 self.end_reply(&content);
                 refused.iter().for_each(|why| self.write_warning(why));
@@ -400,7 +409,7 @@ impl Screen {
 
     fn begin_call(&mut self, tool: &str, arguments: &Map<String, Value>, again: bool) {
         (self.asked, self.previewed, self.is_open) = (Duration::ZERO, false, true);
-        (self.is_refused, self.is_outside) = (false, false);
+        self.is_outside = false;
         // The model wrote this name; such a tool may not exist.
         let tool = &one_line(tool, 60);
         let again = if again { " (again)" } else { "" };
@@ -420,12 +429,27 @@ impl Screen {
         (self.status, self.is_open) = (None, false);
         self.has_denied |= ended.outcome == CallOutcome::Denied;
         let took = Duration::from_millis(ended.took).saturating_sub(self.asked);
+        let number = (ended.outcome != CallOutcome::Denied).then(|| {
+            self.outputs.add(CallOutput {
+                tool: tool.to_owned(),
+                subject: std::mem::take(&mut self.subject),
+                text: display.unwrap_or(&ended.text).to_owned(),
+                is_change: display.is_some(),
+            })
+        });
         let how = match ended.outcome {
             CallOutcome::Denied if self.asked > Duration::ZERO => "not done".to_owned(),
             CallOutcome::Denied => refusal_text(&ended.text),
             _ => {
                 let place = if self.is_outside { " · outside the sandbox" } else { "" };
-                format!("{}{place} · {}", outcome_text(tool, ended, display), format_seconds(took))
+                let all = number.filter(|_| is_first_line_shown(tool, ended, display));
+                let all = all.map_or_else(String::new, |number| {
+                    format!(
+                        " · {} (/output {number} shows all)",
+                        format_count(ended.text.lines().count(), "line")
+                    )
+                });
+                format!("{}{all}{place} · {}", outcome_text(tool, ended, display), format_seconds(took))
             }
         };
         let how = if self.moves { wrap_text(&how, self.width.saturating_sub(4)) } else { how };
@@ -436,15 +460,7 @@ impl Screen {
         });
         let painted = painted.collect::<Vec<_>>().join("\n    ");
         self.write_line(&format!("  {} {painted}", self.paint.dim("└")));
-        if ended.outcome == CallOutcome::Denied {
-            return;
-        }
-        let number = self.outputs.add(CallOutput {
-            tool: tool.to_owned(),
-            subject: std::mem::take(&mut self.subject),
-            text: display.unwrap_or(&ended.text).to_owned(),
-            is_change: display.is_some(),
-        });
+        let Some(number) = number else { return };
         match display.filter(|_| !self.previewed) {
             Some(diff) => self.show_change(diff, number),
             None if tool == "shell_command" => self.show_output(&ended.text, number),
@@ -672,8 +688,7 @@ impl Screen {
             let output = self.output_preview();
             self.write_text(&output);
             let mark = self.paint.dim("└");
-            let what = if self.is_refused { "not run" } else { "stopped; it may have taken effect in part" };
-            self.write_line(&format!("  {mark} {what}"));
+            self.write_line(&format!("  {mark} stopped; it may have taken effect in part"));
         }
     }
 }
@@ -702,6 +717,12 @@ fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
         (CallOutcome::TimedOut, _) => "took too long and was stopped".to_owned(),
         _ => first(),
     }
+}
+
+/// Returns true if only the first of several lines of a result is shown.
+fn is_first_line_shown(tool: &str, ended: &ToolEnd, display: Option<&str>) -> bool {
+    let has_own_form = ["shell_command", "read_file"].contains(&tool) || display.is_some();
+    !has_own_form && ended.text.trim_end().lines().nth(1).is_some()
 }
 
 /// Describes how much of a file was read. The tool says behind the text which lines it has, if not all.

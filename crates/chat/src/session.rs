@@ -34,7 +34,7 @@ use super::terminal::{self, PassedKeys, SavedTerminal};
 use super::transcript;
 use super::turn_end::{cost_summary, next_step, why_not};
 use super::typed::{END, TypedText};
-use super::watched::{Watched, observer_of, wait_for_signal};
+use super::watched::{Watched, observer_of, stopping_after_calls, wait_for_signal};
 use agent::{Conversation, Outcome, ResumeError};
 use permissions::{awaited_servers, begin_servers, start_servers, with_mode};
 use tools::{Approver, end_commands, remove_temporary_directories};
@@ -407,9 +407,12 @@ impl Session {
         let stop = self.ending.child_token();
         let observer = observer_of(&screen, &lookups.costs);
         let (observer, repeats_itself) = stopping_repetition(observer, stop.clone());
+        let stop_after_call = CancellationToken::new();
+        let observer = stopping_after_calls(observer, stop_after_call.clone(), stop.clone());
         let (yes, allowed, root) = (self.yes, Arc::clone(&self.allowed), self.root.clone());
         let (only_looks, shown) = (self.screen.is_read_only(), screen.clone());
-        let approver: Arc<dyn Approver> = Arc::new(Person { yes, only_looks, allowed, root, screen });
+        let approver: Arc<dyn Approver> =
+            Arc::new(Person { yes, only_looks, allowed, root, stop: stop_after_call, screen });
         self.journal.begin_turn();
         let has_awaited = std::mem::replace(&mut self.has_awaited_servers, true);
         let awaited = awaited_servers(&self.journal).filter(|_| !has_awaited);

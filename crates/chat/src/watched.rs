@@ -36,6 +36,9 @@ const NO_ANSWER: &str = "the command has no answer yet: type it again";
 /// Why a call is not asked about after the person said what to do instead of an earlier one of its reply.
 const REDIRECTED: &str = "the person said at an earlier call of this reply what to do instead";
 
+/// The result of a call at whose question the person stopped the turn.
+const STOPPED: &str = "the person stopped the turn when they were asked about it";
+
 /// Work on a conversation that a person watches.
 pub(super) struct Watched<'a> {
     pub(super) view: &'a mut Screen,
@@ -109,7 +112,7 @@ impl Watched<'_> {
                             let _ = asking.answer.send(Consent::Refused(REDIRECTED.into()));
                         }
                         Shown::Asking(asking) => {
-                            let answer = ask(view, asking, quiet.as_ref(), allowed, &stop).await;
+                            let answer = ask(view, asking, quiet.as_ref(), allowed).await;
                             is_redirected = matches!(answer, Some(Answer::Instead(_)));
                         }
                         shown => view.show(shown),
@@ -150,20 +153,34 @@ pub(super) fn observer_of(screen: &mpsc::UnboundedSender<Shown>, costs: &Arc<Mut
     })
 }
 
+/// Returns an observer that also stops the turn when a call has its result, if `is_wanted` is cancelled then:
+/// a call that the person did not allow has one that says so.
+pub(super) fn stopping_after_calls(
+    observer: Arc<Observer>,
+    is_wanted: CancellationToken,
+    stop: CancellationToken,
+) -> Arc<Observer> {
+    Arc::new(move |activity: Activity<'_>| {
+        if matches!(activity, Activity::ToolFinished { .. }) && is_wanted.is_cancelled() {
+            stop.cancel();
+        }
+        observer(activity);
+    })
+}
+
 /// Asks the person and passes their answer on. Returns it, too; `None` where no person can be asked.
 async fn ask(
     screen: &mut Screen,
     asking: Asking,
     quiet: Option<&Arc<Quiet>>,
     allowed: &Mutex<Allowed>,
-    stop: &CancellationToken,
 ) -> Option<Answer> {
     let Some(quiet) = quiet else {
         let _ = asking.answer.send(Consent::Refused("it needs consent, and no person can be asked".into()));
         return None;
     };
     let answer = screen.ask_person(&asking, quiet).await;
-    let Asking { always, answer: reply, .. } = asking;
+    let Asking { always, stop, answer: reply, .. } = asking;
     let consent = match &answer {
         Answer::Yes => Consent::Given,
         Answer::Always => {
@@ -178,7 +195,7 @@ async fn ask(
         }
         Answer::Stop => {
             stop.cancel();
-            Consent::DECLINED
+            Consent::Refused(STOPPED.into())
         }
     };
     // A turn that was stopped in the meantime does not wait for it.

@@ -45,16 +45,20 @@ const CODE_VARIABLES: &str = "\
     BASH_ENV CLASSPATH ENV GEM_HOME GEM_PATH JAVA_TOOL_OPTIONS LD_LIBRARY_PATH LD_PRELOAD LUA_PATH NODE_OPTIONS NODE_PATH PATH \
     PERL5LIB PERL5OPT PYTHONHOME PYTHONPATH PYTHONSTARTUP RUBYLIB RUBYOPT";
 /// The caches of programs that start others from them, where commands write the usual one.
-const CACHES: [&str; 9] = [
+const CACHES: [&str; 13] = [
     "npm_config_cache",
+    "npm_config_devdir",
     "npm_config_store_dir",
+    "pnpm_config_store_dir",
     "BUN_INSTALL_CACHE_DIR",
     "DENO_DIR",
     "GOCACHE",
     "GOMODCACHE",
     "NUGET_PACKAGES",
     "PIP_CACHE_DIR",
+    "UV_CACHE_DIR",
     "YARN_CACHE_FOLDER",
+    "YARN_GLOBAL_FOLDER",
 ];
 /// The most symlinks that a path may lead through; the kernel follows as many.
 const MOST_LINKS: usize = 40;

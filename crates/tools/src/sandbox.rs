@@ -451,6 +451,22 @@ impl Sandbox {
         }
     }
 
+    /// The note for the model on a command whose files in `/tmp` are gone now; `None` where they stay.
+    pub(super) fn lost_files_note(&self, line: &str, reach: Reach) -> Option<String> {
+        let has_own = self.level.has_namespaces() && self.temporary.is_some() && reach != Reach::User;
+        if !has_own || !(line.contains("/tmp") || line.contains("../")) {
+            return None;
+        }
+        let places = [&self.places.writable, &self.places.readable, &self.places.scratch];
+        let mut places = [&self.workspace].into_iter().chain(places.into_iter().flatten());
+        let cause = places.find(|place| place.starts_with("/tmp"))?;
+        Some(format!(
+            "/tmp is empty for each command here, and what one writes there goes with it, as {} is below it: keep files in {}",
+            cause.display(),
+            self.workspace.display()
+        ))
+    }
+
     fn seen_temporary(&self, reach: Reach) -> Option<PathBuf> {
         let own = self.temporary.as_ref().filter(|_| reach != Reach::User)?;
         Some(if self.level.has_namespaces() { "/tmp".into() } else { own.path().to_owned() })

@@ -258,15 +258,16 @@ impl Run {
         }
     }
 
-    /// Calls that were left without a result get one: the first of them may have been under way.
-    pub(super) fn settle_calls(&mut self) {
+    /// Calls that were left without a result get one.
+    pub(super) fn settle_calls(&mut self, phase: &Phase) {
         let has_result =
             |exchange: &Exchange, call: &RequestedCall| exchange.results.iter().any(|it| it.id == call.id);
         let last = self.last_exchange();
         let open = last.map(|it| it.calls.iter().filter(|call| !has_result(it, call)).collect::<Vec<_>>());
         let ids: Vec<String> = open.into_iter().flatten().map(|call| call.id.clone()).collect();
         for (place, id) in ids.into_iter().enumerate() {
-            let text = if place == 0 { correction::STOPPED_CALL } else { correction::NOT_BEGUN };
+            let has_begun = place == 0 && (phase.is_in_call() || self.turn.stopped_in_call);
+            let text = if has_begun { correction::STOPPED_CALL } else { correction::NOT_BEGUN };
             self.put_result(ToolResult { id, ok: false, text: text.to_owned() });
         }
     }

@@ -74,6 +74,11 @@ pub(super) enum Phase {
 }
 
 impl Phase {
+    /// Whether a call is under way, which may have taken effect if nothing more is heard of it.
+    pub(super) fn is_in_call(&self) -> bool {
+        matches!(self, Self::Calls(CallQueue { has_started: true, .. }) | Self::Child(_))
+    }
+
     /// A name for messages.
     pub(super) fn name(&self) -> &'static str {
         match self {
@@ -148,6 +153,8 @@ pub(super) struct TurnState {
     pub(super) corrected: bool,
     /// The token limit cut the last reply inside a call.
     pub(super) was_call_cut: bool,
+    /// The turn was stopped while a call was under way.
+    pub(super) stopped_in_call: bool,
     /// Milliseconds of work.
     pub(super) worked: u64,
 }

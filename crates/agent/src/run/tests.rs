@@ -102,6 +102,13 @@ fn failed(kind: FailureKind, code: &str) -> ModelFailure {
 }
 
 impl Sim {
+    /// The results of calls, as the model reads them.
+    fn tool_results(&self) -> Vec<String> {
+        let messages = self.model_call().messages;
+        let results = messages.iter().filter(|it| it["role"] == "tool");
+        results.filter_map(|it| it["content"].as_str()).map(str::to_owned).collect()
+    }
+
     fn after(&mut self, millis: u64, what: EventKind) -> &mut Self {
         self.at += millis;
         self.run.apply(Event { at: self.at, kind: what }).unwrap();
@@ -487,6 +494,26 @@ fn what_looks_like_a_call_gets_one_correction() {
     assert!(heard.contains("could not be read") && heard.contains("function-calling interface"), "{heard}");
     sim.says(text(broken));
     assert_eq!(sim.outcome().text(), broken, "the second time it is the answer");
+}
+
+/// Regression: an answer about tool calls was asked for again.
+#[test]
+fn a_quoted_call_is_an_answer() {
+    for answer in [
+        "Hermes models open a call with `<tool_call>`.",
+        "So:\n\n```xml\n<tool_call>{\"name\": …}</tool_call>\n```\n\nvLLM's parser reads it.",
+        "It is ``[TOOL_CALLS]`` with Mistral, `<function=name>` with Llama.",
+    ] {
+        let mut sim = sim(|_| {});
+        sim.says(text(answer));
+        assert_eq!(sim.outcome().text(), answer);
+    }
+    for meant in ["```\n<tool_call>{\"name\": \n```", "I `read` it: <tool_call>{\"na", "I look: `<tool_call>"]
+    {
+        let mut sim = sim(|_| {});
+        sim.says(text(meant));
+        assert!(sim.last_words().contains("could not be read"), "{meant}");
+    }
 }
 
 #[test]
@@ -1069,14 +1096,27 @@ fn a_stopped_turn_answers_all_calls() {
         .after(0, EventKind::ToolStarted)
         .after(10, EventKind::Cancelled)
         .after(0, more("Why so long?"));
-    let messages = sim.model_call().messages;
-    let results: Vec<&str> =
-        messages.iter().filter(|it| it["role"] == "tool").filter_map(|it| it["content"].as_str()).collect();
+    let results = sim.tool_results();
     assert!(
         results.len() == 2 && results[0].contains("in part") && results[1].contains("not run"),
         "{results:?}"
     );
     assert!(sim.last_words().contains("Why so long?"), "{}", sim.last_words());
+}
+
+#[test]
+fn calls_that_never_began_are_not_doubtful() {
+    for stops_at in [false, true] {
+        let mut sim = sim(|_| {});
+        sim.says(calls(&[EXEC, READ]));
+        if stops_at {
+            sim.after(0, EventKind::ToolStarted).ends(CallOutcome::Denied, "the person stopped the turn");
+        }
+        sim.after(0, EventKind::Cancelled).after(0, more("Not that."));
+        let results = sim.tool_results();
+        assert!(results.iter().all(|it| !it.contains("taken effect")), "{results:?}");
+        assert!(results.last().unwrap().contains("not run"), "{results:?}");
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ impl Run {
         if std::mem::replace(&mut self.is_closed, true) {
             return;
         }
-        self.settle_calls();
+        self.settle_calls(phase);
         match phase {
             Phase::Done(outcome) if outcome.has_answer() => {
                 let content = outcome.content.clone();

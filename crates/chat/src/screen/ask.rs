@@ -116,7 +116,6 @@ impl Screen {
         };
         self.asked += began.elapsed();
         self.asked_in_turn += began.elapsed();
-        self.is_refused = matches!(answer, Answer::Stop);
         self.is_outside = asking.kind == QuestionKind::OutsideSandbox && answer == Answer::Yes;
         if let Some(what) = what {
             self.set_status(&what);
@@ -354,6 +353,7 @@ mod tests {
     use super::*;
     use std::path::Path;
     use tokio::sync::oneshot;
+    use tokio_util::sync::CancellationToken;
 
     fn asking(tool: &str, target: Target, preview: Option<&str>) -> Asking {
         let always = SessionGrant::from_target(tool, &target, Path::new("/w"));
@@ -364,6 +364,7 @@ mod tests {
             target,
             preview: preview.map(str::to_owned),
             always,
+            stop: CancellationToken::new(),
             answer: oneshot::channel().0,
         }
     }

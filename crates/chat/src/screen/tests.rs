@@ -2,6 +2,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::json;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 
 use super::super::answers::PlainText;
 use super::super::approval::{Asking, OutputTail, SessionGrant};
@@ -137,6 +138,29 @@ fn a_call_that_was_stopped_is_not_left_open() {
         out.ends_with("● shell_command sleep 9\n  └ stopped; it may have taken effect in part\n"),
         "{out}"
     );
+}
+
+#[test]
+fn long_results_say_how_to_see_them() {
+    let listed = ended("fs__list", CallOutcome::Ok, "a\nb\nc\n", None);
+    let out = shown(true, vec![begins("fs__list", &json!({"path": "."})), listed]);
+    assert!(out.contains("└ a · 3 lines (/output 1 shows all) · 1.5 s"), "{out}");
+    let one = ended("fs__list", CallOutcome::Ok, "a\n", None);
+    let out = shown(true, vec![begins("fs__list", &json!({"path": "."})), one]);
+    assert!(out.contains("└ a · 1.5 s"), "{out}");
+}
+
+#[test]
+fn a_second_question_says_why() {
+    let asks = || Shown::Asks { summary: false };
+    let out = shown(true, vec![asks(), replied("<tool_call>{", 0), asks(), replied("Well.", 0)]);
+    assert_eq!(
+        out.matches("! the reply looks like a call that could not be read; asking again").count(),
+        1,
+        "{out}"
+    );
+    let out = shown(true, vec![asks(), replied("I look.", 1), asks(), replied("Well.", 0)]);
+    assert!(!out.contains("asking again"), "{out}");
 }
 
 #[test]
@@ -293,6 +317,7 @@ async fn a_question_after_the_turn_is_answered_no() {
         arguments: Map::new(),
         preview: None,
         always: SessionGrant::Never,
+        stop: CancellationToken::new(),
         answer,
     }));
     assert_eq!(answered.await.unwrap(), Consent::UNASKED);

@@ -286,12 +286,19 @@ impl Line {
             if self.ran.failed && !step.runs_anyway {
                 continue;
             }
-            let ran = if step.reach.is_gits() {
+            let mut ran = if step.reach.is_gits() {
                 self.run_git(step, watched).await?
             } else {
                 let watcher = self.order.watcher.clone();
                 self.run_plan(step.plan.clone(), step, watched, watcher).await?
             };
+            if let Plan::Shell(line) = &step.plan {
+                let notes = [
+                    leaves_background(line).then(|| BACKGROUND_ENDED.to_owned()),
+                    self.order.sandbox.lost_files_note(line, step.reach),
+                ];
+                notes.iter().flatten().for_each(|note| append(&mut ran.text, &format!("[{note}]\n")));
+            }
             // After a failure, one without output says that it did not fail.
             if ran.text != NO_OUTPUT || self.ran.failed {
                 append(&mut self.ran.text, &ran.text);
@@ -406,6 +413,30 @@ impl Ran {
         (self.failed, self.half_done) = (true, true);
         self.text = format!("{}\n[{HALF_DONE}]\n", self.text.trim_end());
     }
+}
+
+/// The note on a line that leaves processes behind.
+const BACKGROUND_ENDED: &str = "a process left in the background ends with the call: to use a server, start it and what needs it in one \
+     command";
+
+/// Returns true if a line starts a process in the background, as far as its text shows that. The mark of it
+/// may stand in quotes, but not as a part of another operator.
+fn leaves_background(line: &str) -> bool {
+    let (mut quote, mut before, mut rest) = (None, ' ', line.chars().peekable());
+    while let Some(c) = rest.next() {
+        match (quote, c) {
+            (Some(open), _) if c == open => quote = None,
+            (Some('\''), _) => {}
+            (_, '\\') => drop(rest.next()),
+            (None, '\'' | '"') => quote = Some(c),
+            (None, '&') if !"&|<>".contains(before) && !matches!(rest.peek(), Some('&' | '>')) => {
+                return true;
+            }
+            _ => {}
+        }
+        before = c;
+    }
+    false
 }
 
 /// Appends a text on a line of its own.
@@ -532,6 +563,17 @@ impl Captured {
 mod tests {
     use super::super::super::config::LocalConfig;
     use super::*;
+
+    /// Regression: a server was gone in the next call, and nothing said why.
+    #[test]
+    fn background_processes_are_told_apart() {
+        for line in ["sleep 9 & echo started", "serve >log 2>&1 &", "(a&) ; b", "a &\nb"] {
+            assert!(leaves_background(line), "{line}");
+        }
+        for line in ["a && b", "a 2>&1 | b", "a &> log", "echo 'a & b' \"c & d\" e\\&f", "a |& b", "a <&3"] {
+            assert!(!leaves_background(line), "{line}");
+        }
+    }
 
     /// Regression: the end of a caller during the search was asked for again by the command, which panicked.
     #[tokio::test]

@@ -106,6 +106,27 @@ pub(super) fn replace_file(workspace: &Workspace, place: &Place, bytes: &[u8]) -
     })
 }
 
+/// Gives a file back its content from before a change, or removes a new one (`before: None`). The path is in
+/// the workspace `root`, both without symlinks.
+///
+/// # Errors
+/// When a directory of the path has become a symlink, or the file cannot be written.
+pub fn put_back(root: &Path, path: &Path, before: Option<&[u8]>) -> Result<(), ToolError> {
+    let workspace = Workspace::open(root).map_err(ToolError::Failed)?;
+    let below = path.strip_prefix(root).unwrap_or(path).to_owned();
+    let place = Place { written: below.clone(), real: below };
+    if let Some(before) = before {
+        return replace_file(&workspace, &place, before);
+    }
+    let (dir, name) = workspace.open_parent(&place)?;
+    match dir.remove_file(name) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(io_failure(place.written.display(), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -44,12 +44,14 @@ impl Kept {
         let is_named =
             |path: &&Path| path.parent().is_some_and(is_inside) && !path.iter().any(|part| part == ".git");
         for name in links.iter().map(PathBuf::as_path).chain(missing).filter(is_named) {
+            let Some(entry) = Entry::find_at(name) else {
+                // By this path it is found at the end, whatever is on the way then.
+                self.missing.insert(real.clone(), name.to_owned());
+                continue;
+            };
             let parent = name.parent().filter(|parent| !roots.iter().any(|root| root == parent));
             self.pinned.extend(parent.map(Path::to_owned));
-            match Entry::find_at(name) {
-                Some(entry) => drop(self.expected.insert(name.to_owned(), entry)),
-                None => drop(self.missing.insert(real.clone(), name.to_owned())),
-            }
+            self.expected.insert(name.to_owned(), entry);
         }
         self.pinned.extend(left.into_iter().filter(|left| left.parent().is_some_and(is_inside)));
         let is_frozen = || real.ancestors().any(|above| self.frozen.contains(above));

@@ -13,17 +13,18 @@ use super::handles::{RENAMED, read_small};
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
 /// alone or with an ending (`.envrc.local`), in any case. Renamed ones too: a person may be looking at them.
 const OBEYED: &str = "\
-    .agent .agents .aiassistant .aider .amazonq .amp .augment .autoenv .bsp .claude .cline .clinerules \
-    .codebuddy .codex .config .continue .crush .cursor .cursorrules .devcontainer .dir-locals \
-    .dir-locals-2 .direnv .envrc .exrc .factory .fleet .gemini .ghci .git .githooks .goose .goosehints \
-    .grok .gvimrc .helix .hg .husky .idea .ideavimrc .iflow .irbrc .jj .junie .kilocode .kilocodemodes \
-    .kimi .kiro .lazy .lefthook .lefthook-local .lvimrc .mcp .mise .miserc .nvim .nvimrc .opencode .openhands \
-    .pi .pre-commit-config .pryrc .qoder .qwen .roo .roomodes .ropeproject .rovodev .rprofile .rules \
-    .run .shadowenv .sl .tool-versions .trae .vibe .vim .vimrc .vscode .windsurf .windsurfrules .zed \
-    global.json respool.toml rust-toolchain";
+    .agent .agents .aiassistant .aider .amazonq .amp .augment .autoenv .bsp .bzr .claude .cline .clinerules \
+    .codebuddy .codex .config .continue .crush .cursor .cursorrules .devcontainer .dir-locals .dir-locals-2 \
+    .direnv .envrc .exrc .factory .fleet .gemini .ghci .git .githooks .goose .goosehints .grok .gvimrc \
+    .helix .hg .husky .idea .ideavimrc .iex .iflow .irbrc .jj .junie .kilocode .kilocodemodes .kimi .kiro \
+    .lazy .lefthook .lefthook-local .lvimrc .mcp .mise .miserc .nvim .nvimrc .ocamlinit .octaverc .opencode \
+    .openhands .pdbrc .perldb .pi .pijul .pre-commit-config .prototools .pryrc .qoder .qwen .rdata .rdbgrc \
+    .renviron .repo .roo .roomodes .ropeproject .rovodev .rprofile .rules .run .rusty-hook .shadowenv .sl \
+    .tool-versions .trae .vibe .vim .vimrc .vscode .windsurf .windsurfrules .zed _darcs global.json \
+    respool.toml rust-toolchain";
 /// The same, for files: what follows these names ends with `.md`, or with another of the endings.
 const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini grok iflow opencode qwen warp";
-const OBEYED_FILES: &str = "buildserver crush hk lefthook mise opencode prek";
+const OBEYED_FILES: &str = "buildserver captainhook crush grumphp hk lefthook mise opencode prek";
 const ENDINGS: &str = "toml yml yaml json jsonc pkl";
 
 /// True for a name of settings, which has a meaning to other programs.
@@ -45,7 +46,7 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
 
 /// True for the repositories of other programs, which obey settings in them at any depth.
 pub(super) fn is_other_repository(name: &OsStr) -> bool {
-    [".hg", ".jj", ".sl"].iter().any(|known| name.eq_ignore_ascii_case(known))
+    [".bzr", ".hg", ".jj", ".pijul", ".sl", "_darcs"].iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
 /// True for what a command made and respool renamed.
@@ -81,11 +82,11 @@ pub(super) fn named_by_configuration(
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
             let value = value.replace(['"', '\\'], "");
             let value = value.trim();
-            let below = value.strip_prefix("~/").zip(home);
-            let from = |base: &Path| below.map_or_else(|| base.join(value), |(below, home)| home.join(below));
+            let expanded = expand_tilde(value, home);
+            let from = |base: &Path| expanded.clone().unwrap_or_else(|| base.join(value));
             match key.as_str() {
                 "path" => waiting.extend(file.parent().map(from)),
-                "hookspath" | "excludesfile" | "attributesfile" => named.push(from(top)),
+                "hookspath" | "templatedir" | "excludesfile" | "attributesfile" => named.push(from(top)),
                 "fsmonitor" if value.contains('/') => named.push(from(top)),
                 _ => {}
             }
@@ -93,6 +94,15 @@ pub(super) fn named_by_configuration(
         named.push(file);
     }
     named
+}
+
+/// Returns the path that `~/…` or `~USER/…` stands for.
+fn expand_tilde(value: &str, home: Option<&Path>) -> Option<PathBuf> {
+    let (user, below) = value.strip_prefix('~')?.split_once('/')?;
+    if user.is_empty() {
+        return Some(home?.join(below));
+    }
+    Some(nix::unistd::User::from_name(user).ok()??.dir.join(below))
 }
 
 /// Returns the links in a directory.

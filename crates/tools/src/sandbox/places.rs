@@ -41,6 +41,12 @@ const HOME_CACHES: &str = "\
     .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
     .gradle/native .m2/repository .nuget/packages";
 const PNPM_STORE: &str = ".local/share/pnpm/store";
+/// Stores whose files are also those of programs in `PATH`, if the person has such.
+const OF_PROGRAMS: [(&str, &str); 3] = [
+    (PNPM_STORE, ".local/share/pnpm/global"),
+    (".pnpm-store", ".local/share/pnpm/global"),
+    (".bun/install/cache", ".bun/install/global"),
+];
 /// Caches that are made if their program is there, so that they outlive a command.
 const MADE: [(&str, &str); 5] = [
     ("pip3", ".cache/pip"),
@@ -219,7 +225,10 @@ impl Named {
             self.readable.extend(below(home, REGISTRIES));
         }
         self.scratch.push(home.join(".npm"));
-        self.writable.extend(below(home, HOME_CACHES));
+        let of_programs = |cache: &&str| {
+            OF_PROGRAMS.iter().any(|(store, programs)| cache == store && home.join(programs).exists())
+        };
+        self.writable.extend(words(HOME_CACHES).filter(|cache| !of_programs(cache)).map(|it| home.join(it)));
     }
 
     /// cargo locks files in its own directory, so these have to be there.

@@ -11,7 +11,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::unistd::geteuid;
 use rustix::fs::{Access, OFlags, access};
-use rustix::io::Errno;
 
 use super::super::programs::{Resolved, gits_own_settings, home_directories, resolve_symlinks};
 use super::handles::{Entry, open_place};
@@ -228,8 +227,12 @@ impl Protected {
         let mut places: Vec<PathBuf> = linked_settings().chain(self.named.iter().cloned()).collect();
         let mut tops: BTreeSet<&Path> = self.roots.iter().map(PathBuf::as_path).collect();
         tops.extend(self.repositories.iter().map(|repository| repository.top.as_path()));
-        // Where a later repository leads is its own: a command may have made it.
-        tops.extend(search.repositories().filter(|top| self.is_linked(&top.join(".git"))));
+        // Where others lead is their own: a command may have made them.
+        let is_persons = |path: &PathBuf| is_sure && known.contains_key(path);
+        tops.extend(search.repositories().filter(|top| {
+            let git = top.join(".git");
+            is_persons(&git) || self.is_linked(&git)
+        }));
         for (path, entry) in &search.entries {
             let Some(top) = path.parent().filter(|_| budget.take(1)) else { break };
             let (is_git, is_bare) = (path.ends_with(".git"), path.ends_with("HEAD"));
@@ -265,7 +268,6 @@ impl Protected {
         let frozen = kept.frozen.iter().filter(|place| !is_of_git(place));
         kept.expected.extend(frozen.filter_map(|place| Some((place.clone(), Entry::find_at(place)?))));
         // What another command made is not what has to be there.
-        let is_persons = |path: &PathBuf| is_sure && known.contains_key(path);
         kept.expected.retain(|path, _| !search.entries.contains_key(path) || is_persons(path));
         kept
     }
@@ -285,21 +287,24 @@ impl Protected {
     }
 
     /// Returns true for a link that leads to where this user's commands may write, those of another respool
-    /// with other places among them, and for one by which each program comes to another place, or whose place
-    /// may change.
+    /// with other places among them, or to what holds such a place. Also for one that comes by a link there,
+    /// which may lead elsewhere later, one by which each program comes to another place, and one in a circle.
     pub(super) fn leads_away(&self, path: &Path, link: &Link) -> bool {
         let Some(Resolved { real, links, .. }) = resolve_symlinks(path).filter(|_| !link.turns) else {
-            // Only a circle leads nowhere.
-            let error = path.metadata().err().and_then(|error| error.raw_os_error());
-            return link.turns || error != Some(Errno::LOOP.raw_os_error());
+            return true;
         };
-        let is_in = |places: &[PathBuf]| places.iter().any(|place| real.starts_with(place));
+        let is_in = |places: &[PathBuf], way: &Path| places.iter().any(|place| way.starts_with(place));
         // Another respool's commands may have a cache among the directories of tools.
-        let holds_cache = || is_in(&self.caches) || self.caches.iter().any(|cache| cache.starts_with(&real));
-        let is_only_read =
-            || is_in(&self.readable) && !holds_cache() && (is_of_system(&real) || real.is_file());
-        links.iter().chain([&real]).any(|way| way.starts_with("/proc"))
-            || !is_in(&self.roots) && !is_only_read() && real.ancestors().any(may_write_in)
+        let holds_cache =
+            |way: &Path| is_in(&self.caches, way) || self.caches.iter().any(|cache| cache.starts_with(way));
+        let may_change = |way: &Path| !is_in(&self.roots, way) && way.ancestors().any(may_write_in);
+        let is_only_read = |way: &Path| is_in(&self.readable, way) && !holds_cache(way);
+        links
+            .iter()
+            .chain([&real])
+            .any(|way| way.starts_with("/proc") || may_change(way) && !is_only_read(way))
+            || !is_in(&self.roots, &real) && holds_cache(&real)
+            || may_change(&real) && !is_of_system(&real) && !real.is_file()
     }
 
     /// Returns true for a work tree that the person has added to a repository, which commands do not write.
@@ -616,6 +621,10 @@ mod tests {
         let watched = protected.begin(&root, false).unwrap();
         link(".", "here");
         link("loop", "loop");
+        // The link there may lead elsewhere later.
+        let elsewhere = dir.path().canonicalize().unwrap().join("back");
+        std::os::unix::fs::symlink(&root, &elsewhere).unwrap();
+        link(&elsewhere.join("one").display().to_string(), "back");
         link(&format!("{}here", "x/../".repeat(505)), "long");
         link("later/../here", "turning");
         // Its path is longer than a system call takes, and so is the link's, which leads outside.
@@ -631,8 +640,10 @@ mod tests {
         let (_, notes) = watched.restore();
         let is_named = |name: &str| notes.iter().any(|note| note.contains(&format!("{name} was made")));
         let deep = "l".repeat(40);
-        assert!(is_named("/long") && is_named("/turning") && is_named(&deep), "{notes:?}");
-        assert_eq!(notes.len(), 3, "{notes:?}");
+        for name in ["/long", "/turning", "/loop", "/back", &deep] {
+            assert!(is_named(name), "{name}: {notes:?}");
+        }
+        assert_eq!(notes.len(), 5, "{notes:?}");
     }
 
     /// Regression: a command put another directory in the place of one that a setting leads through.
@@ -647,6 +658,20 @@ mod tests {
         let protected = Arc::new(Protected::find(&root, &[], &[], None));
         let kept = &protected.begin(&root, false).unwrap().kept;
         assert!(kept.pinned.contains(&root.join("tools")) && kept.frozen.contains(&root.join("githooks")));
+    }
+
+    /// Regression: commands wrote the hooks of a repository that the person cloned while the chat was open.
+    #[test]
+    fn later_repositories_of_the_person_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let protected = Arc::new(with_locks(dir.path(), &root));
+        drop(protected.begin(&root, false).unwrap().restore());
+        make_repository(&root.join("y"), "[core]\n\thooksPath = scripts\n");
+        fs::create_dir(root.join("y/scripts")).unwrap();
+        let watched = protected.begin(&root, false).unwrap();
+        assert!(watched.kept.frozen.contains(&root.join("y/scripts")), "{:?}", watched.kept.frozen);
     }
 
     /// Regression: a link to what holds a cache stayed, where that is a directory of the system.
@@ -666,8 +691,7 @@ mod tests {
         };
         assert!(!leads_away(&protected, "/usr/bin"));
         protected.caches.push("/usr/bin/cache".into());
-        // Who may not write there cannot have a cache there.
-        assert_eq!(leads_away(&protected, "/usr/bin"), geteuid().is_root());
+        assert!(leads_away(&protected, "/usr/bin") && leads_away(&protected, "/"));
     }
 
     /// Regression: `chown -R` and `cp -al` renamed the person's links to another project.
