@@ -208,11 +208,8 @@ impl Upstream {
                 return Err(());
             };
             let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
-            let version =
-                object.and_then(|object| object.string("version")).and_then(|text| parse_version(&text));
-            self.update_traits(|target| target.version = target.version.or(version));
-            if let Some((major, minor)) = version {
-                self.rules.note_server(&format!("vllm {major}.{minor}"));
+            if let Some(text) = object.and_then(|object| object.string("version")) {
+                self.learn_vllm_version(&text);
             }
             Ok(())
         };
@@ -226,14 +223,19 @@ impl Upstream {
         if is_llama_build(fingerprint) {
             return self.rules.note_server(&format!("{} {fingerprint}", Server::LlamaCpp.name()));
         }
-        let Some(text) = fingerprint.strip_prefix("vllm-") else { return };
-        if let Some(version) =
-            parse_version(text).filter(|version| self.server_traits().version != Some(*version))
-        {
-            self.update_traits(|target| target.version = Some(version));
-            let (major, minor) = version;
-            self.rules.note_server(&format!("vllm {major}.{minor}"));
+        if let Some(text) = fingerprint.strip_prefix("vllm-") {
+            self.learn_vllm_version(text);
         }
+    }
+
+    /// Learns vLLM's version; what stands after a `-` is no part of it.
+    fn learn_vllm_version(&self, text: &str) {
+        let text = text.split('-').next().unwrap_or_default();
+        let Some(version) = parse_version(text) else { return };
+        if self.server_traits().version != Some(version) {
+            self.update_traits(|target| target.version = Some(version));
+        }
+        self.rules.note_server(&format!("vllm {text}"));
     }
 
     /// Asks for a small JSON document; `headers` go along.
@@ -345,16 +347,26 @@ mod tests {
     use super::*;
     use adapt::{Rule, RuleSet};
 
-    #[test]
-    fn another_build_of_llama_cpp_forgets_the_rules() {
+    fn check(fingerprints: [(&str, usize); 4]) {
         let upstream = Upstream::new(&UpstreamConfig::default()).unwrap();
-        upstream.learn_fingerprint(r#""b11434-1f2e3d4""#);
+        upstream.learn_fingerprint(fingerprints[0].0);
         upstream.rules.learn("m", &RuleSet::from([Rule::ToolPattern]));
-        for (fingerprint, rules) in
-            [(r#""b11434-1f2e3d4""#, 1), (r#""fp_ollama""#, 1), (r#""b11500-5a6b7c8""#, 0)]
-        {
+        for (fingerprint, rules) in fingerprints {
             upstream.learn_fingerprint(fingerprint);
             assert_eq!(upstream.rules.get("m").len(), rules, "{fingerprint}");
         }
+    }
+
+    #[test]
+    fn another_build_forgets_the_rules() {
+        let same = r#""b11434-1f2e3d4""#;
+        check([(same, 1), (r#""fp_ollama""#, 1), (r#""vllm-own-name""#, 1), (r#""b11500-5a6b7c8""#, 0)]);
+        let same = r#""vllm-0.32.0-d13fe2ed""#;
+        check([
+            (same, 1),
+            (r#""vllm-0.32.0-0b5e77aa""#, 1),
+            (r#""fp_1""#, 1),
+            (r#""vllm-0.32.1-d13fe2ed""#, 0),
+        ]);
     }
 }
