@@ -527,7 +527,8 @@ fn removed_database(watched: &Watched) -> Option<String> {
 
 /// Returns the reason why the database that processes share cannot be used.
 fn database_away(watched: &Watched) -> Option<String> {
-    let shared = (watched.open_store)().filter(|store| store.shared_usage().is_some());
+    let is_wanted = |store: &Arc<Store>| store.shared_usage().is_some() && !store.waits_for_name();
+    let shared = (watched.open_store)().filter(is_wanted);
     shared?.check_file().err().map(|error| error.0)
 }
 

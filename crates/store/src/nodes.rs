@@ -66,6 +66,12 @@ pub trait Nodes: Send + Sync {
         1
     }
 
+    /// Whether this process joins the others within seconds, once one of its name that was killed counts as
+    /// gone.
+    fn waits_for_name(&self) -> bool {
+        false
+    }
+
     /// Returns the names of the processes that were killed, with the times when they were last seen. The
     /// answer is that of the last look.
     fn lost_nodes(&self) -> Vec<(String, u64)> {

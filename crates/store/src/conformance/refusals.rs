@@ -98,18 +98,36 @@ async fn two_nodes_need_two_names() {
     drop(bed.open_with(|config| config.node = node(true)));
 }
 
-/// A process that was killed leaves its row; systemd starts the next one a second later.
+/// A process that was killed leaves its row, and the next one serves at once.
 #[tokio::test]
 async fn a_killed_node_is_waited_for() {
     let Some(bed) = Bed::new_postgres() else { return };
     drop(bed.open());
-    run_sql(
-        &bed,
-        "INSERT INTO respool.nodes (owner, name, version, began, seen)
-            VALUES ('killed', 'a', '0', 0, respool.now_ms() - 14000)",
-    );
-    let node = NodeConfig { name: Some("a".to_owned()), is_server: true };
-    drop(bed.open_with(|config| config.node = node));
+    let kill = |name: &str, ago: &str| {
+        run_sql(
+            &bed,
+            &format!(
+                "INSERT INTO respool.nodes (owner, name, version, began, seen)
+                VALUES ('killed-{name}', '{name}', '0', 0, respool.now_ms() - {ago})"
+            ),
+        );
+    };
+    let open = |name: &str, shared: Option<&str>| {
+        bed.open_with(|config| {
+            config.node = NodeConfig { name: Some(name.to_owned()), is_server: true };
+            config.store.shared_dir = shared.map(Into::into);
+        })
+    };
+    kill("a", "6000");
+    let store = open("a", None);
+    assert!(store.waits_for_name());
+    let why = store.nodes().await.unwrap_err().0;
+    assert!(why.contains("\"a\" was here a moment ago"), "{why}");
+    testing::waiting::wait_until("it has joined", async || store.check_file().is_ok()).await;
+    assert!(!store.waits_for_name() && store.nodes().await.is_ok());
+    kill("b", "12000");
+    let store = open("b", Some("/shared"));
+    assert!(store.check_file().is_ok(), "it has looked at its folder");
 }
 
 #[tokio::test]

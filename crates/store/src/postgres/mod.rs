@@ -42,7 +42,7 @@ pub(crate) use target::Target;
 use address::Address;
 use link::{Change, Pool};
 use news::{News, Signals};
-use nodes::{Node, Presence, Refused, join};
+use nodes::{End, LOOK_EVERY, Node, Presence, Refused, join};
 use poll::Polls;
 
 /// The store of this process in a `PostgreSQL` database.
@@ -63,7 +63,7 @@ pub(crate) struct PostgresStore {
 
 impl PostgresStore {
     /// Connects to a database, makes or updates its schema, and registers this process. A process that serves
-    /// does that later if the database is away.
+    /// does that later if the database is away, or a killed process of its name may still live.
     pub(crate) fn open(config: &StoreConfig, url: &str) -> Result<Self, StoreError> {
         Self::open_after(config, url, schema::prepare)
     }
@@ -97,11 +97,27 @@ impl PostgresStore {
         let node = Node { owner: owner.clone(), name: name.clone(), serves: config.node.is_server };
         let within = if node.serves { SERVER_WAITS } else { COMMAND_WAITS };
         let joining = (address.clone(), node.clone());
-        let problem = match from_elsewhere(within, move || join(&joining.0, &joining.1, ready)) {
+        // Without the database it cannot be known whether its folder is the right one.
+        let needs_name = !node.serves || config.store.shared_dir.is_some();
+        let joins = move || {
+            let mut is_said = false;
+            loop {
+                match join(&joining.0, &joining.1, ready) {
+                    Err(Refused { why, end: End::NameFree }) if needs_name => {
+                        if !std::mem::replace(&mut is_said, true) {
+                            tracing::info!(target: "respool::store", "{why}");
+                        }
+                        std::thread::sleep(LOOK_EVERY);
+                    }
+                    joined => return joined,
+                }
+            }
+        };
+        let problem = match from_elsewhere(within, joins) {
             Ok(()) => None,
-            Err(Refused { why, is_away: true }) if node.serves => {
-                tracing::error!(target: "respool::store", error = %why, "the database is away: requests are relayed, agents and experts wait for it");
-                Some(why)
+            Err(refused) if node.serves && refused.end != End::Never => {
+                tracing::error!(target: "respool::store", error = %refused.why, "the database cannot be used yet: requests are relayed, agents and experts wait for it");
+                Some(refused)
             }
             Err(refused) => return Err(refused.why),
         };
@@ -202,11 +218,13 @@ fn from_elsewhere<T: Send + 'static>(
         |error| Refused::from(StoreError(format!("the store's thread cannot be started: {error}"))),
     )?;
     answer.recv_timeout(within).unwrap_or_else(|error| {
-        let is_away = error == RecvTimeoutError::Timeout;
-        let why = if is_away { "does not answer" } else { "cannot be opened" };
+        let (why, end) = match error {
+            RecvTimeoutError::Timeout => ("does not answer", End::Reached),
+            RecvTimeoutError::Disconnected => ("cannot be opened", End::Never),
+        };
         Err(Refused {
             why: StoreError(format!("the database {why}; look at its load and at the network")),
-            is_away,
+            end,
         })
     })
 }

@@ -77,13 +77,23 @@ impl Node {
 /// Why a process cannot join those of a database.
 pub(super) struct Refused {
     pub(super) why: StoreError,
-    /// The server is starting, or cannot be reached at the moment.
-    pub(super) is_away: bool,
+    pub(super) end: End,
+}
+
+/// When a process can join that cannot yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Not by itself.
+    Never,
+    /// As soon as the server answers: it is starting, or cannot be reached at the moment.
+    Reached,
+    /// As soon as the one that had its name, and was killed, counts as gone.
+    NameFree,
 }
 
 impl From<StoreError> for Refused {
     fn from(why: StoreError) -> Self {
-        Self { why, is_away: false }
+        Self { why, end: End::Never }
     }
 }
 
@@ -94,56 +104,62 @@ pub(super) fn join(
     ready: impl Fn(&mut Link) -> Result<(), StoreError>,
 ) -> Result<(), Refused> {
     let mut link = Link::new(address.clone(), Arc::default());
-    link.connect().map(drop).map_err(|error| Refused { why: explain(&error), is_away: is_away(&error) })?;
+    let unreached = |error| {
+        let end = if is_away(&error) { End::Reached } else { End::Never };
+        Refused { why: explain(&error), end }
+    };
+    link.connect().map(drop).map_err(unreached)?;
     ready(&mut link)?;
-    if register(&mut link, node)? {
-        return Ok(());
-    }
-    Err(Refused::from(StoreError(format!(
-        "another process named {:?} uses this database: give each its own `node.name`",
-        node.name
-    ))))
+    register(&mut link, node)
 }
 
 /// How often a process looks whether another one of its name lives.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A process that has said nothing for this long has most likely been killed: it polls more often.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long a process that ends waits for the database to hear of it. Else it is missed a little later.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// Says for the first time that a process lives. Returns false if another one of its name does, which says so
-/// meanwhile. One that was killed is waited for until it counts as gone, so that its successor can start.
-pub(super) fn register(link: &mut Link, node: &Node) -> Result<bool, StoreError> {
+/// Says for the first time that a process lives. That fails if another one of its name does, which says so
+/// meanwhile, and as long as one that was killed does not count as gone.
+fn register(link: &mut Link, node: &Node) -> Result<(), Refused> {
     let mut first_seen = None;
     loop {
         let other = link.transact(&|change: &mut Change<'_>| try_to_register(change, node))?;
         match (other, first_seen) {
-            (None, _) => return Ok(true),
-            (Some(seen), Some(before)) if seen != before => return Ok(false),
-            (Some(seen), None) => {
-                tracing::info!(
-                    target: "respool::store", node = node.name, at_most_s = GONE_AFTER.as_secs(),
-                    "a process of this name was here a moment ago: waiting until it counts as gone"
-                );
-                first_seen = Some(seen);
+            (None, _) => return Ok(()),
+            (Some((seen, _)), Some(before)) if seen != before => {
+                return Err(Refused::from(StoreError(format!(
+                    "another process named {:?} uses this database: give each its own `node.name`",
+                    node.name
+                ))));
             }
-            (Some(_), Some(_)) => {}
+            (Some((_, age)), _) if age >= SILENT_AFTER => {
+                let why = StoreError(format!(
+                    "a process named {:?} was here a moment ago: this one joins the others when that one counts as gone, within {} s",
+                    node.name,
+                    GONE_AFTER.as_secs()
+                ));
+                return Err(Refused { why, end: End::NameFree });
+            }
+            (Some((seen, _)), _) => first_seen = Some(seen),
         }
         std::thread::sleep(LOOK_EVERY);
     }
 }
 
-/// Registers a process unless another one of its name may live. Returns when that one was last seen.
-fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<u64>, Error> {
+/// Registers a process unless another one of its name may live. Returns when that one was last seen, and how
+/// long ago that is.
+fn try_to_register(change: &mut Change<'_>, node: &Node) -> Result<Option<(u64, Duration)>, Error> {
     change.lock(vec!["nodes".to_owned()])?;
     // One of this name that is gone has its successor now.
     let sql = "DELETE FROM respool.nodes WHERE seen < respool.now_ms() - $1
             OR (name = $2 AND seen <= respool.now_ms() - $3)";
     change.execute(sql, &[&span(FORGET_AFTER), &node.name, &span(GONE_AFTER)])?;
-    let sql =
-        "SELECT seen FROM respool.nodes WHERE name = $1 AND owner <> $2 AND seen > respool.now_ms() - $3
-        ORDER BY seen DESC LIMIT 1";
-    let values: Values<'_> = &[&node.name, &node.owner, &span(GONE_AFTER)];
-    if let Some(seen) = change.find(sql, values, |row| number(row, 0))? {
+    let sql = "SELECT seen, greatest(respool.now_ms() - seen, 0) FROM respool.nodes
+        WHERE name = $1 AND owner <> $2 ORDER BY seen DESC LIMIT 1";
+    let seen = |row: &Row| Ok((number(row, 0)?, Duration::from_millis(number(row, 1)?)));
+    if let Some(seen) = change.find(sql, &[&node.name, &node.owner], seen)? {
         return Ok(Some(seen));
     }
     node.poll(("", &[]), Wanted::default(), |values| change.one(POLL, values))?;
@@ -163,9 +179,11 @@ impl Presence {
         address: &Address,
         node: Node,
         signals: &Arc<Signals>,
-        problem: Option<StoreError>,
+        problem: Option<Refused>,
     ) -> Result<Self, StoreError> {
-        let shared = Arc::new(Shared::new(problem));
+        let waits_for_name = problem.as_ref().is_some_and(|refused| refused.end == End::NameFree);
+        let shared = Arc::new(Shared::new(problem.map(|refused| refused.why)));
+        shared.waits_for_name.store(waits_for_name, Ordering::Relaxed);
         let (address, signals, with_thread) = (address.clone(), Arc::downgrade(signals), Arc::clone(&shared));
         let thread = std::thread::Builder::new()
             .name("store-presence".into())
@@ -203,7 +221,7 @@ fn keep_present(address: &Address, node: &Node, signals: &Weak<Signals>, shared:
     }
 }
 
-/// Joins the others as soon as the database that was away at the start can be used.
+/// Joins the others as soon as the database that was away at the start can be used, or the name is free.
 fn join_late(address: &Address, node: &Node, shared: &Shared) {
     while !shared.has_joined.load(Ordering::Relaxed) && !shared.has_ended() {
         match join(address, node, schema::prepare) {
@@ -213,6 +231,7 @@ fn join_late(address: &Address, node: &Node, shared: &Shared) {
                 shared.has_joined.store(true, Ordering::Release);
             }
             Err(error) => {
+                shared.waits_for_name.store(error.end == End::NameFree, Ordering::Relaxed);
                 shared.set_problem(Some(error.why));
                 std::thread::sleep(LOOK_EVERY);
             }

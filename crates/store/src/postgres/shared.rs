@@ -20,6 +20,8 @@ pub(super) struct Shared {
     pub(super) ends: AtomicBool,
     /// The schema is that of this version, and the process is known to the others.
     pub(super) has_joined: AtomicBool,
+    /// It has not joined because one of its name was killed a moment ago.
+    pub(super) waits_for_name: AtomicBool,
     /// Why it could not say so the last time.
     problem: Mutex<Option<StoreError>>,
     /// When the database last answered.

@@ -23,6 +23,11 @@ impl Nodes for PostgresStore {
         self.pool.read(move |change| change.list(sql, &[&span(GONE_AFTER), &span(LOST_FOR)], node)).await
     }
 
+    fn waits_for_name(&self) -> bool {
+        let shared = &self.presence.shared;
+        shared.waits_for_name.load(Ordering::Relaxed) && !shared.has_joined.load(Ordering::Relaxed)
+    }
+
     fn lost_nodes(&self) -> Vec<(String, u64)> {
         self.polls().lost_nodes()
     }
