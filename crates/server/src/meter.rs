@@ -40,8 +40,15 @@ impl Meter {
     /// Counts a request that begins, unless a limit is reached. `tokens`: those that its key has used today.
     /// `nodes`: the processes that share the limits.
     pub(super) fn begin_request(&self, limits: &KeyLimits, tokens: u64, nodes: u32) -> Result<(), Exceeded> {
-        let limits = limits.share_of(nodes);
-        self.lock_state().counters.begin_request(&limits, tokens, read_clocks())
+        let part = limits.share_of(nodes);
+        let begun = self.lock_state().counters.begin_request(&part, tokens, read_clocks());
+        let is_divided = tokens < limits.tokens_per_day.unwrap_or(u64::MAX) && nodes > 1;
+        begun.map_err(|mut exceeded| {
+            if is_divided {
+                exceeded.limit += &format!(" on each of {nodes} nodes");
+            }
+            exceeded
+        })
     }
 
     /// Counts a body until the end of its reading, unless too many bodies are being read.
@@ -99,6 +106,23 @@ impl Meters {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Regression: with two nodes, the error named a number that is in no file.
+    #[test]
+    fn a_nodes_part_is_called_so() {
+        let begin = |limits: KeyLimits, nodes| {
+            let meter = Meter::default();
+            meter.begin_request(&limits, 0, nodes).and_then(|()| meter.begin_request(&limits, 9, nodes))
+        };
+
+        let a_minute = || KeyLimits { requests_per_minute: Some(2), ..KeyLimits::default() };
+        assert!(begin(a_minute(), 1).is_ok());
+        assert_eq!(begin(a_minute(), 2).unwrap_err().limit, "1 requests a minute on each of 2 nodes");
+        let at_a_time = KeyLimits { max_concurrency: Some(2), ..KeyLimits::default() };
+        assert_eq!(begin(at_a_time, 2).unwrap_err().limit, "1 requests at a time on each of 2 nodes");
+        let a_day = KeyLimits { tokens_per_day: Some(9), ..KeyLimits::default() };
+        assert_eq!(begin(a_day, 2).unwrap_err().limit, "9 tokens a day");
+    }
 
     #[test]
     fn neighbours_are_remembered_and_bounded() {

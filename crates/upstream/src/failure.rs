@@ -11,7 +11,7 @@ use memchr::memmem::Finder;
 use regex::Regex;
 
 use wire::pattern::compile_pattern;
-use wire::{ApiError, Cause, ErrorCode, KEY_REFUSED_TODO, Object, array_elements};
+use wire::{ApiError, Cause, ErrorCode, Object, array_elements};
 
 /// The steps that a caller may take after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -346,7 +346,10 @@ fn refused_credentials(name: &str) -> ApiError {
     ApiError::new(
         422,
         ErrorCode::UpstreamCredentialsRefused,
-        format!("the model server `{name}` does not accept the API key that it was sent. {KEY_REFUSED_TODO}"),
+        format!(
+            "the model server `{name}` does not accept the API key that it was sent: the operator of respool has to correct the key \
+             of `{name}` (`api_key` in respool.toml). Where respool has none for it, the client's own was sent"
+        ),
     )
 }
 
@@ -523,6 +526,8 @@ mod tests {
         for status in [401, 402, 403] {
             let error = UpstreamError::from_answer("box", status, r#"{"error":"Unauthorized"}"#).error;
             assert_eq!(error.status, 422);
+            let todo = "the operator of respool has to correct the key of `box`";
+            assert!(error.message.contains(todo), "{}", error.message);
             assert!(translate::is_harmless_for_openclaw(&error.message), "{}", error.message);
         }
     }

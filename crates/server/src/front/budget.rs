@@ -26,17 +26,16 @@ fn budget_error(exhausted: &Exhausted) -> ApiError {
     let whose = scope.describe();
     let what = match shortage {
         Shortage::Spent => format!(
-            "Today's budget for {whose} ({budget}) is used up: send the request again in {left}, or raise it in `[budgets]`"
+            "Today's budget for {whose} ({budget}) is used up: send the request again in {left}, or ask the operator of respool to raise it"
         ),
         Shortage::UnderWay => format!(
             "Requests under way will likely use up today's budget for {whose} ({budget}): send the request again in {left}, or \
-             raise it in `[budgets]`"
+             ask the operator of respool to raise it"
         ),
-        Shortage::Unknown => {
-            "The database that counts the budgets of all processes cannot be reached: look at the server and the network, or set \
-             `budgets.refuse_without_database = false`"
-                .to_owned()
-        }
+        Shortage::Unknown => format!(
+            "Requests under today's budget for {whose} are refused, because the database that counts it cannot be reached: send the \
+             request again in {left}, and tell the operator of respool"
+        ),
     };
     let mut error = ApiError::new(429, ErrorCode::BudgetSpent, what);
     error.retry_after = Some(*wait);
