@@ -211,7 +211,8 @@ JSON
       start_respool "$name" "${UPSTREAM%/v1}"; nodes+=("${base%/v1}")
     done
     front=$(free_port)
-    sed -e "s/server b:8003\(.*\)/server ${nodes[1]#http://}\1 server ${nodes[2]#http://}\1 server ${nodes[3]#http://}\1/" \
+    # Debian's nginx is too old for `resolve`, which addresses do not need.
+    sed -e "s/ resolve / /; s/server b:8003\(.*\)/server ${nodes[1]#http://}\1 server ${nodes[2]#http://}\1 server ${nodes[3]#http://}\1/" \
       -e "s/a:8003/${nodes[0]#http://}/; s/listen 8080/listen 127.0.0.1:$front/; s/tries 2/tries 4/" "$top/deploy/compose/nginx.conf" > "$run/nginx.conf"
     nginx -p "$run" -c "$run/nginx.conf" -e "$run/nginx.log" -g "daemon off; pid $run/nginx.pid;" & children+=($!)
     start_gateway "respool=http://127.0.0.1:$front/v1" "respool-agent=http://127.0.0.1:$front/v1" "respool-expert=http://127.0.0.1:$front/v1"
