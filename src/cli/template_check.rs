@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::timeout;
 
 use super::findings::Findings;
-use adapt::{RuleSet, find_rule};
+use adapt::{Consent, find_rule};
 use upstream::{Call, Upstream, UpstreamError};
 
 /// How long an upstream has to answer.
@@ -80,7 +80,7 @@ fn problems_of(prompt: &str) -> Vec<&'static str> {
 }
 
 fn report_refusal(model: &str, what: &str, said: &str, body: &Value, findings: &mut Findings) {
-    match find_rule(said, None, &body.to_string(), &RuleSet::new()) {
+    match find_rule(said, None, &body.to_string(), &Consent::default()) {
         Some(rule) => findings.ok(&format!(
             "model {model}: its template refuses {what}; respool adapts it (`{rule}`, docs/requests.md)"
         )),
@@ -103,7 +103,7 @@ fn is_about_template(said: &str, body: &Value) -> bool {
     let words = said.to_ascii_lowercase();
     words.contains("template")
         || words.contains("jinja")
-        || find_rule(said, None, &body.to_string(), &RuleSet::new()).is_some()
+        || find_rule(said, None, &body.to_string(), &Consent::default()).is_some()
 }
 
 async fn render(upstream: &Upstream, body: &Value) -> Rendered {

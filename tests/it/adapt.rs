@@ -185,13 +185,16 @@ async fn lossy_rules_apply_with_consent() {
         .map(|(words, before, after)| (words.to_owned(), before, after))
         .chain(of_parameters.map(|(name, before, after)| (format!("{name} is not supported"), before, after)))
         .collect();
-    assert_eq!(rows.len(), 10);
+    assert_eq!(rows.len(), 11);
     for (words, before, after) in rows {
-        let fake = FakeVllm::always(refusal(400, &words)).await;
-        let respool = Respool::before(&fake).await;
-        let reply = exchange(respool.address, &Request::chat(&before)).await;
-        assert_eq!((reply.status, fake.requests().len()), (400, 1), "{words}");
-        assert!(reply.text().contains("`[adapt] lossy = ["), "{}", reply.text());
+        let has_other_rule = words == row_of(&Rule::SystemFirst).unwrap().said[0].1;
+        if !has_other_rule {
+            let fake = FakeVllm::always(refusal(400, &words)).await;
+            let respool = Respool::before(&fake).await;
+            let reply = exchange(respool.address, &Request::chat(&before)).await;
+            assert_eq!((reply.status, fake.requests().len()), (400, 1), "{words}");
+            assert!(reply.text().contains("`[adapt] lossy = ["), "{}", reply.text());
+        }
         let fake = FakeVllm::start([refusal(400, &words), ok(), ok()]).await;
         let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.*\", \"parameter.drop:*\"]").await;
         for _ in 0..2 {
@@ -333,6 +336,25 @@ async fn a_running_conversation_keeps_its_prefix() {
     let messages = |at: usize| sent[at]["messages"].as_array().unwrap();
     assert_eq!(messages(2)[3]["name"], "f", "the other conversation is adapted");
     assert_eq!(messages(3)[..4], messages(0)[..4], "the running one keeps its form");
+}
+
+/// A client that adds a system message in each turn: with consent, the server's cache holds.
+#[tokio::test]
+async fn later_system_messages_keep_the_prefix() {
+    let words = row_of(&Rule::LaterSystemAsUser).unwrap().said[0].1;
+    let fake = FakeVllm::start([refusal(400, words), ok(), ok()]).await;
+    let respool = Respool::with(&fake, "[adapt]\nlossy = [\"messages.later_system_as_user\"]").await;
+    let message = |role: &str, text: &str| json!({"role": role, "content": text});
+    let mut messages = vec![message("system", "s"), message("user", "a"), message("system", "It is noon.")];
+    for _ in 0..2 {
+        let body = json!({"model": "m", "messages": messages});
+        assert_eq!(exchange(respool.address, &Request::chat(&body)).await.status, 200);
+        messages.extend([message("assistant", "b"), message("system", "It is one."), message("user", "c")]);
+    }
+    let sent = fake.requests();
+    assert!(sent[2].body.starts_with(sent[1].body.strip_suffix(b"]}").unwrap()), "byte for byte");
+    let last = "<system>\n\nIt is one.\n\n</system>\n\nc";
+    assert_eq!(sent[2].json()["messages"][3], message("user", last));
 }
 
 /// The client's conversation goes on, and its system message comes first at the server.

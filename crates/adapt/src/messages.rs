@@ -22,7 +22,11 @@ const REASONING: [&str; 3] = ["reasoning", "reasoning_content", "thinking"];
 pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) -> bool {
     match rule {
         Rule::SystemFirst => move_system_first(conversation),
-        Rule::SystemAsUser => turn_system_into_user(conversation),
+        Rule::LaterSystemAsUser => {
+            let beginning = conversation.0.iter().take_while(|message| message.is_system()).count();
+            turn_system_into_user(conversation, beginning)
+        }
+        Rule::SystemAsUser => turn_system_into_user(conversation, 0),
         Rule::DeveloperAsSystem => rename_developer(conversation),
         Rule::CallsAsText => turn_calls_into_text(conversation),
         Rule::AlternateRoles => {
@@ -65,10 +69,10 @@ fn move_system_first(conversation: &mut Conversation<'_>) -> bool {
     true
 }
 
-/// Puts system text before the text of the user's next message.
-fn turn_system_into_user(conversation: &mut Conversation<'_>) -> bool {
+/// Puts system text before the text of the user's next message, from this message on.
+fn turn_system_into_user(conversation: &mut Conversation<'_>, from: usize) -> bool {
     let mut changed = false;
-    for message in conversation.0.iter_mut().filter(|message| message.is_system()) {
+    for message in conversation.0.iter_mut().skip(from).filter(|message| message.is_system()) {
         message.enclose_content("<system>", "</system>");
         message.set("role", "\"user\"");
         changed = true;

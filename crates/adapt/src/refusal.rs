@@ -12,7 +12,7 @@ use wire::pattern::compile_pattern;
 use crate::apply::adapt;
 use crate::declared::EFFORT;
 use crate::parameters::is_default;
-use crate::rule::{Loss, Parameter, Rule, RuleSet};
+use crate::rule::{Consent, Loss, Parameter, Rule, RuleSet};
 use crate::table::rows;
 
 /// The part of an error's text, in bytes, that is searched: a dump of the request may follow.
@@ -82,20 +82,18 @@ const API_LIMITS: [(&str, f64); 5] = [
 ];
 
 /// Finds the rule that avoids the cause of a refusal. `said` is the server's text, `param` the parameter that
-/// its error names, `body` the request as the client sent it, `active` the rules that are already applied.
-pub fn find_rule(said: &str, param: Option<&str>, body: &str, active: &RuleSet) -> Option<Rule> {
-    let sent = adapt(body, active).body;
+/// its error names, `sent` the request that was refused. Among rules for the same words the first that the
+/// owner allows counts; if they allow no rule, the first counts.
+pub fn find_rule(said: &str, param: Option<&str>, sent: &str, consent: &Consent) -> Option<Rule> {
     let reason = &*searched_part(said);
-    let changes = |rule: &Rule| {
-        !active.contains(rule) && !adapt(&sent, &RuleSet::from([rule.clone()])).applied.is_empty()
-    };
+    let changes = |rule: &Rule| !adapt(sent, &RuleSet::from([rule.clone()])).applied.is_empty();
     let is_named = |signs: &[Regex]| {
         signs.iter().any(|sign| sign.find(reason).is_some_and(|found| !sent.contains(found.as_str())))
     };
-    let listed = SIGNS.iter().filter(|(rule, signs)| is_named(signs) && changes(rule));
-    let first = listed.map(|(rule, _)| (*rule).clone()).next();
-    first.or_else(|| {
-        parameter_rules(reason, param, &sent).into_iter().map(Rule::Parameter).find(|rule| changes(rule))
+    let mut listed = SIGNS.iter().filter(|(rule, signs)| is_named(signs) && changes(rule)).peekable();
+    let first = listed.peek().map(|(rule, _)| *rule);
+    listed.map(|(rule, _)| *rule).find(|rule| consent.allows(rule)).or(first).cloned().or_else(|| {
+        parameter_rules(reason, param, sent).into_iter().map(Rule::Parameter).find(|rule| changes(rule))
     })
 }
 
@@ -189,13 +187,13 @@ mod tests {
         for row in rows() {
             let (before, after) = row.example;
             for (server, words) in row.said {
-                let found = find_rule(words, None, before, &RuleSet::new());
+                let consent = Consent { lossy: vec![row.rule.to_string()], ..Consent::default() };
+                let found = find_rule(words, None, before, &consent);
                 assert_eq!(found.as_ref(), Some(&row.rule), "{server}: {words}");
             }
             let adapted = adapt(before, &RuleSet::from([row.rule.clone()]));
             assert_eq!(adapted.body, after, "{}", row.rule);
-            let again = RuleSet::from([row.rule.clone()]);
-            assert_ne!(find_rule(row.said[0].1, None, before, &again).as_ref(), Some(&row.rule));
+            assert_ne!(find_rule(row.said[0].1, None, after, &Consent::default()).as_ref(), Some(&row.rule));
         }
     }
 
@@ -203,22 +201,22 @@ mod tests {
     fn words_in_the_request_name_no_cause() {
         let body = r#"{"messages":[{"role":"user","content":"Why 'System message must be at the beginning'?"},{"role":"system","content":"s"}]}"#;
         let said = "Bad request: System message must be at the beginning (in: Why 'System message must be at the beginning'?)";
-        assert_eq!(find_rule(said, None, body, &RuleSet::new()), None);
+        let none = &Consent::default();
+        assert_eq!(find_rule(said, None, body, none), None);
         let dump = format!("bad value; 'input': {}", "System message must be at the beginning.");
         let other = r#"{"messages":[{"role":"user","content":"a"},{"role":"system","content":"s"}]}"#;
-        assert_eq!(find_rule(&dump, None, other, &RuleSet::new()), None);
+        assert_eq!(find_rule(&dump, None, other, none), None);
         let several = format!("{dump}\nrequest body: System message must be at the beginning.");
-        assert_eq!(find_rule(&several, None, other, &RuleSet::new()), None);
+        assert_eq!(find_rule(&several, None, other, none), None);
     }
 
     fn check(said: &str, expected: &[&str]) {
         const BODY: &str = r#"{"messages":[{"role":"user","content":"x"}],"model":"m","store":false,"temperature":1.5,"top_p":0.9,
             "foo":1,"reasoning_effort":"xhigh","max_tokens":5,"tool_choice":"required"}"#;
-        let mut active = RuleSet::new();
-        let mut found = Vec::new();
-        while let Some(rule) = find_rule(said, None, BODY, &active) {
+        let (mut sent, mut found) = (BODY.to_owned(), Vec::new());
+        while let Some(rule) = find_rule(said, None, &sent, &Consent::default()) {
             found.push(rule.to_string());
-            active.insert(rule);
+            sent = adapt(&sent, &RuleSet::from([rule])).body.into_owned();
         }
         assert_eq!(found, expected, "{said}");
     }
@@ -273,7 +271,7 @@ mod tests {
         for said in
             ["temperature must be in [0, 2], got 9.", "Invalid value for model", "Unknown parameter: 'bar'"]
         {
-            assert_eq!(find_rule(said, None, body, &RuleSet::new()), None, "{said}");
+            assert_eq!(find_rule(said, None, body, &Consent::default()), None, "{said}");
         }
     }
 }

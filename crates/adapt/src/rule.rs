@@ -45,6 +45,8 @@ pub enum Rule {
     ToolStrict,
     /// Names that are too long, or have other characters than letters, digits, `-` and `_`.
     ToolNames,
+    /// System messages after the conversation's beginning, where the owner wants them to stay there.
+    LaterSystemAsUser,
     /// System messages after the first message.
     SystemFirst,
     /// System messages at all.
@@ -178,6 +180,7 @@ const NAMED: &[(Rule, &str)] = &[
     (Rule::ToolBasicSchema, "tools.basic_schema"),
     (Rule::ToolStrict, "tools.strict"),
     (Rule::ToolNames, "tools.names"),
+    (Rule::LaterSystemAsUser, "messages.later_system_as_user"),
     (Rule::SystemFirst, "messages.system_first"),
     (Rule::SystemAsUser, "messages.system_as_user"),
     (Rule::DeveloperAsSystem, "messages.developer_as_system"),

@@ -7,6 +7,17 @@ use crate::words::{
     VLLM_RUST,
 };
 
+/// Words for a system message that is not the first message.
+const LATER_SYSTEM: &[&str] = &[
+    r"(?i)system messages? (?:must|should|can only|has to|may only) (?:be|come|appear)[^\n]{0,20}(?:beginning|first|start)",
+    r"(?i)(?:only|at most) one system message",
+    r"(?i)unexpected role 'system' after role",
+    r"(?i)system (?:message|role)[^\n]{0,40}(?:not allowed|unexpected|only)[^\n]{0,30}(?:first|beginning|start)",
+    r"(?i)with the exception of an initial optional system message",
+    ALTERNATE,
+    OTHER_TOOLS,
+];
+
 pub(super) const ROWS: &[Row] = &[
     Row {
         rule: Rule::DeveloperAsSystem,
@@ -34,20 +45,25 @@ pub(super) const ROWS: &[Row] = &[
         ),
     },
     Row {
+        rule: Rule::LaterSystemAsUser,
+        refused: "a system message after the conversation's beginning",
+        change: "its text is put before the user's next text, between `<system>` and `</system>`; the prompt's beginning stays as the server has cached it",
+        loss: Loss::Lossy,
+        lost: "the model no longer knows that the text is not the user's; without consent, the next rule applies",
+        signs: LATER_SYSTEM,
+        said: &[("Qwen3.x", "System message must be at the beginning.")],
+        example: (
+            r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b"},{"role":"system","content":"c"}]}"#,
+            r#"{"messages":[{"role":"system","content":"a"},{"role":"user","content":"b\n\n<system>\n\nc\n\n</system>"}]}"#,
+        ),
+    },
+    Row {
         rule: Rule::SystemFirst,
         refused: "a system message that is not the first message, or a second one",
         change: "its text is added to the first system message",
         loss: Loss::Minor,
-        lost: "its place in the conversation; the prompt's beginning changes when a new one comes",
-        signs: &[
-            r"(?i)system messages? (?:must|should|can only|has to|may only) (?:be|come|appear)[^\n]{0,20}(?:beginning|first|start)",
-            r"(?i)(?:only|at most) one system message",
-            r"(?i)unexpected role 'system' after role",
-            r"(?i)system (?:message|role)[^\n]{0,40}(?:not allowed|unexpected|only)[^\n]{0,30}(?:first|beginning|start)",
-            r"(?i)with the exception of an initial optional system message",
-            ALTERNATE,
-            OTHER_TOOLS,
-        ],
+        lost: "its place in the conversation; the prompt's beginning changes when a new one comes, unless you consent to `messages.later_system_as_user`",
+        signs: LATER_SYSTEM,
         said: &[
             ("Qwen3.x", "System message must be at the beginning."),
             (

@@ -14,7 +14,7 @@ use crate::decide::Change;
 use crate::fit;
 use crate::outcome::Finding;
 use crate::request::ClientRequest;
-use adapt::{Loss, Rule, RuleSet, find_rule, known_good_request};
+use adapt::{Loss, Rule, find_rule, known_good_request};
 use translate::{Fault, Remedy, Situation};
 use upstream::{Call, UpstreamError};
 
@@ -96,8 +96,8 @@ impl Exchange {
             Some(UpstreamError::from_answer(&upstream.name, status.as_u16(), &text))
         };
         let refusal = timeout(CONFIRMED_WITHIN, refusal).await.ok().flatten();
-        let found =
-            refusal.and_then(|error| find_rule(&error.said, error.param.as_deref(), &body, &RuleSet::new()));
+        let found = refusal
+            .and_then(|error| find_rule(&error.said, error.param.as_deref(), &body, &request.settings.adapt));
         found.as_ref() == Some(rule)
     }
 
@@ -106,7 +106,7 @@ impl Exchange {
         let error = self.history.last()?.error.as_ref()?;
         let body = attempt.body.to_bytes();
         let body = std::str::from_utf8(&body).ok()?;
-        find_rule(&error.said, error.param.as_deref(), body, &RuleSet::new())
+        find_rule(&error.said, error.param.as_deref(), body, &self.request.settings.adapt)
     }
 }
 
