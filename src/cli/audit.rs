@@ -1,16 +1,19 @@
-//! `respool audit`: shows the calls of tools that the audit log has.
+//! `respool audit`: shows the calls of tools that the audit log has, with `store.url` those of all nodes.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::io::ErrorKind;
-use std::path::PathBuf;
-use std::time::UNIX_EPOCH;
+use std::path::{Path, PathBuf};
 
 use clap::Subcommand;
+use serde_json::{Map, Value};
 
 use super::failure::Failure;
 use super::listing::ListArgs;
+use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use settings::Loaded;
+use store::{AuditLogLine, Store, StoreConfig};
 use tools::audit::{self, AuditLine, Step};
 
 #[derive(Debug, Subcommand)]
@@ -20,7 +23,7 @@ pub(super) enum AuditCommand {
     List {
         #[command(flatten)]
         arguments: ListArgs,
-        /// The audit log [default: `audit.jsonl` in the state directory]
+        /// Only this file [default: `audit.jsonl` in the state directory, and the lines of all nodes]
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
     },
@@ -40,10 +43,8 @@ impl Default for AuditCommand {
 }
 
 pub(super) fn run_audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Failure> {
-    let place =
-        |file: Option<PathBuf>| file.unwrap_or_else(|| loaded.settings.store.state_dir.join(audit::FILE));
     match command {
-        AuditCommand::List { arguments, file } => list_calls(&place(file), &arguments),
+        AuditCommand::List { arguments, file } => list_calls(&loaded.settings.store, file, &arguments),
         AuditCommand::Verify { .. } => Err(Failure::Failed(
             "`audit verify` was removed: lines of the audit log carry no hashes any more, because a user who may write the \
              file could renew them. To detect changes, send the lines to another machine. `respool audit list` shows them"
@@ -52,42 +53,92 @@ pub(super) fn run_audit(loaded: &Loaded, command: AuditCommand) -> Result<(), Fa
     }
 }
 
-fn read_log(file: &std::path::Path) -> Result<String, Failure> {
+/// A line, with the node that wrote it where several share a database.
+struct Listed {
+    at: u64,
+    node: Option<String>,
+    line: String,
+}
+
+/// Reads the lines of a file; `None` without one.
+fn read_log(file: &Path) -> Result<Option<String>, Failure> {
     match std::fs::read_to_string(file) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            say_on_stderr(&format!(
-                "There is no audit log at {}: no call that may change something has run, and none was refused or approved by \
-                 a person (calls that only read are not recorded).",
-                file.display()
-            ));
-            Ok(String::new())
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        read => {
+            let read = read.map(Some);
+            read.map_err(|error| Failure::Failed(format!("{} cannot be read: {error}", file.display())))
         }
-        read => read.map_err(|error| Failure::Failed(format!("{} cannot be read: {error}", file.display()))),
     }
 }
 
-/// Returns true for a line from within the time. A line that cannot be read is kept in the list.
-fn is_recent(line: &str, arguments: &ListArgs) -> bool {
-    let at =
-        serde_json::from_str::<AuditLine>(line).ok().and_then(|line| humantime::parse_rfc3339(&line.at).ok());
-    let millis = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok()).map(clock::to_millis);
-    millis.is_none_or(|millis| arguments.includes(millis))
+/// Returns the newest lines that all nodes have copied to the database.
+fn find_shared(config: &StoreConfig, arguments: &ListArgs) -> Result<Vec<Listed>, Failure> {
+    let store = Store::open_in_place(config)?;
+    let Some(shared) = store.shared_audit_log() else { return Ok(Vec::new()) };
+    let since = arguments.since.map(clock::time_ago).unwrap_or_default();
+    let found = new_runtime()?.block_on(shared.newest_lines(since, arguments.limit))?;
+    let listed =
+        |(node, line): (String, AuditLogLine)| Listed { at: line.at, node: Some(node), line: line.text };
+    Ok(found.into_iter().map(listed).collect())
 }
 
-fn list_calls(file: &std::path::Path, arguments: &ListArgs) -> Result<(), Failure> {
-    let text = read_log(file)?;
-    let lines: Vec<&str> = text.lines().filter(|line| is_recent(line, arguments)).collect();
-    for line in &lines[lines.len().saturating_sub(arguments.limit)..] {
+/// Returns the lines of all nodes in the order of their times, each once: the database has most lines of this
+/// node's file.
+fn merge_lines(mut shared: Vec<Listed>, own: &str, node: Option<&str>) -> Vec<Listed> {
+    let known: HashSet<String> = shared.iter().map(|listed| listed.line.clone()).collect();
+    let mut at = 0;
+    for line in own.lines().filter(|line| !line.is_empty()) {
+        // One that cannot be read stays behind the one before.
+        at = AuditLine::time_of(line).unwrap_or(at);
+        if !known.contains(line) {
+            shared.push(Listed { at, node: node.map(str::to_owned), line: line.to_owned() });
+        }
+    }
+    shared.sort_by_key(|listed| listed.at);
+    shared
+}
+
+fn list_calls(config: &StoreConfig, file: Option<PathBuf>, arguments: &ListArgs) -> Result<(), Failure> {
+    let shared = if config.store.url.is_some() && file.is_none() {
+        find_shared(config, arguments).unwrap_or_else(|error| {
+            say_on_stderr(&format!("Shown are the calls of this node alone: {error}"));
+            Vec::new()
+        })
+    } else {
+        Vec::new()
+    };
+    let file = file.unwrap_or_else(|| config.state_dir.join(audit::FILE));
+    let own = read_log(&file)?;
+    if own.is_none() && shared.is_empty() {
+        say_on_stderr(&format!(
+            "There is no audit log at {}: no call that may change something has run, and none was refused or approved by \
+             a person (calls that only read are not recorded).",
+            file.display()
+        ));
+    }
+    let mut lines = merge_lines(shared, &own.unwrap_or_default(), config.node.name.as_deref());
+    lines.retain(|listed| arguments.includes(listed.at));
+    for Listed { node, line, .. } in &lines[lines.len().saturating_sub(arguments.limit)..] {
+        let node = node.as_deref().filter(|_| config.store.url.is_some());
         match serde_json::from_str::<AuditLine>(line) {
-            Ok(_) if arguments.json => say(line),
-            Ok(read) => say(&flat_text(&describe_call(&read))),
+            Ok(_) if arguments.json => say(&with_node(line, node)),
+            Ok(read) => say(&flat_text(&describe_call(&read, node))),
             Err(_) => say(&flat_text(&format!("? not a line of this log: {line}"))),
         }
     }
     Ok(())
 }
 
-fn describe_call(line: &AuditLine) -> String {
+/// Adds the node to the JSON of a line.
+fn with_node(line: &str, node: Option<&str>) -> String {
+    let (Some(node), Ok(mut object)) = (node, serde_json::from_str::<Map<String, Value>>(line)) else {
+        return line.to_owned();
+    };
+    object.insert("node".to_owned(), node.into());
+    Value::from(object).to_string()
+}
+
+fn describe_call(line: &AuditLine, node: Option<&str>) -> String {
     let entry = &line.entry;
     let step = match entry.step {
         Step::Begun => "begun",
@@ -96,6 +147,7 @@ fn describe_call(line: &AuditLine) -> String {
     };
     let took = entry.took_ms.map(|took| format!(" after {took} ms"));
     let details = [
+        node.map(|node| format!("node {node}")),
         (!entry.caller.agent.is_empty()).then(|| format!("agent {}", entry.caller.agent)),
         (!entry.caller.run.is_empty()).then(|| format!("run {}", entry.caller.run)),
         entry.caller.key.as_ref().map(|key| format!("key {key}")),
@@ -127,11 +179,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn lines_of_all_nodes_are_in_order() {
+        let line = |second: u32, call: &str| {
+            format!(r#"{{"at":"1970-01-01T00:00:0{second}Z","step":"ended","call":"{call}","tool":"exec"}}"#)
+        };
+        let shared = |at, node: &str, line: String| Listed { at, node: Some(node.to_owned()), line };
+        let of_all = vec![shared(1_000, "a", line(1, "one")), shared(3_000, "b", line(3, "three"))];
+        let own = [&line(1, "one"), &line(2, "two"), "no line", &line(4, "four")].join("\n");
+        let merged = merge_lines(of_all, &own, Some("a"));
+        let told: Vec<_> = merged.iter().map(|listed| (listed.at, listed.node.as_deref().unwrap())).collect();
+        assert_eq!(told, [(1_000, "a"), (2_000, "a"), (2_000, "a"), (3_000, "b"), (4_000, "a")]);
+        assert_eq!(merged[2].line, "no line");
+        let read: AuditLine = serde_json::from_str(&with_node(&merged[3].line, Some("b"))).unwrap();
+        assert_eq!(read.entry.call, "three");
+        assert!(
+            describe_call(&read, Some("b")).ends_with("exec  node b"),
+            "{}",
+            describe_call(&read, Some("b"))
+        );
+        assert!(with_node(&merged[3].line, Some("b")).contains(r#""node":"b""#));
+    }
+
+    #[test]
     fn a_call_that_may_have_been_made_says_so() {
         let line = |outcome: &str| {
             let line = serde_json::json!({"at": "2026-11-25T18:47:48Z", "step": "ended", "agent": "desk", "call": "c-1", "tool": "mcp:crm/move",
                 "outcome": outcome, "took_ms": 36});
-            describe_call(&serde_json::from_value(line).unwrap())
+            describe_call(&serde_json::from_value(line).unwrap(), None)
         };
         let doubt = "it is not known whether it took effect";
         assert_eq!(line("ok"), "2026-11-25T18:47:48Z  ended    mcp:crm/move  agent desk, ok after 36 ms");

@@ -8,6 +8,7 @@ mod agents;
 mod alerts;
 mod assembly;
 mod audit;
+mod audit_copy;
 mod banner;
 #[cfg(feature = "chat")]
 mod chat;

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::assembly::{Assembled, assemble, open_parts};
+use super::audit_copy::AuditCopy;
 use super::banner;
 use super::expert::warn_of_lost_models;
 use super::expert_names::find_unknown_names;
@@ -109,6 +110,8 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
         tokio::spawn(stop.abort.clone().run_until_cancelled_owned(divide_places(Arc::clone(store), relays)));
     }
+    let audit = Arc::new(AuditCopy::new(agents.store().cloned(), &settings.store.state_dir));
+    tokio::spawn(Arc::clone(&audit).copy_until(stop.abort.clone()));
     agents.start_housekeeping().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
@@ -122,6 +125,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     usage.save_keys().await;
     usage.close().await;
     usage.share().await;
+    audit.copy_rest().await;
     if let Some(traces) = traces {
         traces.flush().await;
     }

@@ -11,7 +11,10 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use store::{ApprovalState, DatabaseConfig, EntryState, Store, StoreConfig};
 use testing::postgres_server;
+use testing::waiting::delay;
 use tokio::process::Child;
+use tools::audit::{self, AuditEntry, Step};
+use tools::{AuditConfig, Caller};
 use wire::units::Secret;
 
 use crate::alerts::webhook;
@@ -43,8 +46,11 @@ fn desk_on_database(upstream: &str, url: String) -> (Desk, Store) {
 }
 
 pub fn send_signal(process: &Child, signal: Signal) {
-    let id = i32::try_from(process.id().unwrap()).unwrap();
-    kill(Pid::from_raw(id), signal).unwrap();
+    send_signal_to(process.id().unwrap(), signal);
+}
+
+fn send_signal_to(process: u32, signal: Signal) {
+    kill(Pid::from_raw(i32::try_from(process).unwrap()), signal).unwrap();
 }
 
 /// Regression: `check` made the tables of the database, or called one that was away a wrong configuration.
@@ -231,6 +237,43 @@ async fn nodes_list_each_other_and_share_logins() {
         let is_out = async || exchange(node.address, &page).await.status == 303;
         wait_until("a logout holds on every node", is_out).await;
     }
+}
+
+/// The calls that the command lists on a node: which node made them, and their names.
+fn list_calls(node: &Served) -> Vec<(String, String)> {
+    let mut command = program(node.directory.path(), &["audit", "list", "--json"]);
+    let output = command.env("RESPOOL_CONFIG", "respool.toml").output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let call = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        (text("node"), text("call"))
+    };
+    lines.lines().map(call).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_log_is_that_of_all() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let toml = "[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n";
+    let (first, mut second) = (serve_node(&url, "a", toml), serve_node(&url, "b", toml));
+    let note_call = |node: &Served, call: &str| {
+        let file = node.directory.path().join(".local/state/respool").join(audit::FILE);
+        let entry = AuditEntry::new(Step::Begun, &Caller::default(), call, "exec");
+        audit::append_entry(&AuditConfig { file, content: false }, entry).unwrap();
+    };
+    for (node, call) in [(&first, "c1"), (&second, "c2"), (&first, "c3")] {
+        note_call(node, call);
+        delay(Duration::from_millis(2)).await;
+    }
+    let all = [("a", "c1"), ("b", "c2"), ("a", "c3")].map(|(node, call)| (node.to_owned(), call.to_owned()));
+    wait_until("all calls are listed", async || list_calls(&first) == all && list_calls(&second) == all)
+        .await;
+    // The last line of a node is copied when it ends, and others list it for ever.
+    note_call(&second, "c4");
+    send_signal_to(second.child.id(), Signal::SIGTERM);
+    second.child.wait().unwrap();
+    assert_eq!(list_calls(&first).last(), Some(&("b".to_owned(), "c4".to_owned())));
 }
 
 /// Both find the same upstream down; one says so, and its end.

@@ -11,6 +11,7 @@
 
 mod approvals;
 mod attention;
+mod audit;
 mod check;
 pub mod config;
 mod disk;
@@ -36,6 +37,7 @@ mod usage_columns;
 
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 pub use attention::Attention;
+pub use audit::{AuditLogLine, AuditLogPart, SharedAuditLog};
 pub use check::{Checks, StoreCheck};
 pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreConfig};
 pub use disk::{try_directory, write_remedy};

@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 
 use super::approvals::Approvals;
+use super::audit::SharedAuditLog;
 use super::check::Checks;
 use super::error::StoreError;
 use super::key_usage::KeyUsages;
@@ -43,6 +44,11 @@ pub trait StorePort:
 
     /// The usage of all processes; `None` for a store in files, where each process has its own.
     fn shared_usage(&self) -> Option<&dyn SharedUsage> {
+        None
+    }
+
+    /// The audit log of all processes; `None` for a store in files.
+    fn shared_audit_log(&self) -> Option<&dyn SharedAuditLog> {
         None
     }
 

@@ -2,12 +2,14 @@
 //! and one for each that was refused. Written by the gate in `set`; read by `cli`.
 //!
 //! Lines are only appended, under a lock that all processes of this state directory take. The log proves
-//! nothing against a user who may write the file: send its lines to another machine for that.
+//! nothing against a user who may write the file: send its lines to another machine for that. Where processes
+//! share a database, `serve` copies the lines there (`cli::audit_copy`).
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -104,6 +106,16 @@ pub struct AuditLine {
     pub entry: AuditEntry,
 }
 
+impl AuditLine {
+    /// Returns when a line of the file was written, in milliseconds since 1970; `None` for one that cannot be
+    /// read.
+    pub fn time_of(line: &str) -> Option<u64> {
+        let line: Self = serde_json::from_str(line).ok()?;
+        let at = humantime::parse_rfc3339(&line.at).ok()?;
+        at.duration_since(UNIX_EPOCH).ok().map(clock::to_millis)
+    }
+}
+
 impl AuditEntry {
     /// Returns the entry of a call, without its arguments.
     pub fn new(step: Step, caller: &Caller, call: &str, tool: &str) -> Self {
@@ -141,7 +153,9 @@ pub fn append_entry(config: &AuditConfig, entry: AuditEntry) -> io::Result<()> {
     }
     let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(&config.file)?;
     file.lock()?;
-    let line = AuditLine { at: humantime::format_rfc3339_millis(clock::system_time()).to_string(), entry };
+    // The clock of the database, where processes share one.
+    let now = UNIX_EPOCH + Duration::from_millis(clock::now());
+    let line = AuditLine { at: humantime::format_rfc3339_millis(now).to_string(), entry };
     let start = if is_cut(&mut file)? { "\n" } else { "" };
     let line = format!("{start}{}\n", serde_json::to_string(&line).map_err(io::Error::other)?);
     // One write: a reader sees the whole line or nothing of it.

@@ -7,8 +7,8 @@ use testing::postgres_server;
 use super::Bed;
 use super::refusals::run_sql;
 use crate::{
-    Append, ApprovalChange, ClaimRequest, EndedSession, EntryEnd, LateDecision, NewEntry, NewRun, NodeConfig,
-    Queue as _, SentAlert, Status, Store,
+    Append, ApprovalChange, AuditLogLine, AuditLogPart, ClaimRequest, EndedSession, EntryEnd, LateDecision,
+    NewEntry, NewRun, NodeConfig, Queue as _, SentAlert, Status, Store,
 };
 
 fn open_server(bed: &Bed, name: &str) -> Store {
@@ -56,6 +56,34 @@ async fn ended_sessions_are_known_everywhere() {
     first.end_sessions(vec![]).await.unwrap();
     let rows = "DO $$ BEGIN ASSERT (SELECT count(*) FROM respool.ended_sessions) = 1; END $$";
     run_sql(&bed, rows);
+}
+
+/// Lines that are sent again, or from a copy of their file, are there once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lines_of_all_nodes_are_listed() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (open_server(&bed, "a"), open_server(&bed, "b"));
+    let line = |at, offset, text: &str| AuditLogLine { at, offset, text: text.into() };
+    let part = |file: &str, end, lines: &[AuditLogLine]| AuditLogPart {
+        file: file.into(),
+        end,
+        lines: lines.to_vec(),
+    };
+    let (log, other) = (first.shared_audit_log().unwrap(), second.shared_audit_log().unwrap());
+    assert_eq!(log.added_until("f").await.unwrap(), 0);
+    let lines = [line(1, 0, "one"), line(3, 4, "three"), line(3, 10, "zero \0")];
+    for _ in 0..2 {
+        log.add_lines(part("f", 17, &lines)).await.unwrap();
+    }
+    other.add_lines(part("copy of f", 22, &[line(3, 4, "three"), line(2, 17, "two")])).await.unwrap();
+    assert_eq!((log.added_until("f").await.unwrap(), log.added_until("copy of f").await.unwrap()), (17, 22));
+    let listed = async |since, most| {
+        let newest = other.newest_lines(since, most).await.unwrap();
+        newest.into_iter().map(|(node, line)| format!("{node} {}", line.text)).collect::<Vec<_>>()
+    };
+    assert_eq!(listed(0, 9).await, ["a one", "b two", "a three", "a zero \u{fffd}"]);
+    assert_eq!(listed(2, 2).await, ["a three", "a zero \u{fffd}"]);
+    assert_eq!(listed(4, 9).await, [""; 0]);
 }
 
 fn new_alert(name: &str, body: &str) -> SentAlert {
@@ -269,12 +297,13 @@ async fn own_changes_are_found_at_once() {
 }
 
 /// The schema that the version before this one knew.
-const SCHEMA_BEFORE: [&str; 5] = [
+const SCHEMA_BEFORE: [&str; 6] = [
     include_str!("../postgres/schema.sql"),
     include_str!("../postgres/schema_2.sql"),
     include_str!("../postgres/schema_3.sql"),
     include_str!("../postgres/schema_4.sql"),
     include_str!("../postgres/schema_5.sql"),
+    include_str!("../postgres/schema_6.sql"),
 ];
 
 /// A process of the version before, as it says that it lives and queues an entry.
@@ -292,7 +321,7 @@ async fn the_version_before_works_on() {
     let Some(bed) = Bed::new_postgres() else { return };
     let version = "CREATE SCHEMA respool; CREATE TABLE respool.schema_version (
         only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row), version integer NOT NULL,
-        oldest_that_may_use_it integer NOT NULL); INSERT INTO respool.schema_version VALUES (true, 5, 1)";
+        oldest_that_may_use_it integer NOT NULL); INSERT INTO respool.schema_version VALUES (true, 6, 1)";
     for sql in [version].into_iter().chain(SCHEMA_BEFORE).chain([WORK_BEFORE]) {
         run_sql(&bed, sql);
     }
@@ -300,7 +329,7 @@ async fn the_version_before_works_on() {
     run_sql(&bed, WORK_BEFORE);
     run_sql(
         &bed,
-        "DO $$ BEGIN ASSERT (SELECT oldest_that_may_use_it FROM respool.schema_version) <= 5; END $$",
+        "DO $$ BEGIN ASSERT (SELECT oldest_that_may_use_it FROM respool.schema_version) <= 6; END $$",
     );
     let claim = async || {
         let (queues, lease) = (vec!["desk".into()], Duration::from_mins(1));

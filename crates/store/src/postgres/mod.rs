@@ -7,6 +7,7 @@
 
 mod address;
 mod approvals;
+mod audit;
 mod check;
 mod columns;
 mod keys;
@@ -32,6 +33,7 @@ use std::time::Duration;
 
 use postgres::Error;
 
+use crate::audit::SharedAuditLog;
 use crate::config::{ResponsesConfig, RunsConfig, StoreConfig};
 use crate::error::StoreError;
 use crate::port::StorePort;
@@ -184,6 +186,10 @@ impl StorePort for PostgresStore {
     }
 
     fn shared_usage(&self) -> Option<&dyn SharedUsage> {
+        Some(self)
+    }
+
+    fn shared_audit_log(&self) -> Option<&dyn SharedAuditLog> {
         Some(self)
     }
 

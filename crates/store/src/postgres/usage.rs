@@ -266,7 +266,7 @@ fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage) -> Resu
 }
 
 /// Replaces zero bytes, which the database has in no text.
-fn without_zero_bytes(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(super) fn without_zero_bytes(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text }
 }
 
