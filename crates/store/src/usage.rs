@@ -252,6 +252,12 @@ pub trait SharedUsage: UsageRows {
     /// When the database cannot be written; it may have the rows all the same.
     async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError>;
 
+    /// Returns the number of the last row that is there of a file.
+    ///
+    /// # Errors
+    /// When the database cannot be read.
+    async fn last_row_of(&self, origin: &str) -> Result<Option<u64>, StoreError>;
+
     /// Deletes rows of before a time.
     ///
     /// # Errors

@@ -91,6 +91,8 @@ struct State {
     are_keys_unsaved: bool,
     /// Nothing could be exchanged with other processes the last time, which was reported.
     is_apart: bool,
+    /// The database has the rows that were copied to it, as far as this process could see.
+    knows_copied: bool,
     problems: VecDeque<Problem>,
     minutes: Minutes,
     /// The budgets that have gauges.
@@ -284,7 +286,11 @@ impl Ledger {
         let Some(shared) = self.shared_usage() else { return };
         let _alone = self.sharing.lock().await;
         let exchanged = self.exchange_with(shared).await;
-        let was_apart = std::mem::replace(&mut self.lock_state().is_apart, exchanged.is_err());
+        let was_apart = {
+            let mut state = self.lock_state();
+            state.knows_copied &= exchanged.is_ok();
+            std::mem::replace(&mut state.is_apart, exchanged.is_err())
+        };
         match exchanged {
             Err(error) if !was_apart => {
                 tracing::error!(target: "respool::usage", %error, "usage records wait in the state directory, and budgets count this process alone, until the database can be used");
@@ -302,6 +308,13 @@ impl Ledger {
         self.lock_state().spending.set_others(day, others);
         let Some(store) = &self.store else { return Ok(()) };
         let database = shared.database_id().await?;
+        if !self.lock_state().knows_copied {
+            // One that was restored from a dump lacks rows that were copied since.
+            let origin = store.list_uncopied(database.clone(), 0).await?.origin;
+            let last = shared.last_row_of(&origin).await?.unwrap_or_default();
+            store.mark_missing(database.clone(), origin, last).await?;
+            self.lock_state().knows_copied = true;
+        }
         loop {
             let rows = store.list_uncopied(database.clone(), COPIED).await?;
             let count = rows.rows.len();
@@ -975,6 +988,29 @@ mod tests {
         wait_until("it is refused", async || checked().await == Err(Shortage::Unknown)).await;
         run_sql(&url, "ALTER TABLE respool.gone RENAME TO spending");
         wait_until("it is permitted", async || checked().await == Ok(())).await;
+    }
+
+    /// Regression: rows that were copied after a dump were not copied again to the database restored from it.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_restored_database_gets_later_rows() {
+        let Some(([first, second], _dirs, url)) = two_nodes(&BudgetsConfig::default()).await else { return };
+        let count = async || {
+            let report = second.records().report(everything()).await.unwrap();
+            report.lines.iter().map(|line| line.totals.requests).sum::<u64>()
+        };
+        for at in 0..3 {
+            record(&first, used("alice", "m", 10, at));
+        }
+        first.flush().await;
+        first.share().await;
+        assert_eq!(count().await, 3);
+        run_sql(&url, "ALTER TABLE respool.usage RENAME TO gone");
+        record(&first, used("alice", "m", 10, 0));
+        first.flush().await;
+        first.share().await;
+        run_sql(&url, "ALTER TABLE respool.gone RENAME TO usage; DELETE FROM respool.usage WHERE place > 1");
+        first.share().await;
+        assert_eq!(count().await, 4);
     }
 
     /// Once all rows are deleted, the numbers of new ones begin again.

@@ -8,7 +8,7 @@ use postgres::types::ToSql;
 use postgres::{Error, Row};
 
 use super::PostgresStore;
-use super::columns::number;
+use super::columns::{number, some_number};
 use super::link::{Change, as_bigint, limit};
 use crate::error::StoreError;
 use crate::nodes::Nodes as _;
@@ -212,6 +212,12 @@ impl SharedUsage for PostgresStore {
              ON CONFLICT (origin, place) DO NOTHING"
         );
         self.pool.run(move |change| add_columns(change, &sql, &rows)).await
+    }
+
+    async fn last_row_of(&self, origin: &str) -> Result<Option<u64>, StoreError> {
+        let (origin, sql) = (origin.to_owned(), "SELECT max(place) FROM respool.usage WHERE origin = $1");
+        let find = move |change: &mut Change<'_>| change.find(sql, &[&origin], |row| some_number(row, 0));
+        Ok(self.pool.read(find).await?.flatten())
     }
 
     async fn forget_rows(&self, before: u64) -> Result<(), StoreError> {

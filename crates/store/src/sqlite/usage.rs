@@ -188,6 +188,18 @@ impl UsageStore {
         self.work(&self.writer, "write", mark).await
     }
 
+    /// Notes that a database has no rows of this origin behind this number.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn mark_missing(&self, database: String, origin: String, last: u64) -> Result<(), StoreError> {
+        let sql = "UPDATE copies SET last = min(last, ?2) WHERE database = ?1 AND origin = ?3";
+        let mark = move |connection: &mut Connection| {
+            execute(connection, sql, params![database, signed(last), origin]).map(drop)
+        };
+        self.work(&self.writer, "write", mark).await
+    }
+
     async fn work<T: Send + 'static>(
         &self,
         connection: &Arc<Mutex<Connection>>,
