@@ -30,7 +30,7 @@ pub(crate) fn change_messages(conversation: &mut Conversation<'_>, rule: &Rule) 
         Rule::DeveloperAsSystem => rename_developer(conversation),
         Rule::CallsAsText => turn_calls_into_text(conversation),
         Rule::AlternateRoles => {
-            let has_merged = merge_same_roles(conversation);
+            let has_merged = merge_same_roles(conversation, |_| true);
             complete_turns(conversation) || has_merged
         }
         Rule::AssistantNotLast => end_with_user(conversation),
@@ -71,16 +71,15 @@ fn move_system_first(conversation: &mut Conversation<'_>) -> bool {
 
 /// Puts system text before the text of the user's next message, from this message on.
 fn turn_system_into_user(conversation: &mut Conversation<'_>, from: usize) -> bool {
-    let mut changed = false;
-    for message in conversation.0.iter_mut().skip(from).filter(|message| message.is_system()) {
-        message.enclose_content("<system>", "</system>");
-        message.set("role", "\"user\"");
-        changed = true;
+    let mut changed = vec![false; conversation.0.len()];
+    for (message, is_changed) in conversation.0.iter_mut().zip(&mut changed).skip(from) {
+        if message.is_system() {
+            message.enclose_content("<system>", "</system>");
+            message.set("role", "\"user\"");
+            *is_changed = true;
+        }
     }
-    if changed {
-        merge_same_roles(conversation);
-    }
-    changed
+    merge_changed(conversation, &changed)
 }
 
 fn rename_developer(conversation: &mut Conversation<'_>) -> bool {
@@ -92,16 +91,26 @@ fn rename_developer(conversation: &mut Conversation<'_>) -> bool {
     changed
 }
 
+/// Merges messages that were changed with their neighbours of the same role. All others keep their form: the
+/// server has cached the prompt that it was sent before the conversation had anything to change. Returns true
+/// if any message was changed.
+fn merge_changed(conversation: &mut Conversation<'_>, changed: &[bool]) -> bool {
+    merge_same_roles(conversation, |at| changed[at] || changed[at - 1]);
+    changed.contains(&true)
+}
+
 /// Merges neighbours of the same role: user with user, and assistant with assistant unless both have calls.
-fn merge_same_roles(conversation: &mut Conversation<'_>) -> bool {
+/// `may_merge`: true for the place of a message that may be merged with the one before.
+fn merge_same_roles(conversation: &mut Conversation<'_>, may_merge: impl Fn(usize) -> bool) -> bool {
     let mut merged: Vec<Entry<'_>> = Vec::with_capacity(conversation.0.len());
     let before = conversation.0.len();
-    for message in conversation.0.drain(..) {
+    for (at, message) in conversation.0.drain(..).enumerate() {
         let fits = merged.last().is_some_and(|last| {
             let both = |role| last.is_from(role) && message.is_from(role);
-            both("user")
+            let is_same = both("user")
                 || (last.is_system() && message.is_system())
-                || (both("assistant") && !last.has_calls())
+                || (both("assistant") && !last.has_calls());
+            is_same && may_merge(at)
         });
         match merged.last_mut() {
             Some(last) if fits => {
@@ -120,8 +129,8 @@ fn merge_same_roles(conversation: &mut Conversation<'_>) -> bool {
 
 /// Writes calls as text of the assistant, and results as text of the user.
 fn turn_calls_into_text(conversation: &mut Conversation<'_>) -> bool {
-    let mut changed = false;
-    for message in &mut conversation.0 {
+    let mut changed = vec![false; conversation.0.len()];
+    for (message, is_changed) in conversation.0.iter_mut().zip(&mut changed) {
         if message.is_from("tool") {
             message.enclose_content("<tool_response>", "</tool_response>");
             message.set("role", "\"user\"");
@@ -134,12 +143,9 @@ fn turn_calls_into_text(conversation: &mut Conversation<'_>) -> bool {
         } else {
             continue;
         }
-        changed = true;
+        *is_changed = true;
     }
-    if changed {
-        merge_same_roles(conversation);
-    }
-    changed
+    merge_changed(conversation, &changed)
 }
 
 fn call_as_text(call: &str) -> Option<String> {
