@@ -14,7 +14,7 @@ use crate::support::replies;
 use crate::support::respool::{ONCE, Respool};
 use crate::support::script::Script;
 use crate::support::served::Served;
-use adapt::{FAMILIES, Loss, Rule, Switch, parameter_rows, row_of, rows};
+use adapt::{FAMILIES, Loss, ParameterRow, Rule, Switch, UNKNOWN_WORDS, parameter_rows, row_of, rows};
 use upstream::RuleFile;
 
 fn refusal(status: u16, words: &str) -> Script {
@@ -69,41 +69,28 @@ async fn one_refusal_teaches_each_rule() {
 /// Parameters that are unknown, have another name, exclude one another or are out of range.
 #[tokio::test]
 async fn one_refusal_teaches_each_parameter() {
-    let unknown = ["metadata", "service_tier", "parallel_tool_calls", "user"];
-    let unknown = unknown.map(|name| {
-        (json!({name: false}), json!({}), format!("Unrecognized request argument supplied: {name}"))
-    });
-    let renamed =
-        "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead.";
+    let of_table =
+        parameter_rows().iter().filter(|row| row.loss != Loss::Lossy).flat_map(ParameterRow::examples);
     let others = [
-        (json!({"max_tokens": 5}), json!({"max_completion_tokens": 5}), renamed),
-        (
-            json!({"max_completion_tokens": 5}),
-            json!({"max_tokens": 5}),
+        [
             "max_completion_tokens: Extra inputs are not permitted",
-        ),
-        (
-            json!({"temperature": 0.5, "top_p": 0.9}),
-            json!({"temperature": 0.5}),
+            r#"{"max_completion_tokens":5}"#,
+            r#"{"max_tokens":5}"#,
+        ],
+        [
             "`temperature` and `top_p` cannot both be specified for this model.",
-        ),
-        (
-            json!({"temperature": 1.5}),
-            json!({"temperature": 1}),
-            "temperature must be less than or equal to 1",
-        ),
-        (
-            json!({"reasoning_effort": "xhigh"}),
-            json!({"reasoning_effort": "high"}),
-            "Harmony does not support reasoning effort xhigh",
-        ),
-        (json!({"tool_choice": "auto"}), json!({}), "tool_choice is not supported"),
+            r#"{"temperature":0.5,"top_p":0.9}"#,
+            r#"{"temperature":0.5}"#,
+        ],
     ];
-    let others = others.map(|(before, after, words)| (before, after, words.to_owned()));
-    for (before, after, words) in unknown.into_iter().chain(others) {
+    for [words, before, after] in of_table.chain(others.map(|example| example.map(str::to_owned))) {
+        let is_for_streams_only = words.contains("stream_options");
+        if is_for_streams_only {
+            continue;
+        }
         let fake = FakeVllm::start([refusal(400, &words), ok(), ok()]).await;
         let respool = Respool::before(&fake).await;
-        let (before, after) = (request(&before.to_string()), request(&after.to_string()));
+        let (before, after) = (request(&before), request(&after));
         for _ in 0..2 {
             assert_eq!(exchange(respool.address, &Request::chat(&before)).await.status, 200, "{words}");
         }
@@ -165,28 +152,11 @@ async fn learned_rules_end_with_their_consent() {
 async fn lossy_rules_apply_with_consent() {
     let of_table = rows().filter(|row| row.loss == Loss::Lossy).map(|row| {
         let (before, after) = row.example;
-        (row.said[0].1, request(before), request(after))
+        [row.said[0].1, before, after].map(str::to_owned)
     });
-    let parameters = [
-        ("tool_choice", json!("required")),
-        ("max_tokens", json!(9)),
-        ("n", json!(2)),
-        ("logit_bias", json!({"5": -100})),
-        ("store", json!(false)),
-        ("functions", json!([{"name": "f"}])),
-        ("documents", json!([{"text": "t"}])),
-        ("stop_token_ids", json!([7])),
-    ];
-    let of_parameters = parameters.map(|(name, value)| {
-        let before = request(&json!({name: value}).to_string());
-        (name, before, request("{}"))
-    });
-    let rows: Vec<(String, Value, Value)> = of_table
-        .map(|(words, before, after)| (words.to_owned(), before, after))
-        .chain(of_parameters.map(|(name, before, after)| (format!("{name} is not supported"), before, after)))
-        .collect();
-    assert_eq!(rows.len(), 11);
-    for (words, before, after) in rows {
+    let parameters = parameter_rows().iter().filter(|row| row.loss == Loss::Lossy);
+    for [words, before, after] in of_table.chain(parameters.flat_map(ParameterRow::examples)) {
+        let (before, after) = (request(&before), request(&after));
         let has_other_rule = words == row_of(&Rule::SystemFirst).unwrap().said[0].1;
         if !has_other_rule {
             let fake = FakeVllm::always(refusal(400, &words)).await;
@@ -650,8 +620,8 @@ This page is generated from the table of rules (`crates/adapt/src/table.rs`); to
 const PARAMETERS: &str = "
 Rules about single parameters; the first row that names a parameter counts:
 
-| rule | sent instead | lost |
-|---|---|---|
+| rule | sent instead | lost | in whose words |
+|---|---|---|---|
 ";
 
 const PROOF: &str = "
@@ -659,8 +629,9 @@ OpenClaw sends `store: false` with every chat request. Where a server that you t
 `parameter.drop:store`. The `store: false` of a client of `/v1/responses`, such as Codex, never goes to the server:
 respool itself keeps nothing then (docs/clients.md).
 
-Each row is proven by its words and an example, alone (`crates/adapt/src/refusal.rs`) and through respool: the first
-turn takes one request more, the next one none (`tests/it/adapt.rs`). Rules that keep every word are held to it on
+Each row is proven by its words and an example, alone (`crates/adapt/src/refusal.rs` and `table/parameters.rs`) and
+through respool: the first turn takes one request more, the next one none, and what needs consent is refused without
+it (`tests/it/adapt.rs`). Rules that keep every word are held to it on
 random conversations of real clients (`crates/adapt/src/properties.rs`).
 ";
 
@@ -748,16 +719,18 @@ fn loss(loss: Loss, lost: &str) -> String {
     }
 }
 
+/// The words of each server, in a cell of a table.
+fn said_by(said: &[(&str, &str)]) -> String {
+    let said: Vec<String> =
+        said.iter().map(|(server, words)| format!("{server}: “{}”", words.replace('\n', " "))).collect();
+    said.join("<br>").replace('|', "\\|")
+}
+
 #[test]
 fn the_page_of_rules_is_current() {
     let mut page = HEAD.to_owned();
     for row in rows() {
-        let said: Vec<String> = row
-            .said
-            .iter()
-            .map(|(server, words)| format!("{server}: “{}”", words.replace('\n', " ")))
-            .collect();
-        let said = said.join("<br>").replace('|', "\\|");
+        let said = said_by(row.said);
         writeln!(
             page,
             "| `{}` | {} | {} | {} | {said} |",
@@ -773,8 +746,11 @@ fn the_page_of_rules_is_current() {
         let names: Vec<String> = row.names.iter().map(|name| format!("`{name}`")).collect();
         let rule = format!("`{}{}`", row.rule, row.values);
         let of = if names.is_empty() { String::new() } else { format!(" of {}", names.join(", ")) };
-        writeln!(page, "| {rule}{of} | {} | {} |", row.change, loss(row.loss, row.lost)).unwrap();
+        let said = if row.said == UNKNOWN_WORDS { "below".to_owned() } else { said_by(row.said) };
+        writeln!(page, "| {rule}{of} | {} | {} | {said} |", row.change, loss(row.loss, row.lost)).unwrap();
     }
+    page.push_str("\nA parameter that a server does not know, here `NAME`, is refused in such words:\n\n");
+    UNKNOWN_WORDS.iter().for_each(|words| writeln!(page, "- {}", said_by(&[*words])).unwrap());
     page.push_str(PROOF);
     page.push_str(DECLARED);
     for family in FAMILIES {

@@ -35,4 +35,4 @@ pub use reasoning::{Effort, EffortReader, FAMILIES, Family, Switch, asked_effort
 pub use refusal::{find_rule, is_known_refusal};
 pub use row::Row;
 pub use rule::{Consent, Loss, Parameter, Rule, RuleSet, UnknownRule};
-pub use table::{ParameterRow, describe_rule, parameter_rows, row_of, rows};
+pub use table::{ParameterRow, UNKNOWN_WORDS, describe_rule, parameter_rows, row_of, rows};

@@ -9,7 +9,7 @@ mod messages;
 mod parameters;
 mod tools;
 
-pub use parameters::ParameterRow;
+pub use parameters::{ParameterRow, UNKNOWN_WORDS};
 
 use crate::row::Row;
 use crate::rule::{Loss, Rule};

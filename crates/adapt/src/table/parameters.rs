@@ -1,4 +1,4 @@
-//! Rules about single parameters: what each costs.
+//! Rules about single parameters: in whose words they are refused, and what each rule costs.
 
 use crate::row::NOTHING;
 use crate::rule::{Loss, Parameter};
@@ -18,20 +18,60 @@ pub struct ParameterRow {
     pub loss: Loss,
     /// More about the loss, for people.
     pub lost: &'static str,
+    /// Refusals as servers write them: the server, and its words. `NAME` stands for the parameter.
+    pub said: &'static [(&'static str, &'static str)],
+    /// An example: fields that the server refuses, and their replacement.
+    example: (&'static str, &'static str),
 }
+
+impl ParameterRow {
+    /// An example for each parameter: words of a refusal, the refused fields, and their replacement.
+    pub fn examples(&self) -> impl Iterator<Item = [String; 3]> {
+        let names = if self.names.is_empty() { &["top_k"] } else { self.names };
+        // It is renamed.
+        let dropped = names.iter().filter(|name| **name != "max_completion_tokens");
+        dropped.zip(self.said.iter().cycle()).map(|(name, (_, words))| {
+            let (before, after) = self.example;
+            [words, before, after].map(|text| text.replace("NAME", name).replace("VALUE", value_of(name)))
+        })
+    }
+}
+
+/// A value of this parameter that says something.
+fn value_of(name: &str) -> &'static str {
+    match name {
+        "tool_choice" => r#""required""#,
+        "response_format" => r#"{"type":"json_object"}"#,
+        "stream_options" => r#"{"include_usage":true}"#,
+        "store" | "parallel_tool_calls" => "false",
+        _ => "7",
+    }
+}
+
+/// The words for a parameter that a server does not know.
+pub const UNKNOWN_WORDS: &[(&str, &str)] = &[
+    ("OpenAI", "Unrecognized request argument supplied: NAME"),
+    ("OpenAI", "Unsupported parameter: 'NAME' is not supported with this model."),
+    ("Groq", "property 'NAME' is unsupported"),
+    (
+        "vLLM",
+        "[{'type': 'extra_forbidden', 'loc': ('body', 'NAME'), 'msg': 'Extra inputs are not permitted'}]",
+    ),
+    ("Gemini", "Invalid JSON payload received. Unknown name \"NAME\": Cannot find field."),
+    ("Anthropic", "NAME: Extra inputs are not permitted"),
+];
 
 const fn drop_row(names: &'static [&'static str], loss: Loss, lost: &'static str) -> ParameterRow {
-    ParameterRow { rule: "parameter.drop", values: ":NAME", names, change: "it is left out", loss, lost }
-}
-
-const fn change_row(
-    rule: &'static str,
-    values: &'static str,
-    change: &'static str,
-    loss: Loss,
-    lost: &'static str,
-) -> ParameterRow {
-    ParameterRow { rule, values, names: &[], change, loss, lost }
+    ParameterRow {
+        rule: "parameter.drop",
+        values: ":NAME",
+        names,
+        change: "it is left out",
+        loss,
+        lost,
+        said: UNKNOWN_WORDS,
+        example: (r#"{"NAME":VALUE}"#, "{}"),
+    }
 }
 
 const FORMS: &[&str] = &[
@@ -107,28 +147,52 @@ pub(super) const ROWS: &[ParameterRow] = &[
         Loss::Minor,
         "how the model picks its words, or something else that the parameter asks for",
     ),
-    change_row(
-        "parameter.drop_default",
-        ":NAME",
-        "a parameter that would need consent is left out where it has the value that it has without being named",
-        Loss::Lossless,
-        NOTHING,
-    ),
-    change_row("parameter.rename", ":FROM:TO", "it goes under another name", Loss::Lossless, NOTHING),
-    change_row(
-        "parameter.at_most",
-        ":NAME:NUMBER",
-        "a number above the server's range becomes its largest one",
-        Loss::Minor,
-        "how far it lies above the range",
-    ),
-    change_row(
-        "parameter.limit_effort",
-        "",
-        "`reasoning_effort` becomes low, medium or high",
-        Loss::Minor,
-        "levels between and beyond these",
-    ),
+    ParameterRow {
+        rule: "parameter.drop_default",
+        values: ":NAME",
+        names: &[],
+        change: "a parameter that would need consent is left out where it has the value that it has without being named",
+        loss: Loss::Lossless,
+        lost: NOTHING,
+        said: &[("OpenAI", "Unsupported parameter: 'tool_choice' is not supported with this model.")],
+        example: (r#"{"tool_choice":"auto"}"#, "{}"),
+    },
+    ParameterRow {
+        rule: "parameter.rename",
+        values: ":FROM:TO",
+        names: &[],
+        change: "it goes under another name",
+        loss: Loss::Lossless,
+        lost: NOTHING,
+        said: &[(
+            "OpenAI",
+            "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        )],
+        example: (r#"{"max_tokens":5}"#, r#"{"max_completion_tokens":5}"#),
+    },
+    ParameterRow {
+        rule: "parameter.at_most",
+        values: ":NAME:NUMBER",
+        names: &[],
+        change: "a number above the server's range becomes its largest one",
+        loss: Loss::Minor,
+        lost: "how far it lies above the range",
+        said: &[(
+            "llama.cpp",
+            "Field 'temperature': Value must be between 0.000000 <= value <= 1.000000, but got 1.500000",
+        )],
+        example: (r#"{"temperature":1.5}"#, r#"{"temperature":1.000000}"#),
+    },
+    ParameterRow {
+        rule: "parameter.limit_effort",
+        values: "",
+        names: &[],
+        change: "`reasoning_effort` becomes low, medium or high",
+        loss: Loss::Minor,
+        lost: "levels between and beyond these",
+        said: &[("gpt-oss", "Harmony does not support reasoning effort xhigh")],
+        example: (r#"{"reasoning_effort":"xhigh"}"#, r#"{"reasoning_effort":"high"}"#),
+    },
 ];
 
 /// The row of a parameter's rule.
@@ -146,7 +210,7 @@ pub(super) fn find_row(parameter: &Parameter) -> Option<&'static ParameterRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Rule, RuleSet, adapt, describe_rule};
+    use crate::{Consent, Rule, RuleSet, adapt, describe_rule, find_rule};
 
     fn check(name: &str, loss: Loss) {
         assert_eq!(name.parse::<Rule>().unwrap().loss(), loss, "{name}");
@@ -175,6 +239,20 @@ mod tests {
             describe_rule("parameter.drop:stop"),
             "the parameter is left out (lost: where the reply ends)"
         );
+    }
+
+    #[test]
+    fn each_row_is_found_by_its_words() {
+        let of_rows = ROWS.iter().flat_map(|row| row.examples().map(move |example| (row.rule, example)));
+        let in_all_words = UNKNOWN_WORDS.iter().map(|(_, words)| {
+            let words = words.replace("NAME", "top_k");
+            ("parameter.drop", [words, r#"{"top_k":7}"#.to_owned(), "{}".to_owned()])
+        });
+        for (rule, [words, before, after]) in of_rows.chain(in_all_words) {
+            let found = find_rule(&words, None, &before, &Consent::default()).expect(&words);
+            assert_eq!(found.to_string().split(':').next(), Some(rule), "{words}");
+            assert_eq!(adapt(&before, &RuleSet::from([found])).body, after, "{words}");
+        }
     }
 
     #[test]
