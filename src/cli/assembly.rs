@@ -136,7 +136,7 @@ pub(super) async fn assemble(
         tokio::spawn(Arc::clone(&usage).share_until(abort.clone()));
         // Where the database is away, the first seconds of the server try again.
         let _ = access.share_sessions(store).await;
-        shared_folder::check_folder(settings, store).await.map_err(|problem| vec![problem])?;
+        shared_folder::check_folder(&settings.store, store).await.map_err(|problem| vec![problem])?;
     }
     if settings.server.asks_for_keys() {
         tokio::spawn(Arc::clone(&access).watch_key_file(Arc::clone(&alerts), abort.clone()));

@@ -4,28 +4,37 @@ use std::fs;
 use std::io::{self, ErrorKind, Write as _};
 use std::path::Path;
 
-use settings::Settings;
-use store::Store;
+use store::{Store, StoreConfig};
 use wire::units::UnusableSetting;
 
 /// The file whose content stands for the folder.
 const MARK: &str = ".respool-shared";
+/// The file of the state directory that has the mark which the database knew last.
+const KNOWN: &str = "shared-folder";
 
 type Mark = [u8; 32];
 
-/// Compares the folder's mark with that of the database.
+/// Compares the folder's mark with that of the database or, while it is away, with what it said last.
 ///
 /// # Errors
 /// When the folder cannot be used, or is another one than that of the other processes.
-pub(super) async fn check_folder(settings: &Settings, store: &Store) -> Result<(), UnusableSetting> {
-    let config = &settings.store.store;
-    let (Some(folder), Some(_)) = (&config.shared_dir, &config.url) else { return Ok(()) };
+pub(super) async fn check_folder(config: &StoreConfig, store: &Store) -> Result<(), UnusableSetting> {
+    let (Some(folder), Some(_)) = (&config.store.shared_dir, &config.store.url) else { return Ok(()) };
+    let remembered = config.state_dir.join(KNOWN);
     let unusable = |why: String| UnusableSetting::new(&["store", "shared_dir"], why);
     let own = read_or_make_mark(folder).map_err(|error| {
         unusable(format!("{} cannot be used: {error}; mount it, or correct the path", folder.display()))
     })?;
-    let known = store.shared_secret("shared folder", own).await.map_err(|error| unusable(error.0))?;
+    let is_remembered = fs::read(&remembered).is_ok_and(|mark| mark == own);
+    let known = match store.shared_secret("shared folder", own).await {
+        Err(_) if is_remembered => return Ok(()),
+        known => known.map_err(|error| unusable(error.0))?,
+    };
     if known == own {
+        if !is_remembered {
+            // Without the file, a start without the database fails.
+            let _ = atomic_file::replace(&remembered, &own);
+        }
         return Ok(());
     }
     Err(unusable(format!(
@@ -55,7 +64,34 @@ fn read_or_make_mark(folder: &Path) -> io::Result<Mark> {
 
 #[cfg(test)]
 mod tests {
+    use store::DatabaseConfig;
+    use testing::postgres_server;
+    use wire::units::Secret;
+
     use super::*;
+
+    /// Regression: a node ended with 78, which systemd does not try again, if its database started later.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_known_folder_needs_no_database() {
+        let Some(url) = postgres_server::new_database() else { return };
+        let [state, folder, other] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+        let check = async |url: &str, folder: &Path| {
+            let mut config = StoreConfig { state_dir: state.path().to_owned(), ..StoreConfig::default() };
+            config.node.is_server = true;
+            let (url, shared_dir) = (Some(Secret::new(url)), Some(folder.to_owned()));
+            config.store = DatabaseConfig { url, shared_dir, pool: 1, ..DatabaseConfig::default() };
+            let store = Store::open(&config).unwrap();
+            check_folder(&config, &store).await.map_err(|found| found.to_string())
+        };
+        let away = "postgres://127.0.0.1:1/respool";
+        let why = check(away, folder.path()).await.unwrap_err();
+        assert!(why.contains("Connection refused"), "{why}");
+        assert_eq!(check(&url, folder.path()).await, Ok(()));
+        assert_eq!(check(away, folder.path()).await, Ok(()));
+        assert!(check(away, other.path()).await.is_err());
+        let why = check(&url, other.path()).await.unwrap_err();
+        assert!(why.contains("is not the folder"), "{why}");
+    }
 
     #[test]
     fn a_mark_is_made_once() {
