@@ -79,7 +79,7 @@ mod tests {
             let mut config = StoreConfig { state_dir: state.path().to_owned(), ..StoreConfig::default() };
             config.node.is_server = true;
             let (url, shared_dir) = (Some(Secret::new(url)), Some(folder.to_owned()));
-            config.store = DatabaseConfig { url, shared_dir, pool: 1, ..DatabaseConfig::default() };
+            config.store = DatabaseConfig { url, shared_dir, pool: 1 };
             let store = Store::open(&config).unwrap();
             check_folder(&config, &store).await.map_err(|found| found.to_string())
         };
