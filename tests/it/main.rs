@@ -11,6 +11,7 @@
 
 mod access;
 mod adapt;
+mod adapt_page;
 mod agent_apis;
 mod agents;
 mod agents_approvals;

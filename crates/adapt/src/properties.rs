@@ -25,15 +25,17 @@ fn step() -> impl Strategy<Value = Vec<Value>> {
         vec![json!({"role": "user", "content": [{"type": "text", "text": one}, {"type": "text", "text": two}]})]
     });
     let name = || "[a-z][a-z.]{0,5}";
-    let calls = proptest::collection::vec((name(), word(), word()), 1..4).prop_map(|calls| {
-        let call = |(place, (name, argument, _)): (usize, &(String, String, String))| {
+    // Ids repeat across messages, as some servers repeat them, and some have nine characters.
+    let call = (name(), word(), word(), "call_|chatcmpl-tool-|[a-zA-Z0-9]{8}");
+    let calls = proptest::collection::vec(call, 1..4).prop_map(|calls| {
+        let call = |(place, (name, argument, _, id)): (usize, &(String, String, String, String))| {
             let arguments = json!({"x": argument}).to_string();
-            json!({"id": format!("call_{place}"), "type": "function", "function": {"name": name, "arguments": arguments}})
+            json!({"id": format!("{id}{place}"), "type": "function", "function": {"name": name, "arguments": arguments}})
         };
         let made: Vec<Value> = calls.iter().enumerate().map(call).collect();
         let mut messages = vec![json!({"role": "assistant", "content": null, "tool_calls": made})];
-        messages.extend(calls.iter().enumerate().map(|(place, (_, _, result))| {
-            json!({"role": "tool", "tool_call_id": format!("call_{place}"), "content": result})
+        messages.extend(calls.iter().enumerate().map(|(place, (_, _, result, id))| {
+            json!({"role": "tool", "tool_call_id": format!("{id}{place}"), "content": result})
         }));
         messages
     });
