@@ -201,6 +201,7 @@ async fn dry_runs_list_functions() {
         .collect();
     let expected = [("crm__create_note", "not_called"), (CALL, "ok"), ("finish_process", "ok")];
     assert_eq!(listed, expected, "{report:#}");
+    assert_eq!(report["calls"][0]["by"], CALL);
     assert_eq!(report["calls"][1]["inputs"], json!({"contact": "Sarah"}));
     assert!(report["calls"][1]["result"].as_str().unwrap().contains("Dear Sarah"));
     assert!(desk.effects().is_empty());

@@ -479,7 +479,11 @@ pub async fn approval_details(store: &Store, row: &ApprovalRow) -> Result<Value,
     Ok(super::report::approval_with_outcomes(row, run.as_ref()))
 }
 
-async fn read_facts(store: &Store, id: &str) -> Result<Option<RunFacts>, FactsError> {
+/// The facts of a stored run, as [`Agents::read_facts`] returns them.
+///
+/// # Errors
+/// When the store or the run cannot be read.
+pub async fn read_facts(store: &Store, id: &str) -> Result<Option<RunFacts>, FactsError> {
     let Some(mut facts) = read_own_facts(store, id).await? else { return Ok(None) };
     for child in &mut facts.children {
         child.calls = read_own_facts(store, &child.id).await?.map(|facts| facts.calls).unwrap_or_default();

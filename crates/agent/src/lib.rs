@@ -51,7 +51,7 @@ pub use active::RunOptions;
 pub use activity::{Activity, Observer};
 pub use agents::{
     Agents, DecideError, OPERATOR_KEY, OperatorError, approval_details, facts_of_work, operator_name,
-    record_decision,
+    read_facts, record_decision,
 };
 pub use approval::{ApprovalRequest, ApprovalRules, Decision, OnRejection, OnTimeout, Requester, Tier};
 pub use budget::Tokens;

@@ -3,14 +3,18 @@
 
 use serde_json::{Value, json};
 
-use super::execution::{find_message, unknown_operations};
+use super::execution::{find_message, report_calls, unknown_operations};
 use super::invocation::Invocation;
 use super::library::{Installed, Library, digest};
 use super::message::message_json;
 use super::trigger::event_facts;
-use agent::{entry_of_work, report::request_text, report::snapshot_of};
+use agent::{entry_of_work, read_facts, report::request_text, report::snapshot_of};
 use openexperts::label::MODEL_PREFIX;
 use store::{ApprovalRow, Store, StoreError, StoredRun};
+
+/// The most calls before a request that are shown with it, and the characters of each result.
+const MOST_CALLS: usize = 12;
+const LONGEST_RESULT: usize = 4_000;
 
 /// The reason why the calls of a request are not made, even if they are approved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -47,11 +51,35 @@ pub async fn find_obstacle(
 }
 
 /// Returns the event that a run of an invocation, or a child run of it, is for, with the invocation's id, its
-/// process, trigger and attempt. Of another run it returns the message that it answers, as `asked`.
+/// process, trigger and attempt. Of another run it returns the message that it answers, as `asked`. Both have
+/// the last calls of the run with their results, cut, as `earlier_calls`.
 ///
 /// # Errors
 /// When the store cannot be read.
 pub async fn event_of_run(store: &Store, run: &str) -> Result<Option<Value>, StoreError> {
+    let Some(mut event) = event_alone(store, run).await? else { return Ok(None) };
+    let calls = earlier_calls(store, run).await;
+    if !calls.is_empty() {
+        event["earlier_calls"] = calls.into();
+    }
+    Ok(Some(event))
+}
+
+/// Returns the last calls of a run; none of one that cannot be read.
+async fn earlier_calls(store: &Store, run: &str) -> Vec<Value> {
+    let Ok(Some(facts)) = read_facts(store, run).await else { return Vec::new() };
+    let mut calls = report_calls(&facts, facts.is_private, |_| false);
+    calls.drain(..calls.len().saturating_sub(MOST_CALLS));
+    for call in &mut calls {
+        let text = call["result"].as_str().unwrap_or_default();
+        if let Some((end, _)) = text.char_indices().nth(LONGEST_RESULT) {
+            call["result"] = format!("{} … ({} bytes)", &text[..end], text.len()).into();
+        }
+    }
+    calls
+}
+
+async fn event_alone(store: &Store, run: &str) -> Result<Option<Value>, StoreError> {
     let Some(entry) = entry_of_work(store, run).await? else { return asked_by_person(store, run).await };
     let Ok(invocation) = Invocation::read(&entry.payload) else { return Ok(None) };
     let mut event = json!({"invocation": entry.id, "process": invocation.process, "attempt": entry.attempt,

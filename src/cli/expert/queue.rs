@@ -20,6 +20,7 @@ use experts::{
 use openexperts::visible;
 use settings::Loaded;
 use store::{ApprovalState, EntryRow, EntryState, MessageFilter, MessageRow, Store};
+use wire::visible::one_line;
 
 /// The most characters of a message in the list.
 const LONGEST_GIST: usize = 600;
@@ -300,6 +301,9 @@ pub(super) fn dead_letters(config: &Loaded, command: DeadLettersCommand) -> Resu
     })
 }
 
+/// The most characters of a call that is named.
+const LONGEST_CALL: usize = 200;
+
 /// Names the calls that a replay does not make again.
 fn describe_settled(settled: &[(String, CallOutcome)]) -> String {
     let line = |(operation, outcome): &(String, CallOutcome)| {
@@ -308,11 +312,11 @@ fn describe_settled(settled: &[(String, CallOutcome)]) -> String {
             CallOutcome::HandedOver => "its draft was handed over before",
             _ => "it is not known whether it took effect: look whether it did",
         };
-        format!("  {} is not called again: {why}\n", visible(operation))
+        format!("  not made again: {}: {why}\n", one_line(operation, LONGEST_CALL))
     };
     let mut lines: String = settled.iter().map(line).collect();
     if !settled.is_empty() {
-        lines.push_str("  To call it again with the same inputs, fire the trigger again.\n");
+        lines.push_str("  To make one again with the same inputs, fire the trigger again.\n");
     }
     lines
 }
@@ -497,11 +501,11 @@ mod tests {
     fn a_replay_names_the_calls_that_it_leaves_out() {
         assert_eq!(describe_settled(&[]), "");
         let text = describe_settled(&[
-            ("crm.create_note".into(), CallOutcome::Unknown),
-            ("crm.tag".into(), CallOutcome::Ok),
+            ("crm.create_note {}".into(), CallOutcome::Unknown),
+            (r#"crm.tag {"id":"m1"}"#.into(), CallOutcome::Ok),
         ]);
-        assert!(text.contains("crm.create_note is not called again: it is not known whether it took effect"));
-        assert!(text.contains("crm.tag is not called again: it succeeded before"), "{text}");
+        assert!(text.contains("not made again: crm.create_note {}: it is not known whether it took effect"));
+        assert!(text.contains(r#"not made again: crm.tag {"id":"m1"}: it succeeded before"#), "{text}");
         assert!(text.ends_with("fire the trigger again.\n"), "{text}");
     }
 

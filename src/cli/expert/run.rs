@@ -156,7 +156,11 @@ async fn run_dry(
     let run = DryRun { expert, process, payload, state: copy.path().to_owned() };
     let report = run.run_dry(experts).await?;
     say(&format!("{report:#}"));
-    Ok(())
+    // A test looks at the exit code.
+    match report["end"].as_str() {
+        Some("done") => Ok(()),
+        end => Err(Failure::Failed(format!("the dry run ended as {}", end.unwrap_or_default()))),
+    }
 }
 
 /// Queues the invocation, and executes it and what must end before it in its lane. A server may be quicker.
@@ -212,7 +216,7 @@ fn say_problems(experts: &Experts, name: &str, consequence: &str) {
 }
 
 async fn follow_entry(experts: &Experts, store: &Store, expert: &str, id: &str) -> Result<(), Failure> {
-    say_problems(experts, expert, "the process waits");
+    say_problems(experts, expert, "the process waits (Ctrl-C leaves it in the queue)");
     let mut note = None;
     loop {
         let entry = store.entry(id).await?;

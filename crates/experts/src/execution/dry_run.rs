@@ -7,20 +7,15 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::attempt::{Attempt, invocation_tag};
+use super::calls::report_calls;
 use super::task::History;
 use super::verdict::{self, Verdict};
 use crate::assembly::RunPlan;
 use crate::error::ExpertError;
 use crate::experts::Experts;
 use crate::operations::Operations;
-use agent::{AgentRequest, CallOutcome, EndsRun, MadeCall, RunFacts, RunOptions, WorkEnd};
-use openexperts::label::is_call;
+use agent::{AgentRequest, RunOptions, WorkEnd};
 use store::Claimed;
-
-/// The tool that reads the expert's files.
-const READ: &str = "read";
-/// Replaces a result that may contain private knowledge.
-const WITHHELD: &str = "[withheld: it may hold private knowledge]";
 
 /// A process to execute without the queue and without changing anything outside.
 #[derive(Clone, Debug)]
@@ -73,13 +68,11 @@ impl DryRun {
         let WorkEnd::Finished(outcome) = &ended.end else {
             return Err("the run did not end".to_owned().into());
         };
-        let calls = calls_with_functions(experts, &run).await;
+        let facts = experts.agents.read_facts(&run).await.ok().flatten();
         let is_private = attempt.is_private();
         let operations = Operations::new(&attempt.package, Arc::clone(&attempt.expert.bound), true);
-        let calls: Vec<Value> = calls
-            .iter()
-            .map(|made| report_call(made, is_private, operations.is_left_out(&made.call.name)))
-            .collect();
+        let calls = facts.map(|facts| report_calls(&facts, is_private, |name| operations.is_left_out(name)));
+        let calls = calls.unwrap_or_default();
         Ok(match verdict::judge_end(outcome, &attempt.process.outputs.items) {
             Verdict::Done(results) => {
                 json!({"end": "done", "results": verdict::delivery_body(&results, &attempt.process.outputs.items, &attempt.delivery), "calls": calls})
@@ -89,30 +82,4 @@ impl DryRun {
             Verdict::Failed { reason, .. } => json!({"end": "failed", "reason": reason, "calls": calls}),
         })
     }
-}
-
-/// Returns the calls of a run in order, with those of isolated functions: each behind what it called itself.
-async fn calls_with_functions(experts: &Experts, run: &str) -> Vec<MadeCall> {
-    let Ok(Some(RunFacts { mut calls, children, .. })) = experts.agents.read_facts(run).await else {
-        return Vec::new();
-    };
-    for child in children.into_iter().rev() {
-        // The result of the function says how it ended.
-        let own = child.calls.into_iter().filter(|made| made.ends_run != EndsRun::OnSuccess);
-        let before = child.before.min(calls.len());
-        calls.splice(before..before, own.chain(child.made));
-    }
-    calls
-}
-
-/// Returns a call in the report; `is_left_out`: it was not made. For a run that may quote private knowledge,
-/// what it read and what its functions returned is withheld.
-fn report_call(made: &MadeCall, is_private: bool, is_left_out: bool) -> Value {
-    let is_own = made.call.name == READ || is_call(&made.call.name);
-    let result = if is_private && is_own { WITHHELD } else { &made.text };
-    let outcome = match made.outcome {
-        CallOutcome::Ok if is_left_out => "not_called",
-        outcome => outcome.as_str(),
-    };
-    json!({"call": made.call.name, "inputs": made.call.parsed_arguments(), "outcome": outcome, "result": result})
 }

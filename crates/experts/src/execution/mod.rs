@@ -8,6 +8,7 @@
 
 mod advice;
 mod attempt;
+mod calls;
 mod cancel;
 mod cleanup;
 mod conclusion;
@@ -24,6 +25,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub(super) use calls::report_calls;
 pub use cancel::{cancel_invocation, drop_rejected};
 pub use dry_run::DryRun;
 use lateness::Deadlines;

@@ -9,8 +9,8 @@ use agent::{CallOutcome, FactsError, MadeCall, RunFacts, facts_of_work};
 use serde_json::Value;
 use store::Store;
 
-/// Lists the operations that a replay of an invocation does not call again, each once: those that succeeded
-/// or were handed over as drafts, and as `Unknown` those that may or may not have taken effect.
+/// Lists the calls that a replay of an invocation does not make again, each once, as operation and inputs.
+/// They succeeded or were handed over as drafts; `Unknown` ones may have taken effect.
 ///
 /// # Errors
 /// When the runs of the invocation cannot be read.
@@ -25,7 +25,7 @@ pub async fn settled_operations(
             outcome @ (CallOutcome::Ok | CallOutcome::HandedOver) => outcome,
             _ => CallOutcome::Unknown,
         };
-        let one = (operation_title(&call.name), outcome);
+        let one = (format!("{} {}", operation_title(&call.name), call.arguments), outcome);
         if !found.contains(&one) {
             found.push(one);
         }

@@ -12,10 +12,9 @@ use super::guard::{Form, authorize_post, may_decide, require_viewer};
 use super::query::PageQuery;
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
-use super::waterfall::Bar;
-use super::{drafts, format, layout, runs};
+use super::{drafts, format, layout};
 use crate::app::App;
-use agent::{ApprovalRequest, DecideError, Decision, OnRejection, RequestedCall, report};
+use agent::{ApprovalRequest, DecideError, Decision, OnRejection, RequestedCall};
 use experts::{
     ExpertError, Invocation, OpenTask, drop_rejected, drop_task, event_of_run, message_json, open_tasks,
     retry_task,
@@ -26,8 +25,6 @@ use wire::visible::make_visible;
 
 /// The most of each that are listed.
 const MOST: usize = 200;
-/// How many earlier steps are shown with a request.
-const STEPS: usize = 6;
 
 /// Says what a decision on this page did, by the word in the address that follows it.
 const SETTLED: [(&str, &str); 5] = [
@@ -62,8 +59,7 @@ pub(super) async fn show_approvals(State(app): State<App>, uri: Uri, headers: He
             Some(store) => event_of_run(store, &row.run).await.ok().flatten(),
             None => None,
         };
-        let steps = earlier_steps(&app, &row.run).await;
-        items.push(approval_item(&viewer, row, asked, &Evidence { event, steps }));
+        items.push(approval_item(&viewer, row, asked, event.as_ref()));
     }
     let main = html! {
         h1 { "Approvals" }
@@ -94,24 +90,6 @@ fn how_to_decide(has_operators: bool) -> Markup {
     }
 }
 
-/// Returns the last steps of a run before it asked.
-async fn earlier_steps(app: &App, run: &str) -> Vec<Bar> {
-    let stored = match app.agents.store() {
-        Some(store) => store.run(run).await.ok().flatten(),
-        None => None,
-    };
-    let bars = stored.map(|stored| runs::step_bars(&report::breakdown(&stored))).unwrap_or_default();
-    bars[bars.len().saturating_sub(STEPS)..].to_vec()
-}
-
-/// The facts that a person needs about a run that asks.
-struct Evidence {
-    /// The event that it is for.
-    event: Option<Value>,
-    /// Its last steps.
-    steps: Vec<Bar>,
-}
-
 /// Shows the event that a run is for, or the message that it answers.
 fn event_part(event: &Value) -> Markup {
     let text = |name: &str| make_visible(event[name].as_str().unwrap_or_default());
@@ -140,12 +118,16 @@ fn event_part(event: &Value) -> Markup {
     }
 }
 
-/// Shows a request and the run's last steps. The person who decides must see what will run: these
-/// inputs are shown whatever `[log] content` is.
-fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, evidence: &Evidence) -> Markup {
-    let Evidence { event, steps } = evidence;
+/// Shows a request and the calls before it. The person who decides must see what will run, and what the run
+/// has read: these are shown whatever `[log] content` is.
+fn approval_item(
+    viewer: &Viewer,
+    row: &ApprovalRow,
+    asked: &ApprovalRequest,
+    event: Option<&Value>,
+) -> Markup {
     let about = format!("the calls of {}", row.agent);
-    let is_task = event.as_ref().is_some_and(|event| event["invocation"].is_string());
+    let is_task = event.is_some_and(|event| event["invocation"].is_string());
     html! {
         section class="card decision" {
             form method="post" action={ "/ui/approvals/" (row.id) } {
@@ -168,10 +150,28 @@ fn approval_item(viewer: &Viewer, row: &ApprovalRow, asked: &ApprovalRequest, ev
                 @if asked.reason.is_empty() { p class="dim" { "The model gave no reason." } } @else { p { (make_visible(&asked.reason)) } }
                 @if asked.is_overdue(clock::now()) { p class="notice" { "Its time ran out " (format::format_age(asked.expires.unwrap_or_default(), clock::now())) ", which was reported. It can still be decided." } }
                 @else if let Some(expires) = row.expires { p { "It times out in " (format::format_duration(Duration::from_millis(expires.saturating_sub(clock::now())))) "." } }
-                h3 { "Its last steps" }
-                @if steps.is_empty() { p class="dim" { "None: this is its first step." } }
-                ol { @for step in steps { li { (step.label) ": " (step.text) } } }
+                h3 { "What it has seen" }
+                (earlier_calls(event))
                 p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
+            }
+        }
+    }
+}
+
+/// Shows the calls that the run has made, each with its result behind a click; the last one is open.
+fn earlier_calls(event: Option<&Value>) -> Markup {
+    let calls = event.and_then(|event| event["earlier_calls"].as_array()).map_or(&[][..], Vec::as_slice);
+    let text = |value: &Value| make_visible(value.as_str().unwrap_or_default());
+    html! {
+        @if calls.is_empty() { p class="dim" { "Nothing: it has made no calls." } }
+        @for (place, call) in calls.iter().enumerate() {
+            details open[place + 1 == calls.len()] {
+                summary {
+                    code { (text(&call["call"])) } " " (make_visible(&call["inputs"].to_string()))
+                    @if call["outcome"] != "ok" { ": " (text(&call["outcome"]).replace('_', " ")) }
+                    @if call["by"].is_string() { span class="dim" { " in " (text(&call["by"])) } }
+                }
+                pre { (text(&call["result"])) }
             }
         }
     }
