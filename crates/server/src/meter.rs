@@ -45,7 +45,7 @@ impl Meter {
         let is_divided = tokens < limits.tokens_per_day.unwrap_or(u64::MAX) && nodes > 1;
         begun.map_err(|mut exceeded| {
             if is_divided {
-                exceeded.limit += &format!(" on each of {nodes} nodes");
+                exceeded.limit = format!("{} on each of {nodes} nodes", exceeded.limit);
             }
             exceeded
         })
