@@ -40,9 +40,6 @@ const LAST_ROWS: usize = 100;
 const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
-/// Why the model is asked again after a reply without calls.
-const UNREADABLE: &str = "the reply looks like a call that could not be read";
-const EMPTY: &str = "the reply was empty";
 const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
 const SHORTENED: &str = "\nThe model could not summarise the conversation, so older results are shortened for it; /compact tries again.";
 const MODEL_AWAITED: &str = "waiting for the model";
@@ -300,8 +297,7 @@ impl Screen {
             }
             Shown::Content(text) => self.show_content(&text),
             Shown::Replied { content, reasoning, refused, calls } => {
-                let why = if content.trim().is_empty() { EMPTY } else { UNREADABLE };
-                self.unusable = (calls == 0 && refused.is_empty()).then_some(why);
+                self.unusable = (calls == 0 && refused.is_empty()).then(|| shown::why_unusable(&content));
                 self.reasoning.end_reply(&reasoning);
                 self.end_reply(&content);
                 refused.iter().for_each(|why| self.write_warning(why));

@@ -105,6 +105,15 @@ impl Shown {
     }
 }
 
+/// Why the model is asked again after this reply without calls.
+pub(super) fn why_unusable(content: &str) -> &'static str {
+    if content.trim().is_empty() {
+        "the reply was empty"
+    } else {
+        "the reply looks like a call that could not be read"
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
