@@ -360,7 +360,7 @@ async fn check_upstream(
     {
         counting_of(upstream, model, &mut findings).await;
         dialects_of(upstream, model, &mut findings);
-        check_template(upstream, model, &mut findings).await;
+        check_template(upstream, model, &loaded.settings.relay.adapt, &mut findings).await;
         if let Some(places) = own_places {
             check_places(places, config.max_concurrency, &mut findings);
         }

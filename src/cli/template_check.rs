@@ -23,7 +23,12 @@ const TOOL: &str = "respooltool";
 const RESULT: &str = "respoolresult";
 
 /// Renders a conversation with tools, and says what the template makes of it.
-pub(super) async fn check_template(upstream: &Upstream, model: &str, findings: &mut Findings) {
+pub(super) async fn check_template(
+    upstream: &Upstream,
+    model: &str,
+    consent: &Consent,
+    findings: &mut Findings,
+) {
     let whole = conversation(model, false);
     match render(upstream, &whole).await {
         Rendered::Prompt(prompt) => match problems_of(&prompt).as_slice() {
@@ -33,7 +38,7 @@ pub(super) async fn check_template(upstream: &Upstream, model: &str, findings: &
                 findings.warn(&format!("model {model}: {problem}"), todo);
             }),
         },
-        Rendered::Refused(said) => report_refusal(model, "a conversation with tools", &said, &whole, findings),
+        Rendered::Refused(said) => report_refusal((model, "a conversation with tools"), &said, &whole, consent, findings),
         Rendered::Unknown => return,
     }
     let later = conversation(model, true);
@@ -42,7 +47,9 @@ pub(super) async fn check_template(upstream: &Upstream, model: &str, findings: &
             &format!("model {model}: its template leaves out system messages that are not first"),
             "put them into the first one, or take another template",
         ),
-        Rendered::Refused(said) => report_refusal(model, "a later system message", &said, &later, findings),
+        Rendered::Refused(said) => {
+            report_refusal((model, "a later system message"), &said, &later, consent, findings)
+        }
         Rendered::Prompt(_) | Rendered::Unknown => {}
     }
 }
@@ -79,13 +86,24 @@ fn problems_of(prompt: &str) -> Vec<&'static str> {
     checks.into_iter().filter(|(holds, _)| !holds).map(|(_, problem)| problem).collect()
 }
 
-fn report_refusal(model: &str, what: &str, said: &str, body: &Value, findings: &mut Findings) {
-    match find_rule(said, None, &body.to_string(), &Consent::default()) {
-        Some(rule) => findings.ok(&format!(
-            "model {model}: its template refuses {what}; respool adapts it (`{rule}`, docs/requests.md)"
-        )),
-        None => findings
-            .warn(&format!("model {model}: its template refuses {what}: {said}"), "take another template"),
+/// Reports that the template refuses this conversation, and whether respool may adapt it.
+fn report_refusal(
+    (model, what): (&str, &str),
+    said: &str,
+    body: &Value,
+    consent: &Consent,
+    findings: &mut Findings,
+) {
+    let refuses = format!("model {model}: its template refuses {what}");
+    match find_rule(said, None, &body.to_string(), consent) {
+        Some(rule) if consent.allows(&rule) => {
+            findings.ok(&format!("{refuses}; respool adapts it (`{rule}`, docs/requests.md)"));
+        }
+        Some(rule) => findings.warn(
+            &format!("{refuses}: {said}"),
+            &format!("{} lets respool adapt it (docs/requests.md)", rule.consent_setting()),
+        ),
+        None => findings.warn(&format!("{refuses}: {said}"), "take another template"),
     }
 }
 

@@ -530,10 +530,13 @@ async fn check_renders_chat_templates() {
     let (twice, not_first) =
         ("renders the system message twice", "leaves out system messages that are not first");
     let refuses = "its template refuses a later system message";
+    let gemma = || Script::json(400, &replies::error(400, "System role not supported", "Bad"));
+    let consent = "`[adapt] lossy = [\"messages.system_as_user\"]` lets respool adapt it";
     for (path, answers, expected) in [
         ("/apply-template", vec![prompt(whole), prompt(&later)], vec![good]),
         ("/apply-template", vec![prompt(poor), prompt(poor)], vec![no_tools, twice, not_first]),
         ("/apply-template", vec![prompt(whole), refused()], vec![good, refuses]),
+        ("/apply-template", vec![gemma(), gemma()], vec![refuses, consent]),
         // The first question is how many tokens a prompt has.
         ("/tokenize", vec![tokens("a b"), tokens(whole), tokens(whole)], vec![good, not_first]),
     ] {
@@ -544,7 +547,7 @@ async fn check_renders_chat_templates() {
         let check = move || run(&["check", "--upstream", &url], None, &[]).1;
         let said = tokio::task::spawn_blocking(check).await.unwrap().replace('\n', " ");
         let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-        for text in [good, no_tools, twice, not_first, refuses] {
+        for text in [good, no_tools, twice, not_first, refuses, consent] {
             assert_eq!(said.contains(text), expected.contains(&text), "{path}: {text}: {said}");
         }
         let rendered = fake.requests().into_iter().filter(|seen| seen.path() == path);
