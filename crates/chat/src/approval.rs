@@ -359,39 +359,47 @@ mod tests {
         (dir, root)
     }
 
+    fn check(line: &str, expected: &SessionGrant, also: &[&str], not: &[&str]) {
+        let (_dir, root) = workspace();
+        let holds = |allowed: &Allowed, line: &str, directory: &str| {
+            allowed.allows_call("shell_command", &shell(line, directory), &root)
+        };
+        let always = SessionGrant::from_target("shell_command", &shell(line, "."), &root);
+        assert_eq!(always, *expected, "{line}");
+        let mut allowed = Allowed::default();
+        assert!(!holds(&allowed, line, "."));
+        allowed.add(always);
+        for line in also.iter().chain([&line]) {
+            assert!(holds(&allowed, line, "."), "{line}");
+            assert!(!holds(&allowed, line, "sub"), "in another directory: {line}");
+        }
+        for line in not {
+            assert!(!holds(&allowed, line, "."), "{line}");
+        }
+    }
+
     /// "Always" covers no more than the person has seen.
     #[test]
     fn always_means_what_it_says_and_no_more() {
-        let (_dir, root) = workspace();
-        let check = |line: &str, expected: SessionGrant, also: &[&str], not: &[&str]| {
-            let holds = |allowed: &Allowed, line: &str, directory: &str| {
-                allowed.allows_call("shell_command", &shell(line, directory), &root)
-            };
-            let always = SessionGrant::from_target("shell_command", &shell(line, "."), &root);
-            assert_eq!(always, expected, "{line}");
-            let mut allowed = Allowed::default();
-            assert!(!holds(&allowed, line, "."));
-            allowed.add(always);
-            for line in also.iter().chain([&line]) {
-                assert!(holds(&allowed, line, "."), "{line}");
-                assert!(!holds(&allowed, line, "sub"), "in another directory: {line}");
-            }
-            for line in not {
-                assert!(!holds(&allowed, line, "."), "{line}");
-            }
-        };
         let like = |name: &str| SessionGrant::Like(name.into(), ".".into());
         let very = |line: &str| SessionGrant::Command(line.into(), ".".into());
         let building = || like("builds and tests");
         check(
             "cargo test --lib",
-            building(),
-            &["cargo test", "cargo test -q x"],
-            &["cargo run", "cargo test; rm -rf x", "cargo test && x", "cargo test --config x"],
+            &building(),
+            &["cargo test", "cargo test -q x", "mypy src"],
+            &[
+                "cargo run",
+                "npx cowsay",
+                "ruff check --config x",
+                "cargo test; rm -rf x",
+                "cargo test && x",
+                "cargo test --config x",
+            ],
         );
         check(
             "cargo test | cat a",
-            building(),
+            &building(),
             &["cargo test | cat b"],
             &[
                 "cargo test | cat link",
@@ -400,16 +408,16 @@ mod tests {
                 "cargo test | cat sub/../../secret",
             ],
         );
-        check("cat a", very("cat a"), &[], &["cat b"]);
+        check("cat a", &very("cat a"), &[], &["cat b"]);
         check(
             "git add -A && git commit -m x",
-            like("git add, commit, stash and switch"),
+            &like("git add, commit, stash and switch"),
             &["git commit -qm 'other text'", "git switch -c topic", "git stash"],
             &["git push", "git commit --amend", "git add -A && git push", "git stash drop"],
         );
         check(
             "cargo test 2>&1 | tail -5",
-            building(),
+            &building(),
             &["cargo test", "tail a && cargo test", "cd . && cargo test"],
             &[
                 "cargo test | sh",
@@ -426,7 +434,7 @@ mod tests {
         {
             check(
                 line,
-                very(line),
+                &very(line),
                 &[&format!(" {line} ")],
                 &["rm x", &format!("{line} x"), &format!("\u{a0}{line}")],
             );

@@ -85,6 +85,15 @@ const KNOWN: &[Entry] = &[
     build("python3 -m unittest", "--verbose --quiet --failfast --buffer", "vqfbsk"),
     build("python -m pytest", "--lf --ff --tb= --maxfail= --collect-only", "xvqsk"),
     build("python3 -m pytest", "--lf --ff --tb= --maxfail= --collect-only", "xvqsk"),
+    build("ruff check", "--fix --diff --quiet --statistics --select= --ignore= --no-cache", "q"),
+    build("ruff format", "--check --diff --quiet --no-cache", "q"),
+    build("mypy", "--strict --pretty --no-error-summary", ""),
+    build("python3 -m mypy", "--strict --pretty --no-error-summary", ""),
+    build("npx tsc", "--noEmit --pretty --build", "bp"),
+    build("npx eslint", "--fix --quiet --max-warnings=", ""),
+    build("npx prettier", "--check --write --list-different", "cwl"),
+    build("npx jest", "--verbose --silent --bail --coverage", ""),
+    build("npx vitest run", "--coverage --silent --bail=", ""),
     build("pytest", "--lf --ff --tb= --maxfail= --collect-only --durations= --no-header", "xvqsrlkA"),
 ];
 

@@ -3,6 +3,7 @@
 //! model and runs no tool.
 
 mod ask;
+mod outcome;
 mod shown;
 mod whole;
 
@@ -23,6 +24,7 @@ use super::reasoning::Reasoning;
 use super::typed::{END, TypedText};
 use agent::{CallOutcome, ToolEnd};
 pub(super) use ask::Answer;
+use outcome::{is_first_line_shown, is_note, outcome_text, refusal_text};
 pub(super) use shown::Shown;
 use tools::{Consent, named_subject, plain_text};
 use wire::visible::{char_width, cut_line, make_visible, one_line, without_joined_emoji, wrap_text};
@@ -40,6 +42,8 @@ const LAST_ROWS: usize = 100;
 const STOP_HINT: Duration = Duration::from_secs(3);
 /// Fewer are rare in any language.
 const BYTES_PER_TOKEN: usize = 5;
+/// After this, a reply in which nothing more comes may have stopped.
+const SILENCE: Duration = Duration::from_secs(15);
 const SUMMARISED: &str = "\nThe conversation was summarised, because it nearly filled the model's window.";
 const SHORTENED: &str = "\nThe model could not summarise the conversation, so older results are shortened for it; /compact tries again.";
 const MODEL_AWAITED: &str = "waiting for the model";
@@ -84,6 +88,8 @@ pub(super) struct Screen {
     is_in_turn: bool,
     /// Pieces of the reply so far, and their bytes.
     pieces: usize,
+    /// When the last one came.
+    last_piece: Instant,
     bytes: usize,
     reasoning: Reasoning,
     /// The end of what the running command wrote.
@@ -136,6 +142,7 @@ impl Screen {
             draft: TypedText::default(),
             is_in_turn: false,
             pieces: 0,
+            last_piece: Instant::now(),
             bytes: 0,
             reasoning: Reasoning::default(),
             output: String::new(),
@@ -326,6 +333,7 @@ impl Screen {
     fn count_piece(&mut self, text: &str) {
         self.pieces += 1;
         self.bytes += text.len();
+        self.last_piece = Instant::now();
     }
 
     fn show_content(&mut self, text: &str) {
@@ -600,6 +608,9 @@ impl Screen {
     fn typed_line(&self) -> String {
         let mut typed = self.draft.clone();
         typed.append(&self.typed);
+        if typed.text == END {
+            return self.paint.dim("\nleaves when this turn ends");
+        }
         let does = if command::is_for_the_chat(typed.text.lines().next().unwrap_or_default()) {
             "runs"
         } else {
@@ -640,10 +651,16 @@ impl Screen {
         let tokens = self.pieces.max(self.bytes / BYTES_PER_TOKEN);
         let count = format_thousands(tokens as u64);
         let tokens = if tokens > 0 { format!(" · {count} tokens") } else { String::new() };
+        let silent = self.last_piece.elapsed();
+        let silence = if self.pieces > 0 && silent >= SILENCE {
+            format!(" · nothing for {}", format_seconds(silent))
+        } else {
+            String::new()
+        };
         let seconds = format_seconds(status.since.elapsed());
         let stop = if self.speaks() && status.since.elapsed() >= STOP_HINT { " · Esc stops" } else { "" };
         let mode = if self.is_read_only { "read-only · " } else { "" };
-        let line = format!("{spinner} {mode}{} · {seconds}{tokens}{stop}", status.what);
+        let line = format!("{spinner} {mode}{} · {seconds}{tokens}{silence}{stop}", status.what);
         let room = self.width.saturating_sub(line.chars().count() + 6);
         let tail = if has_thought { end_of(self.reasoning.reply_text(), room) } else { String::new() };
         let tail = if tail.is_empty() || room < 10 { String::new() } else { format!(" · {tail}") };
@@ -698,47 +715,6 @@ fn terminal_width() -> usize {
 fn terminal_height() -> usize {
     let (_, rows) = termimad::terminal_size();
     usize::from(rows).clamp(10, 500)
-}
-
-/// Describes in a few words how a call ended.
-fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
-    let first = || one_line(ended.text.lines().next().unwrap_or_default(), 120);
-    match (ended.outcome, tool) {
-        (CallOutcome::Ok, "shell_command") => {
-            let note = ended.text.lines().next_back().filter(|line| is_note(line) && *line != "[no output]");
-            note.map_or("ok".to_owned(), |note| one_line(note.trim_matches(['[', ']']), 60))
-        }
-        (CallOutcome::Ok, "read_file") => lines_read(&ended.text),
-        (CallOutcome::Ok, _) => display.map_or_else(first, preview::change_counts),
-        (CallOutcome::TimedOut, _) => "took too long and was stopped".to_owned(),
-        _ => first(),
-    }
-}
-
-/// Returns true if only the first of several lines of a result is shown.
-fn is_first_line_shown(tool: &str, ended: &ToolEnd, display: Option<&str>) -> bool {
-    let has_own_form = ["shell_command", "read_file"].contains(&tool) || display.is_some();
-    !has_own_form && ended.text.trim_end().lines().nth(1).is_some()
-}
-
-/// Describes how much of a file was read. The tool says behind the text which lines it has, if not all.
-fn lines_read(text: &str) -> String {
-    let part = text.lines().next_back().and_then(|line| line.strip_prefix("[lines "));
-    match part.and_then(|part| part.split_once(';')) {
-        Some((lines, _)) => format!("lines {lines} of a longer file"),
-        None => format_count(text.lines().count(), "line"),
-    }
-}
-
-/// Returns the reason why the policy refused a call, without the part that only the model needs.
-fn refusal_text(text: &str) -> String {
-    let why = text.split_once("did not run: ").map_or(text, |(_, why)| why);
-    format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
-}
-
-/// Returns true for a line that the shell tool adds itself.
-fn is_note(line: &str) -> bool {
-    line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
 }
 
 /// Returns the last lines of `text` that fit into `rows` rows of a terminal.

@@ -56,7 +56,8 @@ impl TypedText {
 }
 
 /// Returns the text of typed keys: without marks of pasting and special keys, with deletions made. Ctrl-D
-/// before any text is [`END`]. In a paste, and behind Alt or a backslash, Enter begins a further line.
+/// alone is [`END`]; text behind it takes it back. In a paste, and behind Alt or a backslash, Enter begins a
+/// further line.
 pub(super) fn clean_typed(keys: &[u8]) -> TypedText {
     let typed = String::from_utf8_lossy(keys).replace("\r\n", "\n");
     let (mut text, mut enters, mut is_pasted) = (String::new(), vec![0], false);
@@ -74,7 +75,7 @@ pub(super) fn clean_typed(keys: &[u8]) -> TypedText {
                 is_pasted = code == "200" || (is_pasted && code != "201");
             }
             '\u{1b}' => text.extend(chars.next_if(|c| ['\n', '\r'].contains(c)).map(|_| '\n')),
-            '\u{4}' if text.is_empty() => return TypedText::draft(END.to_owned()),
+            '\u{4}' if text.is_empty() && chars.peek().is_none() => return TypedText::draft(END.to_owned()),
             '\n' | '\r' => {
                 let is_enter = !is_pasted && !text.ends_with('\\');
                 text.push('\n');
@@ -164,6 +165,7 @@ mod tests {
         assert_eq!(text("\u{1b}[200~one\rtwo\r\n\tthree\u{1b}[201~"), "one\ntwo\n\tthree");
         assert_eq!(text("teh\u{7f}\u{7f}he\u{1b}[A\u{1b}OB\u{4}"), "the");
         assert_eq!(text("x\u{7f}\u{4}"), END);
+        assert_eq!(text("\u{4}wait"), "wait", "it is taken back");
     }
 
     /// Regression: `/undo` behind a message was sent to the model as a part of it.

@@ -151,6 +151,18 @@ fn long_results_say_how_to_see_them() {
 }
 
 #[test]
+fn a_silent_reply_says_so() {
+    let mut screen = Screen::new(Box::new(Paper::default()), Paint(false), true, Answers::Screen);
+    screen.begin_turn();
+    screen.show(Shown::Asks { summary: false });
+    screen.show(content("Half a wo"));
+    let line = |screen: &Screen| screen.status_line(screen.status.as_ref().unwrap(), true);
+    assert!(!line(&screen).contains("nothing for"), "{}", line(&screen));
+    screen.last_piece -= SILENCE;
+    assert!(line(&screen).contains(" · nothing for 15"), "{}", line(&screen));
+}
+
+#[test]
 fn a_second_question_says_why() {
     let asks = || Shown::Asks { summary: false };
     let out = shown(true, vec![asks(), replied("<tool_call>{", 0), asks(), replied("Well.", 0)]);
