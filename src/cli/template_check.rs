@@ -48,7 +48,7 @@ pub(super) async fn check_template(
             "put them into the first one, or take another template",
         ),
         Rendered::Refused(said) => {
-            report_refusal((model, "a later system message"), &said, &later, consent, findings)
+            report_refusal((model, "a later system message"), &said, &later, consent, findings);
         }
         Rendered::Prompt(_) | Rendered::Unknown => {}
     }
