@@ -29,6 +29,7 @@ pub(super) async fn check_template(
     consent: &Consent,
     findings: &mut Findings,
 ) {
+    let refuses = |what: &str| format!("model {model}: its template refuses {what}");
     let whole = conversation(model, false);
     match render(upstream, &whole).await {
         Rendered::Prompt(prompt) => match problems_of(&prompt).as_slice() {
@@ -38,7 +39,7 @@ pub(super) async fn check_template(
                 findings.warn(&format!("model {model}: {problem}"), todo);
             }),
         },
-        Rendered::Refused(said) => report_refusal((model, "a conversation with tools"), &said, &whole, consent, findings),
+        Rendered::Refused(said) => report_refusal(&refuses("a conversation with tools"), &said, &whole, consent, findings),
         Rendered::Unknown => return,
     }
     let later = conversation(model, true);
@@ -48,7 +49,7 @@ pub(super) async fn check_template(
             "put them into the first one, or take another template",
         ),
         Rendered::Refused(said) => {
-            report_refusal((model, "a later system message"), &said, &later, consent, findings);
+            report_refusal(&refuses("a later system message"), &said, &later, consent, findings);
         }
         Rendered::Prompt(_) | Rendered::Unknown => {}
     }
@@ -87,23 +88,16 @@ fn problems_of(prompt: &str) -> Vec<&'static str> {
 }
 
 /// Reports that the template refuses this conversation, and whether respool may adapt it.
-fn report_refusal(
-    (model, what): (&str, &str),
-    said: &str,
-    body: &Value,
-    consent: &Consent,
-    findings: &mut Findings,
-) {
-    let refuses = format!("model {model}: its template refuses {what}");
+fn report_refusal(refused: &str, said: &str, body: &Value, consent: &Consent, findings: &mut Findings) {
     match find_rule(said, None, &body.to_string(), consent) {
         Some(rule) if consent.allows(&rule) => {
-            findings.ok(&format!("{refuses}; respool adapts it (`{rule}`, docs/requests.md)"));
+            findings.ok(&format!("{refused}; respool adapts it (`{rule}`, docs/requests.md)"));
         }
         Some(rule) => findings.warn(
-            &format!("{refuses}: {said}"),
+            &format!("{refused}: {said}"),
             &format!("{} lets respool adapt it (docs/requests.md)", rule.consent_setting()),
         ),
-        None => findings.warn(&format!("{refuses}: {said}"), "take another template"),
+        None => findings.warn(&format!("{refused}: {said}"), "take another template"),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use ignore::WalkBuilder;
@@ -12,6 +13,7 @@ use serde_json::Value;
 use super::figures::format_count;
 use super::pictures;
 use super::transcript::code_block;
+use tools::open_inside;
 use wire::visible::one_line;
 
 /// The most bytes of a file that are sent.
@@ -190,10 +192,16 @@ fn find_path(name: &str, root: &Path) -> PathBuf {
 
 /// Reads a text file, a picture or the names of a directory, each with its size in words.
 fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(Contents, String)> {
-    let kind = fs::metadata(path)?;
-    if is_confined && !path.canonicalize()?.starts_with(root) {
-        return Err(io::Error::other("it is not in this directory"));
-    }
+    let mut file = if is_confined {
+        let real = path.canonicalize()?;
+        if !real.starts_with(root) {
+            return Err(io::Error::other("it is not in this directory"));
+        }
+        open_inside(root, &real).map_err(|error| io::Error::other(error.text().to_owned()))?
+    } else {
+        fs::File::options().read(true).custom_flags(nix::libc::O_NONBLOCK).open(path)?
+    };
+    let kind = file.metadata()?;
     if kind.is_dir() {
         let names = directory_names(path)?;
         let text = names[..names.len().min(MOST_NAMES)].join("\n");
@@ -202,7 +210,7 @@ fn read_attachment(path: &Path, root: &Path, is_confined: bool) -> io::Result<(C
     if !kind.is_file() {
         return Err(io::Error::other("it is neither a file nor a directory"));
     }
-    let (mut bytes, mut file) = (Vec::new(), fs::File::open(path)?);
+    let mut bytes = Vec::new();
     file.by_ref().take(MOST_BYTES).read_to_end(&mut bytes)?;
     if let Some(media_type) = pictures::media_type(&bytes) {
         file.take(pictures::MOST_BYTES + 1).read_to_end(&mut bytes)?;

@@ -35,7 +35,7 @@ pub use contract::{
     Approver, Consent, Effect, Invocation, OutputWatcher, Question, QuestionKind, Target, ToolError,
     ToolOutput, ToolSpec, Tools,
 };
-pub use local::{end_commands, named_subject, put_back};
+pub use local::{end_commands, named_subject, open_inside, put_back};
 pub use plain::plain_text;
 pub use policy::reach::{Restriction, find_restriction, never_allowed, rule_for};
 pub use policy::{CommandPattern, ListedCommand, command_list, idle_rules, parse_pipeline, plain_words};

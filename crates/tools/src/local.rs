@@ -48,6 +48,7 @@ use specs::Tool;
 pub(super) use specs::{Naming, agent_names};
 use workspace::Place;
 pub(super) use workspace::Workspace;
+pub use workspace::open_inside;
 pub use write::put_back;
 
 /// The local tools.

@@ -46,6 +46,9 @@ const PROBE_AGAIN: Duration = Duration::from_secs(10);
 /// The path of nearly all requests, which is parsed once for each upstream.
 pub const CHAT_PATH: &str = "/v1/chat/completions";
 
+/// The beginning of vLLM's fingerprints, before its version.
+const VLLM: &str = "vllm-";
+
 /// One upstream of the configuration.
 #[derive(Debug)]
 pub struct Upstream {
@@ -209,7 +212,7 @@ impl Upstream {
             };
             let object = std::str::from_utf8(&body).ok().and_then(|text| Object::parse(text).ok());
             if let Some(text) = object.and_then(|object| object.string("version")) {
-                self.learn_vllm_version(&text);
+                self.learn_fingerprint(&format!("{VLLM}{text}"));
             }
             Ok(())
         };
@@ -223,15 +226,9 @@ impl Upstream {
         if is_llama_build(fingerprint) {
             return self.rules.note_server(&format!("{} {fingerprint}", Server::LlamaCpp.name()));
         }
-        if let Some(text) = fingerprint.strip_prefix("vllm-") {
-            self.learn_vllm_version(text);
-        }
-    }
-
-    /// Learns vLLM's version; what stands after a `-` is no part of it.
-    fn learn_vllm_version(&self, text: &str) {
-        let text = text.split('-').next().unwrap_or_default();
-        let Some(version) = parse_version(text) else { return };
+        // What stands after a further `-` is no part of the version.
+        let text = fingerprint.strip_prefix(VLLM).and_then(|text| text.split('-').next());
+        let Some((text, version)) = text.and_then(|text| Some((text, parse_version(text)?))) else { return };
         if self.server_traits().version != Some(version) {
             self.update_traits(|target| target.version = Some(version));
         }

@@ -67,9 +67,8 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Found {
     wanted: Wanted,
-    at: Instant,
-    /// The milliseconds from then until an entry of the queues is due, or a lease of any ends.
-    due_in: Option<i64>,
+    /// When an entry of the queues is due, or a lease of any ends.
+    due: Option<Instant>,
     /// The place of the entry that was accepted last.
     pub(super) last_place: u64,
     has_decided: bool,
@@ -95,10 +94,10 @@ impl Found {
         let (lost, seen): (Vec<String>, Vec<i64>) = (row.try_get(13)?, row.try_get(14)?);
         let (signatures, ends): (Vec<String>, Vec<i64>) = (row.try_get(15)?, row.try_get(16)?);
         let ended = signatures.into_iter().zip(ends);
+        let due_in: Option<i64> = row.try_get(3)?;
         Ok(Self {
             wanted,
-            at,
-            due_in: row.try_get(3)?,
+            due: due_in.map(|due| at + Duration::from_millis(u64::try_from(due).unwrap_or_default())),
             last_place: some_number(row, 4)?.unwrap_or_default(),
             has_decided: row.try_get(5)?,
             next_expiry: some_number(row, 6)?,
@@ -121,9 +120,7 @@ impl Found {
 
     /// Returns the time until an entry of the queues is due, or a lease ends.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        let passed = i64::try_from(self.at.elapsed().as_millis()).unwrap_or(i64::MAX);
-        self.due_in
-            .map(|due| Duration::from_millis(u64::try_from(due.saturating_sub(passed)).unwrap_or_default()))
+        self.due.map(|due| due.saturating_duration_since(Instant::now()))
     }
 
     /// Whether no run goes on because of a decision, or because the time for one is over.

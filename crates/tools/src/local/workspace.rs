@@ -2,6 +2,7 @@
 //! in the meantime (`cap-std` opens every file relative to the directory's own handle).
 
 use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -32,6 +33,24 @@ pub(super) struct Place {
     pub(super) written: PathBuf,
     /// The path whose existing part has no symlinks. All work uses this one.
     pub(super) real: PathBuf,
+}
+
+impl Place {
+    /// Returns the place of a path in the workspace `root`, both without symlinks.
+    pub(super) fn from_real(root: &Path, path: &Path) -> Self {
+        let below = path.strip_prefix(root).unwrap_or(path);
+        let below = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+        Self { written: below.to_owned(), real: below.to_owned() }
+    }
+}
+
+/// Opens a file or directory for reading. `path`: in the workspace `root`, both without symlinks.
+///
+/// # Errors
+/// When a part of the path has become a symlink, or it cannot be opened.
+pub fn open_inside(root: &Path, path: &Path) -> Result<File, ToolError> {
+    let workspace = Workspace::open(root).map_err(ToolError::Failed)?;
+    Ok(workspace.open_at(&Place::from_real(root, path), OFlags::RDONLY | OFlags::NONBLOCK)?.into())
 }
 
 impl Workspace {

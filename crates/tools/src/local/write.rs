@@ -113,8 +113,7 @@ pub(super) fn replace_file(workspace: &Workspace, place: &Place, bytes: &[u8]) -
 /// When a directory of the path has become a symlink, or the file cannot be written.
 pub fn put_back(root: &Path, path: &Path, before: Option<&[u8]>) -> Result<(), ToolError> {
     let workspace = Workspace::open(root).map_err(ToolError::Failed)?;
-    let below = path.strip_prefix(root).unwrap_or(path).to_owned();
-    let place = Place { written: below.clone(), real: below };
+    let place = Place::from_real(root, path);
     if let Some(before) = before {
         return replace_file(&workspace, &place, before);
     }
