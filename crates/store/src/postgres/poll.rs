@@ -67,8 +67,9 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Found {
     wanted: Wanted,
-    /// When an entry of the queues is due, or a lease of any ends.
-    due: Option<Instant>,
+    at: Instant,
+    /// The milliseconds from then until an entry of the queues is due, or a lease of any ends.
+    due_in: Option<i64>,
     /// The place of the entry that was accepted last.
     pub(super) last_place: u64,
     has_decided: bool,
@@ -94,10 +95,10 @@ impl Found {
         let (lost, seen): (Vec<String>, Vec<i64>) = (row.try_get(13)?, row.try_get(14)?);
         let (signatures, ends): (Vec<String>, Vec<i64>) = (row.try_get(15)?, row.try_get(16)?);
         let ended = signatures.into_iter().zip(ends);
-        let due_in: Option<i64> = row.try_get(3)?;
         Ok(Self {
             wanted,
-            due: due_in.map(|due| at + Duration::from_millis(u64::try_from(due).unwrap_or_default())),
+            at,
+            due_in: row.try_get(3)?,
             last_place: some_number(row, 4)?.unwrap_or_default(),
             has_decided: row.try_get(5)?,
             next_expiry: some_number(row, 6)?,
@@ -120,7 +121,9 @@ impl Found {
 
     /// Returns the time until an entry of the queues is due, or a lease ends.
     pub(super) fn next_due(&self) -> Option<Duration> {
-        self.due.map(|due| due.saturating_duration_since(Instant::now()))
+        let passed = i64::try_from(self.at.elapsed().as_millis()).unwrap_or(i64::MAX);
+        self.due_in
+            .map(|due| Duration::from_millis(u64::try_from(due.saturating_sub(passed)).unwrap_or_default()))
     }
 
     /// Whether no run goes on because of a decision, or because the time for one is over.
