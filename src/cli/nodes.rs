@@ -1,7 +1,5 @@
 //! `respool nodes`: lists the processes that share a database, and marks those whose configuration differs.
 
-use std::collections::HashMap;
-
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -38,8 +36,7 @@ pub(super) fn run_nodes(loaded: &Loaded, arguments: &NodesArgs) -> Result<(), Fa
         );
         return Ok(());
     }
-    let usual = usual_configuration(&nodes);
-    nodes.iter().for_each(|node| say(&flat_text(&node_line(node, usual.as_deref()))));
+    nodes.iter().for_each(|node| say(&flat_text(&node_line(node, &nodes))));
     let lost = nodes.iter().filter(|node| node.is_lost).count();
     let gone = if lost == 0 { String::new() } else { format!(", and {lost} that did not end by itself") };
     say_on_stderr(&format!("{}{gone}", Noun("node", "nodes").count_things(nodes.len() - lost)));
@@ -50,7 +47,7 @@ fn node_json(node: &NodeRow) -> Value {
     json!({
         "name": node.name,
         "version": node.version,
-        "configuration": node.configuration,
+        "configuration": node.digest(),
         "since": clock::format_time(node.began),
         "last_seen": clock::format_time(node.seen),
         "runs": node.runs,
@@ -58,31 +55,33 @@ fn node_json(node: &NodeRow) -> Value {
     })
 }
 
-/// Returns the digest that most nodes have; the first one of several.
-fn usual_configuration(nodes: &[NodeRow]) -> Option<String> {
-    let mut counts: HashMap<&str, usize> = HashMap::new();
-    for node in nodes.iter().filter(|node| !node.is_lost) {
-        *counts.entry(&node.configuration).or_default() += 1;
-    }
-    let most = counts.values().max().copied()?;
-    nodes
-        .iter()
-        .map(|node| &node.configuration)
-        .find(|digest| counts.get(digest.as_str()) == Some(&most))
-        .cloned()
+/// Returns the node from whose configuration that of another one differs: one of those that have what most
+/// have, or, if no configuration is that of most, any other.
+fn find_different<'a>(node: &NodeRow, nodes: &'a [NodeRow]) -> Option<&'a NodeRow> {
+    let living = || nodes.iter().filter(|other| !other.is_lost);
+    let count = |one: &NodeRow| living().filter(|other| other.digest() == one.digest()).count();
+    let others = living().filter(|other| other.digest() != node.digest() && count(other) >= count(node));
+    // The first one of the largest count.
+    others.rev().max_by_key(|other| count(other))
 }
 
-fn node_line(node: &NodeRow, usual: Option<&str>) -> String {
-    let NodeRow { name, version, configuration, began, seen, runs, is_lost } = node;
+fn node_line(node: &NodeRow, nodes: &[NodeRow]) -> String {
+    let NodeRow { name, version, began, seen, runs, is_lost, .. } = node;
     if *is_lost {
         return format!(
             "{name}  {version}  gone: last seen {}; it did not end by itself",
             clock::format_time(*seen)
         );
     }
-    let differs = if usual == Some(configuration) { "" } else { " (differs)" };
+    let differs = find_different(node, nodes).map(|other| {
+        let keys = node.differing_keys(other).join(", ");
+        let keys = if keys.is_empty() { keys } else { format!(": {keys}") };
+        format!(" (differs from {}{keys})", other.name)
+    });
     format!(
-        "{name}  {version}  configuration {configuration}{differs}  since {}  seen {}  {}",
+        "{name}  {version}  configuration {}{}  since {}  seen {}  {}",
+        node.digest(),
+        differs.unwrap_or_default(),
         clock::format_time(*began),
         clock::format_time(*seen),
         Noun("run", "runs").count_things(usize::try_from(*runs).unwrap_or(usize::MAX))
@@ -94,22 +93,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_odd_configuration_is_marked() {
+    fn different_configurations_are_explained() {
         let node = |name: &str, configuration: &str| NodeRow {
             name: name.into(),
-            version: "1".into(),
+            version: "1 (abc, 2026-11-27)".into(),
             configuration: configuration.into(),
             began: 0,
             seen: 1_000,
             runs: 1,
             is_lost: false,
         };
+        let lines = |nodes: &[NodeRow]| nodes.iter().map(|one| node_line(one, nodes)).collect::<Vec<_>>();
         let lost = NodeRow { is_lost: true, ..node("d", "e1") };
-        let nodes = [node("a", "f0"), node("b", "e1"), node("c", "f0"), lost.clone(), lost];
-        let usual = usual_configuration(&nodes);
-        let lines: Vec<_> = nodes.iter().map(|node| node_line(node, usual.as_deref())).collect();
-        assert!(lines[1].contains("configuration e1 (differs)") && lines[1].ends_with("1 run"), "{lines:?}");
-        assert!(!lines[0].contains("differs") && !lines[2].contains("differs"));
-        assert_eq!(lines[3], "d  1  gone: last seen 1970-01-01T00:00:01Z; it did not end by itself");
+        let (most, odd) = ("f0-1-budgets=1 models=2", "e1-1-budgets=3 models=2 new=1");
+        let found = lines(&[node("a", most), node("b", odd), node("c", most), lost.clone(), lost]);
+        assert!(found[1].contains("configuration e1 (differs from a: budgets, new)  since"), "{found:?}");
+        assert!(found[1].starts_with("b  1 (abc, 2026-11-27)  ") && found[1].ends_with("1 run"), "{found:?}");
+        assert!(!found[0].contains("differs") && !found[2].contains("differs"), "{found:?}");
+        assert!(found[3].ends_with("gone: last seen 1970-01-01T00:00:01Z; it did not end by itself"));
+        let found = lines(&[node("a", most), node("b", odd)]);
+        assert!(found[0].contains("(differs from b: budgets, new)"), "{found:?}");
+        assert!(found[1].contains("(differs from a: budgets, new)"), "{found:?}");
+        let found = lines(&[node("a", "f0-1"), node("older", "e1-1")]);
+        assert!(found[0].contains("(differs from older)"), "{found:?}");
     }
 }

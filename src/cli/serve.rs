@@ -71,6 +71,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let parts = open_parts(settings, &stop.abort).await;
     let mut served = settings.clone();
     served.store.node.is_server = true;
+    served.store.node.commit = version::commit();
     let Assembled { app, upstreams, sources, traces } =
         assemble(&served, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
     for misspelt in &loaded.misspelt {

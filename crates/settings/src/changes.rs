@@ -73,12 +73,15 @@ mod tests {
     fn servers_have_a_digest_of_their_own() {
         let digest = |text: &str| {
             let digest = load(text).digest();
-            let (whole, places) = digest.split_once('-').unwrap();
-            (whole.to_owned(), places.to_owned())
+            let parts: Vec<&str> = digest.split('-').collect();
+            let of_keys = parts[2].split(' ').map(str::to_owned).collect::<Vec<_>>();
+            (parts[0].to_owned(), parts[1].to_owned(), of_keys)
         };
         let upstream = "[[upstream]]\nname = \"box\"\nurl = \"http://a\"\nmax_concurrency = 4\n";
         let (one, other) = (digest(upstream), digest(&format!("{upstream}[budgets]\nday = 1.0")));
         assert!(one.0 != other.0 && one.1 == other.1, "{one:?} {other:?}");
+        let differ: Vec<_> = one.2.iter().filter(|key| !other.2.contains(key)).collect();
+        assert!(differ.len() == 1 && differ[0].starts_with("budgets="), "{differ:?}");
         assert_ne!(one.1, digest(&upstream.replace('4', "5")).1);
         let own = format!("listen = \"127.0.0.1:1\"\n{upstream}[alerts]\nlink = \"http://a\"");
         assert_eq!(one, digest(&own), "its own address and the link to its page");

@@ -172,7 +172,7 @@ impl Loaded {
 
     /// Returns a digest of the settings that processes which share a database should have in common: without
     /// the secrets, and without what is each one's own. The part behind `-` is that of the servers and their
-    /// places alone.
+    /// places alone; behind the next one are those of each key or section, so that differences have a name.
     pub fn digest(&self) -> String {
         const OWN: [&str; 5] = ["listen", "log", "node", "state_dir", "store"];
         let mut settings: toml::Table = toml::from_str(&self.show()).unwrap_or_default();
@@ -186,7 +186,10 @@ impl Loaded {
         let upstreams = settings.get("upstream").and_then(toml::Value::as_array).cloned().unwrap_or_default();
         let places = upstreams.iter().map(|one| [one.get("url"), one.get("max_concurrency")]);
         let places = digest(format!("{:?}", places.collect::<Vec<_>>()));
-        format!("{}-{places}", digest(toml::to_string(&settings).unwrap_or_default()))
+        let parts =
+            settings.iter().map(|(name, value)| format!("{name}={}", &digest(value.to_string())[..4]));
+        let parts = parts.collect::<Vec<_>>().join(" ");
+        format!("{}-{places}-{parts}", digest(toml::to_string(&settings).unwrap_or_default()))
     }
 
     /// Returns the effective values as JSON; secrets are `"***"`.

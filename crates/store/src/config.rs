@@ -56,6 +56,8 @@ wire::settings! {
         derived {
             /// True for a process that serves, which takes the name. Other commands do not.
             pub is_server: bool = false;
+            /// The commit that it was built from, where that is known.
+            pub commit: Option<&'static str> = None;
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Processes that share a store: how they know each other, and the duties and secrets that they have in
 //! common.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,7 +15,7 @@ pub struct NodeRow {
     pub name: String,
     /// The version of respool.
     pub version: String,
-    /// The digest of its configuration; empty until it is known.
+    /// The digests of its configuration, of all and, behind each `-`, of parts; empty until they are known.
     pub configuration: String,
     /// When it began, in milliseconds since 1970.
     pub began: u64,
@@ -24,6 +25,29 @@ pub struct NodeRow {
     pub runs: u64,
     /// It is gone and did not end by itself.
     pub is_lost: bool,
+}
+
+impl NodeRow {
+    /// Returns the digest of its whole configuration, for people.
+    pub fn digest(&self) -> &str {
+        self.configuration.split('-').next().unwrap_or_default()
+    }
+
+    /// Returns the keys and sections in which its configuration differs from another one's; none if a process
+    /// of an older version does not name them.
+    pub fn differing_keys(&self, other: &Self) -> Vec<String> {
+        let (own, others) = (self.digests_of_keys(), other.digests_of_keys());
+        if own.is_empty() || others.is_empty() {
+            return Vec::new();
+        }
+        let differ = own.symmetric_difference(&others).map(|(name, _)| (*name).to_owned());
+        differ.collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    fn digests_of_keys(&self) -> BTreeSet<(&str, &str)> {
+        let parts = self.configuration.splitn(3, '-').nth(2).unwrap_or_default();
+        parts.split_whitespace().filter_map(|part| part.split_once('=')).collect()
+    }
 }
 
 /// An alert that was sent and has not ended.

@@ -23,15 +23,16 @@ pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
     if nodes.is_empty() {
         return Markup::default();
     }
-    let mut living = nodes.iter().filter(|node| !node.is_lost).map(|node| &node.configuration);
+    let mut living = nodes.iter().filter(|node| !node.is_lost);
     let first = living.next();
-    let differ = living.any(|configuration| Some(configuration) != first);
+    let odd = living.find(|node| first.is_some_and(|first| first.digest() != node.digest()));
+    let keys = odd.zip(first).map(|(odd, first)| odd.differing_keys(first).join(", ")).unwrap_or_default();
     let rows = html! {
         @for node in nodes {
             tr {
                 th scope="row" { (node.name) }
                 td { (node.version) }
-                td { code { (node.configuration) } }
+                td { code { (node.digest()) } }
                 td class="number" { (node.runs) }
                 @let time = if node.is_lost { node.seen } else { node.began };
                 td { @if node.is_lost { "gone since " } time datetime=(clock::format_time(time)) { (format::format_age(time, now)) } }
@@ -42,7 +43,11 @@ pub(super) fn node_section(nodes: &[NodeRow], now: u64) -> Markup {
     html! {
         section aria-labelledby="nodes" {
             h2 id="nodes" { "Nodes" }
-            @if differ { p class="notice" role="status" { "The nodes have different configurations." } }
+            @if odd.is_some() {
+                p class="notice" role="status" {
+                    "The nodes have different configurations" @if !keys.is_empty() { ": " code { (keys) } } "."
+                }
+            }
             (layout::scrolling_table("Nodes", &heads, &rows))
         }
     }
@@ -76,6 +81,8 @@ mod tests {
         assert!(!show(&[node("a", "f0"), node("<b>", "f0")]).contains(notice));
         let page = show(&[node("a", "f0"), node("<b>", "e1")]);
         assert!(page.contains(notice) && page.contains("&lt;b&gt;") && page.contains("e1"), "{page}");
+        let page = show(&[node("a", "f0-1-models=1"), node("b", "e1-1-models=2")]);
+        assert!(page.contains("configurations: <code>models</code>.") && !page.contains("f0-1"), "{page}");
         let lost = NodeRow { is_lost: true, ..node("c", "e1") };
         let page = show(&[node("a", "f0"), lost]);
         assert!(page.contains("gone since <time") && !page.contains(notice), "{page}");

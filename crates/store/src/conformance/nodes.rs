@@ -12,7 +12,8 @@ use crate::{
 };
 
 fn open_server(bed: &Bed, name: &str) -> Store {
-    bed.open_with(|config| config.node = NodeConfig { name: Some(name.to_owned()), is_server: true })
+    let (name, commit) = (Some(name.to_owned()), Some("0123abcd"));
+    bed.open_with(|config| config.node = NodeConfig { name, is_server: true, commit })
 }
 
 pub(super) async fn a_shared_secret_is_the_first_one(bed: &Bed) {
@@ -125,7 +126,7 @@ async fn nodes_are_listed() {
     let nodes = first.nodes().await.unwrap();
     let names: Vec<&str> = nodes.iter().map(|node| &*node.name).collect();
     assert_eq!(names, ["a", "b"], "commands are not listed");
-    assert_eq!((&*nodes[0].version, nodes[0].runs), (env!("CARGO_PKG_VERSION"), 0));
+    assert_eq!((&*nodes[0].version, nodes[0].runs), (concat!(env!("CARGO_PKG_VERSION"), " (0123abcd)"), 0));
     testing::waiting::wait_until("both are counted", async || first.live_nodes() == 2).await;
     assert_eq!(first.live_nodes_alike(), 1, "their servers differ");
     first.note_configuration("another-1".to_owned());

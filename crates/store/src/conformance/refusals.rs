@@ -89,7 +89,7 @@ async fn an_old_server_is_refused() {
 #[tokio::test]
 async fn two_nodes_need_two_names() {
     let Some(bed) = Bed::new_postgres() else { return };
-    let node = |is_server| NodeConfig { name: Some("a".to_owned()), is_server };
+    let node = |is_server| NodeConfig { name: Some("a".to_owned()), is_server, commit: None };
     let first = bed.open_with(|config| config.node = node(true));
     let why = refusal(&bed, |config| config.node = node(true));
     assert!(why.contains("another process named \"a\""), "{why}");
@@ -114,7 +114,7 @@ async fn a_killed_node_is_waited_for() {
     };
     let open = |name: &str, shared: Option<&str>| {
         bed.open_with(|config| {
-            config.node = NodeConfig { name: Some(name.to_owned()), is_server: true };
+            config.node = NodeConfig { name: Some(name.to_owned()), is_server: true, commit: None };
             config.store.shared_dir = shared.map(Into::into);
         })
     };

@@ -96,7 +96,9 @@ impl PostgresStore {
         let owner = format!("{:032x}", rand::random::<u128>());
         let name = config.node.name.clone().filter(|_| config.node.is_server);
         let name = name.unwrap_or_else(|| default_name(&owner));
-        let node = Node { owner: owner.clone(), name: name.clone(), serves: config.node.is_server };
+        let mut version = env!("CARGO_PKG_VERSION").to_owned();
+        version.extend(config.node.commit.map(|commit| format!(" ({commit})")));
+        let node = Node { owner: owner.clone(), name: name.clone(), serves: config.node.is_server, version };
         let within = if node.serves { SERVER_WAITS } else { COMMAND_WAITS };
         let joining = (address.clone(), node.clone());
         // Without the database it cannot be known whether its folder is the right one.

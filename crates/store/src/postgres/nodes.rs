@@ -36,6 +36,8 @@ pub(super) struct Node {
     pub(super) name: String,
     /// False for a command that uses the database for a moment.
     pub(super) serves: bool,
+    /// Its version for people, with the commit.
+    pub(super) version: String,
 }
 
 impl Node {
@@ -47,16 +49,16 @@ impl Node {
         wanted: Wanted,
         run: impl FnOnce(Values<'_>) -> Result<Row, Error>,
     ) -> Result<(u64, u64, Found), Error> {
-        let (version, gone) = (env!("CARGO_PKG_VERSION"), span(GONE_AFTER));
+        let gone = span(GONE_AFTER);
         let (asked, began) = (clock::own_time(), Instant::now());
         let (day, tried_within) = (clock::now() / DAY, as_bigint(FIRST_TRIED_WITHIN));
-        let Node { owner, name, serves } = self;
+        let Node { owner, name, serves, version } = self;
         let Wanted { queues, messages } = &wanted;
         let day_value = as_bigint(day);
         let values: Values<'_> = &[
             owner,
             name,
-            &version,
+            version,
             serves,
             &configuration,
             &gone,
