@@ -35,15 +35,48 @@ pub(super) enum NoChanges {
     Failed(String),
 }
 
+/// A repository with the working directory in its work tree. It is found while no command is at work: a
+/// command could make another one there, whose settings start programs.
+#[derive(Clone, Debug)]
+pub(super) struct Repository {
+    git: PathBuf,
+    top: PathBuf,
+    /// Settings that turn filters off: their programs may be files of the project.
+    without_filters: Vec<String>,
+}
+
+impl Repository {
+    /// Finds the repository of a directory, if it is there and git can be started.
+    pub(super) fn find(root: &Path) -> Option<Self> {
+        let ask = |words: &[&str]| {
+            let said = new_git(root, &project_of(root))?.as_std_mut().args(words).output().ok()?;
+            String::from_utf8(said.stdout).ok()
+        };
+        let found = ask(&["rev-parse", "--is-inside-work-tree", "--absolute-git-dir", "--show-toplevel"])?;
+        let mut lines = found.lines().skip_while(|line| *line != "true").skip(1);
+        let (git, top) = (lines.next()?.into(), lines.next()?.into());
+        let filters = ask(&["config", "--null", "--get-regexp", r"^filter\..*\.(clean|process)$"])?;
+        let filters = filters.split('\0').filter_map(|filter| filter.split_once('\n'));
+        // Without LFS's own, which is a program of the system, each of its files would differ.
+        let others = filters.filter(|(_, program)| !program.starts_with("git-lfs "));
+        let without_filters = others.flat_map(|(key, _)| {
+            let required = key.rsplit_once('.').map(|(filter, _)| format!("{filter}.required=false"));
+            ["-c".to_owned(), format!("{key}="), "-c".to_owned(), required.unwrap_or_default()]
+        });
+        Some(Self { git, top, without_filters: without_filters.collect() })
+    }
+}
+
 /// Returns how the files of a directory differ from the last commit; new files come last.
 ///
 /// # Errors
 /// Why git cannot say so.
-pub(super) async fn uncommitted_changes(root: &Path) -> Result<Vec<FileChange>, NoChanges> {
-    let is_inside = run_git(root, &["rev-parse", "--is-inside-work-tree"]).await?;
-    if !is_inside.status.success() || is_inside.stdout.trim_ascii() != b"true" {
-        return Err(NoChanges::NoRepository);
-    }
+pub(super) async fn uncommitted_changes(
+    root: &Path,
+    repository: Option<&Repository>,
+) -> Result<Vec<FileChange>, NoChanges> {
+    let repository = repository.ok_or(NoChanges::NoRepository)?;
+    let run_git = async |root: &Path, arguments: &[&str]| run_git(root, repository, arguments).await;
     let has_commit = run_git(root, &["rev-parse", "--quiet", "--verify", "HEAD"]).await?.status.success();
     // Without a commit everything is new: it differs from the empty tree.
     let base = if has_commit {
@@ -60,10 +93,16 @@ pub(super) async fn uncommitted_changes(root: &Path) -> Result<Vec<FileChange>, 
     Ok(changes)
 }
 
-async fn run_git(root: &Path, arguments: &[&str]) -> Result<Output, NoChanges> {
-    let project: Vec<PathBuf> = current_project().into_iter().chain([root.to_owned()]).collect();
-    let mut command = new_git(root, &project).ok_or(NoChanges::NoRepository)?;
+async fn run_git(root: &Path, repository: &Repository, arguments: &[&str]) -> Result<Output, NoChanges> {
+    let mut command = new_git(root, &project_of(root)).ok_or(NoChanges::NoRepository)?;
+    command.env("GIT_DIR", &repository.git).env("GIT_WORK_TREE", &repository.top);
+    command.args(&repository.without_filters);
     command.args(arguments).output().await.map_err(|error| NoChanges::Failed(error.to_string()))
+}
+
+/// Returns the directories of the project, in which commands write.
+fn project_of(root: &Path) -> Vec<PathBuf> {
+    current_project().into_iter().chain([root.to_owned()]).collect()
 }
 
 /// Prepares git. Commands write in the project: no filter is found by name there.
@@ -148,8 +187,37 @@ mod tests {
 
     async fn git(root: &Path, arguments: &[&str]) {
         let me = ["-c", "user.name=me", "-c", "user.email=me@example.org"];
-        let done = run_git(root, &[&me[..], arguments].concat()).await.unwrap();
+        let mut command = new_git(root, &[]).unwrap();
+        let done = command.args([&me[..], arguments].concat()).output().await.unwrap();
         assert!(done.status.success(), "{arguments:?}: {done:?}");
+    }
+
+    async fn changes_in(root: &Path) -> Result<Vec<FileChange>, NoChanges> {
+        uncommitted_changes(root, Repository::find(root).as_ref()).await
+    }
+
+    /// Regression: `/diff` while a command was at work obeyed the repository that it had just made.
+    #[tokio::test]
+    async fn a_new_repository_starts_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let sub = folder.path().join("sub");
+        fs::create_dir(&sub).unwrap();
+        fs::write(sub.join("a"), "one\n").unwrap();
+        assert!(Repository::find(&sub).is_none());
+        git(folder.path(), &["init", "-q"]).await;
+        git(folder.path(), &["add", "."]).await;
+        let repository = Repository::find(&sub);
+        git(&sub, &["init", "-q"]).await;
+        git(&sub, &["config", "filter.x.clean", "touch ran; cat"]).await;
+        fs::write(sub.join(".gitattributes"), "* filter=x\n").unwrap();
+        git(&sub, &["add", "."]).await;
+        fs::remove_file(sub.join("ran")).unwrap();
+        fs::write(sub.join("a"), "two\n").unwrap();
+        let shown = uncommitted_changes(&sub, repository.as_ref()).await.unwrap();
+        assert!(shown.iter().any(|change| change.path == "a"), "{shown:?}");
+        assert!(!sub.join("ran").exists() && !folder.path().join("ran").exists());
+        // Nor is a filter of a known one started, which may be a script in the work tree.
+        assert!(!changes_in(&sub).await.unwrap().is_empty() && !sub.join("ran").exists());
     }
 
     /// A command wrote `.venv/bin/git-lfs`, which `/diff` started outside the sandbox.
@@ -167,27 +235,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path();
         let write = |name: &str, text: &str| fs::write(root.join(name), text).unwrap();
-        assert!(matches!(uncommitted_changes(root).await, Err(NoChanges::NoRepository)));
+        assert!(matches!(changes_in(root).await, Err(NoChanges::NoRepository)));
         git(root, &["init", "-q"]).await;
         write("a b.txt", "one\ntwo\n");
         git(root, &["add", "."]).await;
-        let shown = uncommitted_changes(root).await.unwrap();
+        let shown = changes_in(root).await.unwrap();
         assert_eq!((shown.len(), shown[0].path.as_str()), (1, "a b.txt"), "before the first commit");
         git(root, &["commit", "-qm", "first"]).await;
-        assert_eq!(uncommitted_changes(root).await.unwrap(), []);
+        assert_eq!(changes_in(root).await.unwrap(), []);
         // The programs of the repository's settings are not started.
         git(root, &["config", "diff.external", "false"]).await;
         write("a b.txt", "one\ndiff --git a/x b/x\n");
         write("neü.txt", "new\n");
         write("data", "\0");
-        let shown = uncommitted_changes(root).await.unwrap();
+        let shown = changes_in(root).await.unwrap();
         let paths: Vec<&str> = shown.iter().map(|change| change.path.as_str()).collect();
         assert_eq!(paths, ["a b.txt", "data", "neü.txt"]);
         assert_eq!(shown[0].diff, "@@ -1,2 +1,2 @@\n one\n-two\n+diff --git a/x b/x\n");
         assert_eq!(shown[1].diff, "a new file; it is large, or not text\n");
         assert!(shown[2].diff.ends_with("@@ -0,0 +1 @@\n+new\n"), "{shown:?}");
         fs::remove_file(root.join("a b.txt")).unwrap();
-        let shown = uncommitted_changes(root).await.unwrap();
+        let shown = changes_in(root).await.unwrap();
         assert_eq!(shown[0].diff, "deleted file mode 100644\n@@ -1,2 +0,0 @@\n-one\n-two\n");
     }
 }

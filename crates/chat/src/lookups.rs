@@ -8,7 +8,7 @@ use futures::future::join_all;
 
 use super::approval::Allowed;
 use super::approvals::Approvals;
-use super::changes::{FileChange, NoChanges, uncommitted_changes};
+use super::changes::{FileChange, NoChanges, Repository, uncommitted_changes};
 use super::command::{self, Command};
 use super::figures::{format_count, format_thousands};
 use super::journal::Journal;
@@ -57,6 +57,8 @@ pub(super) struct Lookups {
     pub(super) yes: bool,
     pub(super) is_read_only: bool,
     pub(super) sandbox: String,
+    /// The repository around the workspace when this turn began.
+    pub(super) repository: Option<Repository>,
     pub(super) price_of: PriceOf,
     /// The model of the next turn.
     pub(super) model: String,
@@ -228,7 +230,7 @@ impl Lookups {
     }
 
     async fn changes(&self) -> Found {
-        let (mut lines, changes) = match uncommitted_changes(&self.root).await {
+        let (mut lines, changes) = match uncommitted_changes(&self.root, self.repository.as_ref()).await {
             Ok(changes) => (Vec::new(), changes),
             Err(why @ NoChanges::NoRepository) => {
                 let note = format!("{why}: these are the changes of edit_file and write_file");

@@ -19,6 +19,7 @@ use super::answers::Answers;
 use super::approval::{Allowed, Person};
 use super::approvals::Approvals;
 use super::attachments::{Attached, Mention, attach_files};
+use super::changes::Repository;
 use super::command::{self, Command};
 use super::editor::{self, Input, Lines, PROMPT};
 use super::external_editor;
@@ -488,6 +489,7 @@ impl Session {
             yes: self.yes,
             is_read_only: self.screen.is_read_only(),
             sandbox: self.sandbox.clone(),
+            repository: Repository::find(&self.root),
             price_of: Arc::clone(&self.price_of),
             model: self.conversation.agent_mut().config.model.clone(),
             costs: Arc::new(Mutex::new(Costs::from_conversation(&self.conversation))),
