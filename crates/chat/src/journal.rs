@@ -7,8 +7,7 @@
 //! counts the commands so that the person knows of them.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,7 +17,7 @@ use super::changes::FileChange;
 use tools::diff::unified_diff;
 use tools::{
     Approver, Consent, Invocation, OutputWatcher, Question, Target, ToolError, ToolOutput, ToolSet, ToolSpec,
-    Tools, put_back,
+    Tools, open_inside, put_back,
 };
 
 /// Larger files are not remembered.
@@ -127,7 +126,7 @@ impl Journal {
         let Some(turn) = turns.last() else {
             return Err(NotUndone::NoChange);
         };
-        let same = |path: &Path, change: &Change| match (look_at_file(path), &change.after) {
+        let same = |path: &Path, change: &Change| match (look_at_file(&self.root, path), &change.after) {
             (FileState::File(now), Some(after)) => now == *after,
             (FileState::Nothing, None) => true,
             _ => false,
@@ -169,7 +168,7 @@ impl Journal {
             let name = self.display_name(path).display().to_string();
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             let before = change.before.as_deref().map(text).unwrap_or_default();
-            let now = look_at_file(path).content().as_deref().map(text).unwrap_or_default();
+            let now = look_at_file(&self.root, path).content().as_deref().map(text).unwrap_or_default();
             let diff = unified_diff(&name, &before, &now);
             (!diff.is_empty()).then_some(FileChange { path: name, diff })
         };
@@ -187,12 +186,12 @@ impl Journal {
         approver: Option<&dyn Approver>,
     ) -> Result<ToolOutput, ToolError> {
         let changes = matches!(invocation.name.as_str(), "edit_file" | "write_file");
-        let watch = Watch { approver, changes, began: Mutex::default() };
+        let watch = Watch { approver, changes, root: &self.root, began: Mutex::default() };
         let done = self.inner.call(invocation, Some(&watch)).await;
         match watch.began.into_inner().unwrap_or_else(PoisonError::into_inner) {
             // A call that timed out may have written all the same.
             Some(Began::Change { path, before, made }) => {
-                let after = look_aside(&path).await;
+                let after = look_aside(&self.root, &path).await;
                 self.record_change(path, before, after, made);
             }
             Some(Began::Command) => {
@@ -267,6 +266,8 @@ struct Watch<'a> {
     approver: Option<&'a dyn Approver>,
     /// The tool changes files.
     changes: bool,
+    /// The workspace.
+    root: &'a Path,
     began: Mutex<Option<Began>>,
 }
 
@@ -295,7 +296,7 @@ impl Approver for Watch<'_> {
             let began = match (target, target.file_path().filter(|_| self.changes)) {
                 (Target::Command { .. }, _) => Some(Began::Command),
                 (_, Some(path)) => {
-                    let before = look_aside(&path).await;
+                    let before = look_aside(self.root, &path).await;
                     let missing = path.ancestors().skip(1).take_while(|directory| !directory.exists());
                     let made = missing.map(Path::to_owned).collect();
                     Some(Began::Change { path, before, made })
@@ -307,41 +308,21 @@ impl Approver for Watch<'_> {
     }
 }
 
-async fn look_aside(path: &Path) -> FileState {
-    let path = path.to_owned();
-    tokio::task::spawn_blocking(move || look_at_file(&path)).await.unwrap_or(FileState::TooLarge)
+async fn look_aside(root: &Path, path: &Path) -> FileState {
+    let (root, path) = (root.to_owned(), path.to_owned());
+    tokio::task::spawn_blocking(move || look_at_file(&root, &path)).await.unwrap_or(FileState::TooLarge)
 }
 
-/// Reads a file's state; only a regular file of at most `LARGEST` bytes is kept. The path has no symlinks;
-/// one that appeared since is not followed.
-fn look_at_file(path: &Path) -> FileState {
-    if !is_in_place(path) {
+/// Reads the state of a file in the workspace `root`, both without symlinks: one that appeared since is not
+/// followed. Only a regular file of at most `LARGEST` bytes is kept; a pipe is not waited for.
+fn look_at_file(root: &Path, path: &Path) -> FileState {
+    let Ok(file) = open_inside(root, path) else {
         return if path.symlink_metadata().is_err() { FileState::Nothing } else { FileState::TooLarge };
-    }
-    match bytes_of(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => FileState::Nothing,
-        Ok(Some(bytes)) => FileState::File(bytes),
-        Ok(None) | Err(_) => FileState::TooLarge,
-    }
-}
-
-/// Returns the content of a regular file; `None` for anything else and for larger files. It does not wait
-/// for a pipe.
-fn bytes_of(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    let flags = nix::libc::O_NOFOLLOW | nix::libc::O_NONBLOCK;
-    let file = std::fs::File::options().read(true).custom_flags(flags).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Ok(None);
-    }
+    };
     let mut bytes = Vec::new();
-    file.take(LARGEST + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= LARGEST).then_some(bytes))
-}
-
-/// Returns false if a directory of the path has become a symlink.
-fn is_in_place(path: &Path) -> bool {
-    let Some(parent) = path.parent() else { return false };
-    parent.canonicalize().is_ok_and(|real| real == parent)
+    let is_file = file.metadata().is_ok_and(|data| data.is_file());
+    let is_read = is_file && file.take(LARGEST + 1).read_to_end(&mut bytes).is_ok();
+    if is_read && bytes.len() as u64 <= LARGEST { FileState::File(bytes) } else { FileState::TooLarge }
 }
 
 #[cfg(test)]
@@ -448,7 +429,7 @@ mod tests {
         let outside = dir.path().parent().unwrap().join("nothing-here");
         for path in ["a.txt", outside.to_str().unwrap(), "/proc/self/pagemap"] {
             let write = invocation("write_file", &json!({"file_path": path, "content": "x"}));
-            let watch = Watch { approver: None, changes: true, began: Mutex::default() };
+            let watch = Watch { approver: None, changes: true, root: &journal.root, began: Mutex::default() };
             journal.inner.call(&write, Some(&watch)).await.unwrap_err();
             assert!(watch.began.into_inner().unwrap().is_none(), "{path} was looked at");
             call(&journal, "write_file", &json!({"file_path": path, "content": "x"})).await.unwrap_err();
@@ -466,13 +447,15 @@ mod tests {
         make("large", LARGEST + 1);
         std::os::unix::fs::symlink("small", root.join("link")).unwrap();
         std::os::unix::fs::symlink(".", root.join("folder")).unwrap();
-        assert!(matches!(look_at_file(&root.join("small")), FileState::File(bytes) if bytes.len() == 10));
-        assert!(matches!(look_at_file(&root.join("nothing")), FileState::Nothing));
-        assert!(matches!(look_at_file(&root.join("no/thing")), FileState::Nothing));
+        assert!(
+            matches!(look_at_file(&root, &root.join("small")), FileState::File(bytes) if bytes.len() == 10)
+        );
+        assert!(matches!(look_at_file(&root, &root.join("nothing")), FileState::Nothing));
+        assert!(matches!(look_at_file(&root, &root.join("no/thing")), FileState::Nothing));
         let devices = [Path::new("/dev/zero").to_owned(), Path::new("/proc/self/pagemap").to_owned()];
         let odd = ["large", "link", "folder/small", "."].map(|name| root.join(name));
         for path in odd.iter().chain(&devices) {
-            assert!(matches!(look_at_file(path), FileState::TooLarge), "{}", path.display());
+            assert!(matches!(look_at_file(&root, path), FileState::TooLarge), "{}", path.display());
         }
         assert!(put_back(&root, &root.join("folder/small"), Some(b"x")).is_err());
         assert_eq!(std::fs::metadata(root.join("small")).unwrap().len(), 10);

@@ -8,24 +8,27 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::super::programs::{config_directories, home_directories};
-use super::handles::{RENAMED, read_small};
+use super::handles::{RENAMED, read_text};
 
 /// Settings that programs obey on their own, at the top of the workspace and of each repository: these names,
 /// alone or with an ending (`.envrc.local`), in any case. Renamed ones too: a person may be looking at them.
 const OBEYED: &str = "\
     .agent .agents .aiassistant .aider .amazonq .amp .augment .autoenv .bsp .bzr .claude .cline .clinerules \
     .codebuddy .codex .config .continue .crush .cursor .cursorrules .devcontainer .dir-locals .dir-locals-2 \
-    .direnv .envrc .exrc .factory .fleet .gemini .ghci .git .githooks .goose .goosehints .grok .gvimrc \
-    .helix .hg .husky .idea .ideavimrc .iex .iflow .irbrc .jj .junie .kilocode .kilocodemodes .kimi .kiro \
-    .lazy .lefthook .lefthook-local .lvimrc .mcp .mise .miserc .nvim .nvimrc .ocamlinit .octaverc .opencode \
-    .openhands .pdbrc .perldb .pi .pijul .pre-commit-config .prototools .pryrc .qoder .qwen .rdata .rdbgrc \
-    .renviron .repo .roo .roomodes .ropeproject .rovodev .rprofile .rules .run .rusty-hook .shadowenv .sl \
-    .tool-versions .trae .vibe .vim .vimrc .vscode .windsurf .windsurfrules .zed _darcs global.json \
-    respool.toml rust-toolchain";
+    .direnv .envrc .exrc .externaltoolbuilders .factory .fleet .gemini .ghci .git .githooks .goose \
+    .goosehints .grok .gvimrc .helix .hg .husky .idea .ideavimrc .iex .iflow .irbrc .jj .junie .kilocode \
+    .kilocodemodes .kimi .kiro .lazy .lefthook .lefthook-local .lsp .lvimrc .mcp .mise .miserc .nvim .nvimrc \
+    .ocamlinit .octaverc .opencode .openhands .pdbrc .perldb .pi .pijul .pre-commit-config .prototools \
+    .pryrc .psysh .qoder .qwen .rdata .rdbgrc .renviron .repo .roo .roomodes .ropeproject .rovodev .rprofile \
+    .rules .run .rusty-hook .rvmrc .shadowenv .sl .tool-versions .trae .vibe .vim .vimrc .vscode .windsurf \
+    .windsurfrules .ycm_extra_conf .zed _darcs global.json respool.toml rust-toolchain rust-analyzer";
 /// The same, for files: what follows these names ends with `.md`, or with another of the endings.
 const OBEYED_TEXTS: &str = "agent agents claude codebuddy crush gemini grok iflow opencode qwen warp";
-const OBEYED_FILES: &str = "buildserver captainhook crush grumphp hk lefthook mise opencode prek";
+const OBEYED_FILES: &str = "buildserver captainhook crush grumphp hie hk lefthook mise opencode prek";
 const ENDINGS: &str = "toml yml yaml json jsonc pkl";
+
+/// The most bytes of a file of git's configuration; one of a repository with many branches is long.
+const MOST_CONFIGURATION: usize = 64 << 20;
 
 /// True for a name of settings, which has a meaning to other programs.
 pub(super) fn is_obeyed(name: &OsStr) -> bool {
@@ -75,13 +78,14 @@ pub(super) fn named_by_configuration(
         if !read.insert(file.clone()) {
             continue;
         }
-        let text = read_small(&file).unwrap_or_default().replace("\\\n", "");
+        let text = read_text(&file, MOST_CONFIGURATION).unwrap_or_default().replace("\\\n", "");
         // A comment may be at the end, or a part of a name that only looks so.
         let lines = text.lines().flat_map(|line| [Some(line), line.split(['#', ';']).next()]).flatten();
         for (key, value) in lines.filter_map(|line| line.split_once('=')) {
             let key = key.trim().rsplit([' ', '\t', ']']).next().unwrap_or_default().to_ascii_lowercase();
             let value = value.replace(['"', '\\'], "");
-            let value = value.trim();
+            // Since git 2.52 it may stand before a path.
+            let value = value.trim().trim_start_matches(":(optional)");
             let expanded = expand_tilde(value, home);
             let from = |base: &Path| expanded.clone().unwrap_or_else(|| base.join(value));
             match key.as_str() {
