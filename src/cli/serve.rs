@@ -69,11 +69,8 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     let stop = Stop::default();
     let parts = open_parts(settings, &stop.abort).await;
-    let mut served = settings.clone();
-    served.store.node.is_server = true;
-    served.store.node.commit = version::commit();
     let Assembled { app, upstreams, sources, traces } =
-        assemble(&served, &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
+        assemble(&of_server(settings), &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
     for misspelt in &loaded.misspelt {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
@@ -132,6 +129,14 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
+}
+
+/// Returns the settings with the marks of a process that serves.
+fn of_server(settings: &Settings) -> Settings {
+    let mut served = settings.clone();
+    served.store.node.is_server = true;
+    served.store.node.commit = version::commit();
+    served
 }
 
 /// Returns what the alerts watch.
