@@ -70,7 +70,9 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let stop = Stop::default();
     let parts = open_parts(settings, &stop.abort).await;
     let Assembled { app, upstreams, sources, traces } =
-        assemble(&of_server(settings), &stop.abort, parts).await.map_err(|found| loaded.problems(found))?;
+        assemble(&server_settings(settings), &stop.abort, parts)
+            .await
+            .map_err(|found| loaded.problems(found))?;
     for misspelt in &loaded.misspelt {
         tracing::warn!(target: "respool::server", "{}", misspelt_note(misspelt));
     }
@@ -132,7 +134,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
 }
 
 /// Returns the settings with the marks of a process that serves.
-fn of_server(settings: &Settings) -> Settings {
+fn server_settings(settings: &Settings) -> Settings {
     let mut served = settings.clone();
     served.store.node.is_server = true;
     served.store.node.commit = version::commit();
