@@ -39,6 +39,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// it.
 const IDLE: Duration = Duration::from_secs(4);
 
+/// How long no connection is reused after one that the server had closed: it may be closing others. Covers
+/// the attempts that follow.
+const AFTER_CLOSED: Duration = Duration::from_secs(2);
+
 /// The connections to one server.
 #[derive(Clone, Debug)]
 pub(super) struct Pool {
@@ -55,6 +59,8 @@ struct Idle(Mutex<IdleConnections>);
 struct IdleConnections {
     /// The one that was used last is the last.
     links: Vec<(Instant, Link)>,
+    /// When a kept one was found to be closed.
+    closed: Option<Instant>,
     /// A task closes unused connections.
     swept: bool,
 }
@@ -164,7 +170,12 @@ impl Idle {
     fn take(&self) -> Option<Link> {
         let mut context = Context::from_waker(Waker::noop());
         loop {
-            let (since, mut link) = self.lock_kept().links.pop()?;
+            let mut kept = self.lock_kept();
+            if kept.closed.is_some_and(|closed| closed.elapsed() < AFTER_CLOSED) {
+                return None;
+            }
+            let (since, mut link) = kept.links.pop()?;
+            drop(kept);
             if since.elapsed() < IDLE && link.is_idle(&mut context) {
                 return Some(link);
             }
@@ -183,8 +194,12 @@ impl Idle {
     }
 
     fn clear(&self) {
+        let mut kept = self.lock_kept();
+        kept.closed = Some(Instant::now());
+        let links = std::mem::take(&mut kept.links);
         // Closed without the lock.
-        drop(std::mem::take(&mut self.lock_kept().links));
+        drop(kept);
+        drop(links);
     }
 
     /// Closes unused connections, until none is left.
@@ -339,8 +354,12 @@ mod tests {
             matches!(pool.send_request(post()).await, Err(Unanswered::Exchange(_))),
             "the server has read it"
         );
-        pool.send_request(post()).await.unwrap();
+        let answer = pool.send_request(post()).await.unwrap();
+        answer.into_body().collect().await.unwrap();
         assert_eq!(server.await.unwrap(), 3);
+        // Another request's connection may have been kept meanwhile.
+        assert_eq!(pool.idle.lock_kept().links.len(), 1);
+        assert!(pool.idle.take().is_none());
     }
 
     /// Such a request was never sent and never answered: it waited for the upstream's `timeout`.
