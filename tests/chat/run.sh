@@ -284,7 +284,7 @@ ok "SIGTERM and SIGHUP end the command, keep the conversation and leave the term
 say "Wait for me."
 await "Run it?"
 keys C-c
-await "└ not run"
+await "└ not done"
 say "Write a lot."
 await "one two three four"
 tmux resize-window -t chat -x 50 -y 40
