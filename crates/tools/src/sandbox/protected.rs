@@ -18,7 +18,7 @@ use super::kept::Kept;
 use super::locks::{self, Locks, Marked, read_marks};
 use super::obeyed::{is_obeyed, linked_settings, links_in, named_by_configuration};
 use super::places::is_of_system;
-use super::repository::{Repository, common_of_linked, named_by_repository, repository};
+use super::repository::{Repository, named_by_repository, repository};
 use super::search::{Budget, Link, Search, is_of_git};
 use super::watched::Watched;
 
@@ -67,8 +67,6 @@ pub(super) struct Protected {
     pub(super) locks: Option<PathBuf>,
     /// The repositories that were there before the first command.
     repositories: Vec<Repository>,
-    /// No command of another respool was at work when these were found.
-    is_alone: bool,
     state: Mutex<State>,
 }
 
@@ -98,7 +96,7 @@ impl Protected {
         }
         (state.links, state.known) = (search.targets().into(), search.entries);
         let (readable, caches, state) = (Vec::new(), Vec::new(), Mutex::new(state));
-        Self { roots, named: named.to_vec(), readable, caches, locks, repositories, is_alone, state }
+        Self { roots, named: named.to_vec(), readable, caches, locks, repositories, state }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -229,10 +227,7 @@ impl Protected {
         tops.extend(self.repositories.iter().map(|repository| repository.top.as_path()));
         // Where others lead is their own: a command may have made them.
         let is_persons = |path: &PathBuf| is_sure && known.contains_key(path);
-        tops.extend(search.repositories().filter(|top| {
-            let git = top.join(".git");
-            is_persons(&git) || self.is_linked(&git)
-        }));
+        tops.extend(search.repositories().filter(|top| is_persons(&top.join(".git"))));
         for (path, entry) in &search.entries {
             let Some(top) = path.parent().filter(|_| budget.take(1)) else { break };
             let (is_git, is_bare) = (path.ends_with(".git"), path.ends_with("HEAD"));
@@ -307,13 +302,11 @@ impl Protected {
             || may_change(&real) && !is_of_system(&real) && !real.is_file()
     }
 
-    /// Returns true for a work tree that the person has added to a repository, which commands do not write.
-    pub(super) fn is_linked(&self, git: &Path) -> bool {
-        let is_known = |common: PathBuf| {
-            !self.caches.iter().any(|cache| common.starts_with(cache))
-                && self.repositories.iter().any(|known| known.common == common)
-        };
-        self.is_alone && common_of_linked(git).is_some_and(is_known)
+    /// Returns true for an entry that was there while no command was at work.
+    fn is_persons(&self, path: &Path) -> bool {
+        let state = self.state();
+        state.is_sure
+            && state.known.get(path).is_some_and(|known| Entry::find_at(path).as_ref() == Some(known))
     }
 
     /// Returns true for what lies in git's directory of a repository, whatever the name of that is.
@@ -331,7 +324,8 @@ impl Protected {
     }
 
     /// Returns the repository that git would use in a directory. Of those that came later only one with a
-    /// `.git` of its own counts, and a work tree of a known one: a command could make a link to any other.
+    /// `.git` of its own counts, and one that was there while no command was at work: a command could make a
+    /// link to any other.
     pub(super) fn repository_of(&self, directory: &Path) -> Option<Repository> {
         let top = directory.ancestors().find(|above| above.join(".git").symlink_metadata().is_ok())?;
         let known = self.repositories.iter().find(|repository| repository.top == top).cloned();
@@ -339,7 +333,7 @@ impl Protected {
         let git = top.join(".git");
         let later = || {
             let is_own = is_inside && git.symlink_metadata().is_ok_and(|data| data.is_dir());
-            (is_own || self.is_linked(&git)).then(|| repository(top, &[])).flatten()
+            (is_own || self.is_persons(&git)).then(|| repository(top, &[])).flatten()
         };
         known.or_else(later)
     }
@@ -575,37 +569,6 @@ mod tests {
         make_repository(&later, "");
         let (_, notes) = find().begin(&root, false).unwrap().restore();
         assert!(notes.is_empty() && later.join(".git").is_dir(), "{notes:?}");
-    }
-
-    /// Regression: a respool that began while a command was at work took a repository of that for one of the
-    /// person's, and so each work tree that was added to it.
-    #[test]
-    fn work_trees_of_commands_are_not_excused() {
-        let dir = tempfile::tempdir().unwrap();
-        let top = dir.path().canonicalize().unwrap();
-        let (root, common) = (top.join("work"), top.join("cache/k"));
-        let (git, own) = (root.join("x/.git"), common.join("worktrees/x"));
-        let find = || with_locks(dir.path(), &root);
-        fs::create_dir(&root).unwrap();
-        let first = Arc::new(find());
-        let watched = first.begin(&root, false).unwrap();
-        for directory in [&own, &root.join("x")] {
-            fs::create_dir_all(directory).unwrap();
-        }
-        for (file, text) in [
-            (common.join("HEAD"), "ref: refs/heads/main\n"),
-            (own.join("commondir"), "../..\n"),
-            (own.join("gitdir"), git.to_str().unwrap()),
-            (git.clone(), &format!("gitdir: {}\n", own.display())),
-        ] {
-            fs::write(file, text).unwrap();
-        }
-        assert!(!find().is_linked(&git), "a command is at work");
-        drop(watched);
-        let mut persons = find();
-        assert!(persons.is_linked(&git));
-        persons.caches.push(top.join("cache"));
-        assert!(!persons.is_linked(&git), "commands write there");
     }
 
     /// Regression: links whose place could not be found, or changed later, were judged by what was found.

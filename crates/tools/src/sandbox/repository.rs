@@ -57,7 +57,7 @@ pub(super) fn repository(top: &Path, known: &[PathBuf]) -> Option<Repository> {
 
 /// Returns the repository of a linked work tree, which has to know of this one: anybody can write a file that
 /// leads somewhere.
-pub(super) fn common_of_linked(git: &Path) -> Option<PathBuf> {
+fn common_of_linked(git: &Path) -> Option<PathBuf> {
     // git writes the real path. A command could lead a link elsewhere.
     let own = resolve_symlinks(&target_of(git)?).filter(|own| own.links.is_empty())?.real;
     let back = own.join(read_path(&own.join("gitdir"))?).canonicalize().ok()?;

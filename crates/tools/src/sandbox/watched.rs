@@ -143,11 +143,8 @@ impl Watched {
             if is_of_git(path) {
                 // By a second name, a later command could change a file.
                 let has_one_name = || path.metadata().is_ok_and(|data| data.nlink() == 1);
-                let is_excused = || {
-                    is_harmless(path, &after.links)
-                        || has_one_name()
-                            && (read_small(path).as_deref() == Some(MARKER) || self.protected.is_linked(path))
-                };
+                let is_marker = || has_one_name() && read_small(path).as_deref() == Some(MARKER);
+                let is_excused = || is_harmless(path, &after.links) || is_marker();
                 // A directory of the person's may become a repository without a work tree: none stays.
                 if !path.ends_with(".git") || entry.is_link() || !is_excused() {
                     made.insert(
