@@ -246,11 +246,13 @@ pub trait SharedUsage: UsageRows {
     /// When the database cannot be used.
     async fn database_id(&self) -> Result<String, StoreError>;
 
-    /// Adds rows of a file. Those that are there already stay, so that rows may be sent again.
+    /// Adds rows of a file. Those that are there already stay, so that rows may be sent again. Returns the
+    /// first number under which another row is there, as it is with a file that was set back or lives on as
+    /// a copy; then nothing is added.
     ///
     /// # Errors
     /// When the database cannot be written; it may have the rows all the same.
-    async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError>;
+    async fn add_rows(&self, rows: UncopiedUsage) -> Result<Option<u64>, StoreError>;
 
     /// Returns the number of the last row that is there of a file.
     ///

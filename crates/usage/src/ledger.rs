@@ -320,7 +320,10 @@ impl Ledger {
             let count = rows.rows.len();
             if let Some((last, _)) = rows.rows.last() {
                 let (origin, last) = (rows.origin.clone(), *last);
-                shared.add_rows(rows).await?;
+                if let Some(taken) = shared.add_rows(rows).await? {
+                    store.move_behind(taken).await?;
+                    continue;
+                }
                 store.mark_copied(database.clone(), origin, last).await?;
             }
             if count < COPIED {
@@ -651,6 +654,7 @@ fn warn_about_budget(warning: &DayBudget) {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::path::Path;
 
     use super::*;
     use crate::report::ReportLine;
@@ -843,23 +847,25 @@ mod tests {
         assert!(ledger.check_budget(Owner::default(), "").is_err());
     }
 
+    /// A process on a database.
+    async fn open_node(dir: &Path, url: &str, budgets: &BudgetsConfig) -> Ledger {
+        let url = Some(Secret::new(url));
+        let database = DatabaseConfig { url, pool: 2, ..DatabaseConfig::default() };
+        let config = StoreConfig { state_dir: dir.to_owned(), store: database, ..StoreConfig::default() };
+        let rows = Arc::new(UsageStore::open(dir).unwrap());
+        let settings =
+            LedgerSettings { prices: prices(), budgets: budgets.clone(), ..LedgerSettings::default() };
+        let ledger = Ledger::new(settings, Some(rows));
+        ledger.use_key_store(Arc::new(Store::open(&config).unwrap())).await;
+        ledger
+    }
+
     /// Two processes on one database; `None` on a machine without `PostgreSQL`.
     async fn two_nodes(budgets: &BudgetsConfig) -> Option<([Ledger; 2], [tempfile::TempDir; 2], String)> {
         let url = testing::postgres_server::new_database()?;
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let open = async |dir: &tempfile::TempDir| {
-            let database =
-                DatabaseConfig { url: Some(Secret::new(url.clone())), pool: 2, ..DatabaseConfig::default() };
-            let config =
-                StoreConfig { state_dir: dir.path().to_owned(), store: database, ..StoreConfig::default() };
-            let rows = Arc::new(UsageStore::open(dir.path()).unwrap());
-            let settings =
-                LedgerSettings { prices: prices(), budgets: budgets.clone(), ..LedgerSettings::default() };
-            let ledger = Ledger::new(settings, Some(rows));
-            ledger.use_key_store(Arc::new(Store::open(&config).unwrap())).await;
-            ledger
-        };
-        let ledgers = [open(&dirs[0]).await, open(&dirs[1]).await];
+        let [first, second] = dirs.each_ref().map(|dir| open_node(dir.path(), &url, budgets));
+        let ledgers = [first.await, second.await];
         Some((ledgers, dirs, url))
     }
 
@@ -1011,6 +1017,40 @@ mod tests {
         run_sql(&url, "ALTER TABLE respool.gone RENAME TO usage; DELETE FROM respool.usage WHERE place > 1");
         first.share().await;
         assert_eq!(count().await, 4);
+    }
+
+    /// Regression: a file that was set back, or lives on as a copy, gave numbers that the database knew,
+    /// which kept none of their rows.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn repeated_numbers_lose_nothing() {
+        let Some(([first, second], dirs, url)) = two_nodes(&BudgetsConfig::default()).await else { return };
+        let keep = async |ledger: &Ledger, key: &str| {
+            for seconds in 0..2 {
+                let id = format!("{key} {seconds}");
+                record(ledger, UsageRow { id, ..used(key, "m", 10, seconds) });
+            }
+            ledger.flush().await;
+            ledger.share().await;
+        };
+        keep(&first, "before").await;
+        let copy = tempfile::tempdir().unwrap();
+        store::copy_databases(dirs[0].path(), copy.path()).unwrap();
+        keep(&first, "since").await;
+        drop(first);
+        // Neither the inode nor the time of birth changes, as with the snapshot of a disk.
+        let [own, copied] = [&dirs[0], &copy].map(|dir| dir.path().join("usage.db"));
+        std::fs::copy(&copied, &own).unwrap();
+        let back = open_node(dirs[0].path(), &url, &BudgetsConfig::default()).await;
+        let clone = open_node(copy.path(), &url, &BudgetsConfig::default()).await;
+        for round in 0..2 {
+            keep(&back, &format!("back {round}")).await;
+            keep(&clone, &format!("clone {round}")).await;
+        }
+        let report = second.records().report(everything()).await.unwrap();
+        let counts: BTreeMap<&str, u64> =
+            report.lines.iter().map(|line| (&*line.names[0], line.totals.requests)).collect();
+        let keys = ["back 0", "back 1", "before", "clone 0", "clone 1", "since"];
+        assert_eq!(counts, keys.map(|key| (key, 2)).into());
     }
 
     /// Once all rows are deleted, the numbers of new ones begin again.

@@ -197,7 +197,7 @@ impl SharedUsage for PostgresStore {
         self.database_id.get_or_try_init(ask).await.cloned()
     }
 
-    async fn add_rows(&self, rows: UncopiedUsage) -> Result<(), StoreError> {
+    async fn add_rows(&self, rows: UncopiedUsage) -> Result<Option<u64>, StoreError> {
         let columns = column_list();
         let texts = TEXTS.iter().map(|column| (format!("coalesce({}, '')", column.name), "text[]"));
         let numbers = NUMBERS.iter().map(|column| (column.name.to_owned(), "bigint[]"));
@@ -211,7 +211,14 @@ impl SharedUsage for PostgresStore {
              SELECT $1, place{values} FROM unnest($2::bigint[]{arrays}) AS sent (place, {columns})
              ON CONFLICT (origin, place) DO NOTHING"
         );
-        self.pool.run(move |change| add_columns(change, &sql, &rows)).await
+        let add = move |change: &mut Change<'_>| {
+            let taken = find_taken(change, &rows)?;
+            if taken.is_none() {
+                add_columns(change, &sql, &rows)?;
+            }
+            Ok(taken)
+        };
+        self.pool.run(add).await
     }
 
     async fn last_row_of(&self, origin: &str) -> Result<Option<u64>, StoreError> {
@@ -250,6 +257,20 @@ impl SharedUsage for PostgresStore {
         self.polls().note_said(day, said);
         Ok(others)
     }
+}
+
+/// Returns the first number of these rows under which another row is there.
+fn find_taken(change: &mut Change<'_>, rows: &UncopiedUsage) -> Result<Option<u64>, Error> {
+    let UncopiedUsage { origin, rows } = rows;
+    let places: Vec<i64> = rows.iter().map(|(place, _)| as_bigint(*place)).collect();
+    let times: Vec<i64> = rows.iter().map(|(_, row)| as_bigint(row.at)).collect();
+    let ids: Vec<_> = rows.iter().map(|(_, row)| without_zero_bytes((&*row.id).into())).collect();
+    let sql =
+        "SELECT min(place) FROM unnest($2::bigint[], $3::bigint[], $4::text[]) AS sent (place, at, request)
+            JOIN respool.usage AS kept USING (place)
+        WHERE kept.origin = $1 AND (kept.at, kept.request) <> (sent.at, sent.request)";
+    let found = change.find(sql, &[origin, &places, &times, &ids], |row| some_number(row, 0))?;
+    Ok(found.flatten())
 }
 
 /// Adds rows column by column: an array for each is quicker to write and to read than a text for each row.

@@ -14,7 +14,6 @@ mod failpoint;
 mod fresh_rows;
 mod key_usage;
 mod lease;
-mod numbering;
 mod open;
 mod operators;
 mod outbox;

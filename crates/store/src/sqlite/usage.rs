@@ -3,7 +3,6 @@
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
@@ -11,7 +10,6 @@ use rusqlite::{Connection, Row, Transaction, params, params_from_iter};
 
 use super::fresh_rows::FreshRows;
 use super::lease::Lease;
-use super::numbering::number_after_copy;
 use super::open::{self, failed};
 use super::presence::DatabaseFile;
 use super::requests::{self, dimension_column, read_row};
@@ -44,8 +42,6 @@ pub struct UsageStore {
     file: DatabaseFile,
     /// Changed only while the writer is locked.
     fresh: Arc<Mutex<FreshRows>>,
-    /// This process has written rows, so that the file is known to be no copy of another one.
-    has_written: Arc<AtomicBool>,
     /// Other processes see that the file is in use.
     _lease: Option<Lease>,
 }
@@ -64,15 +60,7 @@ impl UsageStore {
         open::check_later(&path);
         let file = DatabaseFile::opened(&path);
         let (writer, reader) = (Arc::new(Mutex::new(writer)), Arc::new(Mutex::new(reader)));
-        Ok(Self {
-            writer,
-            reader,
-            path,
-            file,
-            fresh: Arc::default(),
-            has_written: Arc::default(),
-            _lease: lease,
-        })
+        Ok(Self { writer, reader, path, file, fresh: Arc::default(), _lease: lease })
     }
 
     /// Opens the file in a directory to read it, also on a disk that cannot be written. Without a file there
@@ -85,15 +73,7 @@ impl UsageStore {
         let connection = Arc::new(Mutex::new(open::open_to_read(&path, &STEPS)?));
         let file = DatabaseFile::opened(&path);
         let writer = Arc::clone(&connection);
-        Ok(Self {
-            writer,
-            reader: connection,
-            path,
-            file,
-            fresh: Arc::default(),
-            has_written: Arc::default(),
-            _lease: None,
-        })
+        Ok(Self { writer, reader: connection, path, file, fresh: Arc::default(), _lease: None })
     }
 
     /// Checks that the file is still the one that was opened. Where it is not, no rows are written.
@@ -113,13 +93,10 @@ impl UsageStore {
             return Err((rows, error));
         }
         let (writer, fresh, path) = (Arc::clone(&self.writer), Arc::clone(&self.fresh), self.path.clone());
-        let has_written = Arc::clone(&self.has_written);
         let work = move || {
             let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
-            let path_if_new = (!has_written.load(Ordering::Relaxed)).then_some(&*path);
-            match insert(&mut writer, &rows, path_if_new) {
+            match insert(&mut writer, &rows) {
                 Ok(last) => {
-                    has_written.store(true, Ordering::Relaxed);
                     lock(&fresh).add(last, rows);
                     Ok(())
                 }
@@ -198,6 +175,23 @@ impl UsageStore {
             execute(connection, sql, params![database, signed(last), origin]).map(drop)
         };
         self.work(&self.writer, "write", mark).await
+    }
+
+    /// Moves the rows from this number on far behind all that a copy of the file may give.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub async fn move_behind(&self, first: u64) -> Result<(), StoreError> {
+        let fresh = Arc::clone(&self.fresh);
+        let gap = (i64::from(rand::random::<u32>()) + 1) << 16;
+        let work = move |connection: &mut Connection| {
+            lock(&fresh).forget_all();
+            let sql = "SELECT coalesce(max(id), 0) FROM requests";
+            let last: i64 = connection.query_row(sql, [], |row| row.get(0))?;
+            let sql = "UPDATE requests SET id = id - ?1 + ?2 WHERE id >= ?1";
+            execute(connection, sql, params![signed(first), last.saturating_add(gap)]).map(drop)
+        };
+        self.work(&self.writer, "write", work).await
     }
 
     async fn work<T: Send + 'static>(
@@ -299,17 +293,11 @@ fn lock(fresh: &Mutex<FreshRows>) -> MutexGuard<'_, FreshRows> {
     fresh.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Inserts rows. Returns the number of the last one. `path_if_new`: the file, at the first rows of a process.
-fn insert(
-    connection: &mut Connection,
-    rows: &[UsageRow],
-    path_if_new: Option<&Path>,
-) -> rusqlite::Result<u64> {
-    let place = TEXTS.len() + NUMBERS.len() + 1;
-    let sql =
-        format!("INSERT INTO requests ({}, id) VALUES ({})", column_list(), vec!["?"; place].join(", "));
+/// Inserts rows. Returns the number of the last one.
+fn insert(connection: &mut Connection, rows: &[UsageRow]) -> rusqlite::Result<u64> {
+    let places = vec!["?"; TEXTS.len() + NUMBERS.len()].join(", ");
+    let sql = format!("INSERT INTO requests ({}) VALUES ({places})", column_list());
     let change = connection.transaction()?;
-    let mut number = path_if_new.map_or(Ok(None), |path| number_after_copy(&change, path))?;
     {
         let mut statement = change.prepare_cached(&sql)?;
         // A parameter keeps its value until it gets another one, and most of a row is as in the row before.
@@ -329,7 +317,6 @@ fn insert(
                     statement.raw_bind_parameter(1 + TEXTS.len() + index, number.map(signed))?;
                 }
             }
-            statement.raw_bind_parameter(place, number.take())?;
             statement.raw_execute()?;
         }
     }
@@ -606,32 +593,6 @@ mod tests {
         );
         let of_alice = UsageQuery { only: vec![(Dimension::Key, "alice".into())], ..query(&[]) };
         assert_eq!(store.sums(of_alice).await.unwrap().iter().map(|sum| sum.totals.requests).sum::<u64>(), 2);
-    }
-
-    /// Regression: a database took the rows of a restored copy for others that the file had given the same
-    /// numbers since, and did not keep them.
-    #[tokio::test]
-    async fn rows_of_a_copy_are_its_own() {
-        let (dir, copy) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let append = async |store: &UsageStore, at: u64| {
-            store.append(vec![row(at, "alice", "m", 1); 2]).await.unwrap();
-            let uncopied = store.list_uncopied("db".into(), 9).await.unwrap();
-            let places: Vec<u64> = uncopied.rows.iter().map(|(place, _)| *place).collect();
-            let last = *places.last().unwrap();
-            store.mark_copied("db".into(), uncopied.origin.clone(), last).await.unwrap();
-            (uncopied.origin, places)
-        };
-        drop(append(&UsageStore::open(dir.path()).unwrap(), 1).await);
-        let store = UsageStore::open(dir.path()).unwrap();
-        let before = append(&store, 2).await;
-        crate::sqlite::backup::copy_databases(dir.path(), copy.path()).unwrap();
-        let since = append(&store, 3).await;
-        assert_eq!(since.1, [before.1[1] + 1, before.1[1] + 2], "a file that is no copy numbers on");
-        let restored = append(&UsageStore::open(copy.path()).unwrap(), 4).await;
-        assert_eq!((&restored.0, restored.1.len()), (&since.0, 2));
-        assert!(restored.1[0] > since.1[1] && restored.1[1] == restored.1[0] + 1, "{restored:?} {since:?}");
-        let again = append(&UsageStore::open(copy.path()).unwrap(), 5).await;
-        assert_eq!(again.1, [restored.1[1] + 1, restored.1[1] + 2]);
     }
 
     #[tokio::test]
