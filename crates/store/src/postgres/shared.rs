@@ -1,7 +1,7 @@
 //! The state that a process shares with the thread that says that it lives. Called by `nodes` and `link`.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::poll::Polls;
@@ -24,8 +24,8 @@ pub(super) struct Shared {
     pub(super) waits_for_name: AtomicBool,
     /// Why it could not say so the last time.
     problem: Mutex<Option<StoreError>>,
-    /// When the database last answered.
-    answered: Mutex<Option<Instant>>,
+    /// Since when the database has answered without a pause, and when it answered last.
+    answered: Mutex<Option<(Instant, Instant)>>,
     /// How many processes that serve live, this one among them.
     pub(super) live: AtomicU32,
     /// How many of these have this one's configuration, this one among them.
@@ -42,8 +42,8 @@ impl Shared {
     /// Returns the state of a process that has joined the others, or could not yet because of a problem.
     pub(super) fn new(problem: Option<StoreError>) -> Self {
         let has_joined = AtomicBool::new(problem.is_none());
-        let answered = Mutex::new(problem.is_none().then(Instant::now));
-        Self { has_joined, problem: Mutex::new(problem), answered, ..Self::default() }
+        let answered = problem.is_none().then(|| (Instant::now(), Instant::now()));
+        Self { has_joined, problem: Mutex::new(problem), answered: Mutex::new(answered), ..Self::default() }
     }
 
     /// Notes that the database has heard that this process lives.
@@ -54,13 +54,24 @@ impl Shared {
 
     /// Notes that the database has answered on one of the connections.
     pub(super) fn note_answer(&self) {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        let (mut answered, now) = (self.lock_answered(), Instant::now());
+        let since = answered.filter(|(_, last)| now.duration_since(*last) < GONE_AFTER / 2);
+        *answered = Some((since.map_or(now, |(since, _)| since), now));
+    }
+
+    fn lock_answered(&self) -> MutexGuard<'_, Option<(Instant, Instant)>> {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true if the database has answered for as long as a process may say nothing. Before that,
+    /// others are missing that find it again a little later than this one.
+    pub(super) fn may_miss_others(&self) -> bool {
+        self.lock_answered().is_some_and(|(since, _)| since.elapsed() >= GONE_AFTER)
     }
 
     /// Returns true while a database hangs that answered before. The others count this process as gone then.
     pub(super) fn is_silent(&self) -> bool {
-        let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        answered.is_some_and(|at| at.elapsed() > GONE_AFTER)
+        self.lock_answered().is_some_and(|(_, last)| last.elapsed() > GONE_AFTER)
     }
 
     pub(super) fn set_configuration(&self, digest: String) {
@@ -111,8 +122,8 @@ mod tests {
     fn a_database_that_hangs_is_away() {
         let shared = Shared::new(None);
         assert!(shared.check().is_ok());
-        let long_ago = Instant::now().checked_sub(2 * GONE_AFTER);
-        *shared.answered.lock().unwrap() = long_ago;
+        let long_ago = Instant::now().checked_sub(2 * GONE_AFTER).unwrap();
+        *shared.lock_answered() = Some((long_ago, long_ago));
         assert!(shared.check().unwrap_err().0.contains("has not answered for 15 s"));
         // Regression: work of more than a second failed when only the connection for signs of life hung.
         shared.note_answer();
@@ -123,5 +134,18 @@ mod tests {
         shared.note_heard();
         assert!(shared.check().is_ok());
         assert!(!Shared::new(Some(StoreError("away".into()))).is_silent(), "it has another problem");
+    }
+
+    /// Regression: the first process that a database answered after a pause took all others for lost.
+    #[test]
+    fn others_are_missed_after_a_while() {
+        let ago = |times: u32| Instant::now().checked_sub(times * GONE_AFTER).unwrap();
+        let shared = Shared::new(None);
+        assert!(!shared.may_miss_others(), "it has begun");
+        for (last, may_miss) in [(Instant::now(), true), (ago(1), false)] {
+            *shared.lock_answered() = Some((ago(2), last));
+            shared.note_answer();
+            assert_eq!(shared.may_miss_others(), may_miss);
+        }
     }
 }

@@ -29,7 +29,7 @@ impl Nodes for PostgresStore {
     }
 
     fn lost_nodes(&self) -> Vec<(String, u64)> {
-        self.polls().lost_nodes()
+        if self.presence.shared.may_miss_others() { self.polls().lost_nodes() } else { Vec::new() }
     }
 
     fn live_nodes(&self) -> u32 {
