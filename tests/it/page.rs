@@ -74,7 +74,6 @@ fn link_to(page: &str, start: &str) -> String {
     link.split('"').next().unwrap().replace("&amp;", "&")
 }
 
-/// The mark of the buttons of a page.
 /// The mark of the viewer's session that buttons carry.
 pub fn csrf_mark(page: &str) -> String {
     page.split("name=\"csrf\" value=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()
