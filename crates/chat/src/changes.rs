@@ -17,6 +17,9 @@ const MOST_NEW: usize = 200;
 /// The most bytes of a new file that are shown.
 const MOST_BYTES: u64 = 256 << 10;
 
+/// The filters that `git lfs install` sets.
+const OF_LFS: [&str; 3] = ["git-lfs clean -- %f", "git-lfs filter-process", "git-lfs filter-process --skip"];
+
 /// A changed file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FileChange {
@@ -58,7 +61,7 @@ impl Repository {
         let filters = ask(&["config", "--null", "--get-regexp", r"^filter\..*\.(clean|process)$"])?;
         let filters = filters.split('\0').filter_map(|filter| filter.split_once('\n'));
         // Without LFS's own, which is a program of the system, each of its files would differ.
-        let others = filters.filter(|(_, program)| !program.starts_with("git-lfs "));
+        let others = filters.filter(|(_, program)| !OF_LFS.contains(program));
         let without_filters = others.flat_map(|(key, _)| {
             let required = key.rsplit_once('.').map(|(filter, _)| format!("{filter}.required=false"));
             ["-c".to_owned(), format!("{key}="), "-c".to_owned(), required.unwrap_or_default()]
@@ -109,6 +112,8 @@ fn project_of(root: &Path) -> Vec<PathBuf> {
 fn new_git(root: &Path, project: &[PathBuf]) -> Option<Command> {
     let mut command = Command::new(find_program("git", &[])?);
     command.args(["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]);
+    // A clone may hold a directory with git's files, whose settings would count.
+    command.args(["-c", "safe.bareRepository=explicit"]);
     // Missing objects would be fetched, by programs of the repository's.
     command.env("GIT_NO_LAZY_FETCH", "1").env("PATH", path_without(project));
     command.current_dir(root).env("GIT_OPTIONAL_LOCKS", "0").stdin(Stdio::null()).kill_on_drop(true);
@@ -218,6 +223,24 @@ mod tests {
         assert!(!sub.join("ran").exists() && !folder.path().join("ran").exists());
         // Nor is a filter of a known one started, which may be a script in the work tree.
         assert!(!changes_in(&sub).await.unwrap().is_empty() && !sub.join("ran").exists());
+    }
+
+    /// A clone held a directory with git's files, whose filter ran.
+    #[tokio::test]
+    async fn no_embedded_repository_is_used() {
+        let folder = tempfile::tempdir().unwrap();
+        let docs = folder.path().join("docs");
+        fs::create_dir(&docs).unwrap();
+        git(&docs, &["init", "-q"]).await;
+        git(&docs, &["config", "filter.x.clean", "git-lfs clean -- %f;touch ran"]).await;
+        let filters = Repository::find(&docs).unwrap().without_filters;
+        assert!(filters.contains(&"filter.x.clean=".to_owned()), "{filters:?}");
+        git(&docs, &["config", "core.worktree", "."]).await;
+        for entry in fs::read_dir(docs.join(".git")).unwrap().flatten() {
+            fs::rename(entry.path(), docs.join(entry.file_name())).unwrap();
+        }
+        fs::remove_dir(docs.join(".git")).unwrap();
+        assert!(Repository::find(&docs).is_none());
     }
 
     /// A command wrote `.venv/bin/git-lfs`, which `/diff` started outside the sandbox.
