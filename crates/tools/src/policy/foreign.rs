@@ -9,6 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::super::programs::resolve_symlinks;
 use super::Subject;
 use super::pattern::host_of;
 
@@ -153,10 +154,20 @@ impl Reading<'_> {
     /// Reads a path, also in decoded form: some readers decode it again.
     fn read_path(&mut self, path: &str) {
         let decoded = percent_encoding::percent_decode_str(path).decode_utf8_lossy();
-        self.subject.paths.push(normalize_path(path, self.workspace));
+        self.add_path(path);
         if decoded != path {
-            self.subject.paths.push(normalize_path(&decoded, self.workspace));
+            self.add_path(&decoded);
         }
+    }
+
+    /// Adds a path, and where it leads if links are on its way.
+    fn add_path(&mut self, path: &str) {
+        let real = self.workspace.and_then(|workspace| resolve_symlinks(&workspace.join(path)));
+        let real = real.filter(|real| !real.links.is_empty());
+        self.subject.paths.push(normalize_path(path, self.workspace));
+        self.subject
+            .paths
+            .extend(real.map(|real| normalize_path(&real.real.to_string_lossy(), self.workspace)));
     }
 
     fn note_unclear(&mut self, text: &str) {
@@ -292,6 +303,22 @@ mod tests {
         let key = json!({"path": "src/a", "/home/eve/.ssh/authorized_keys": {"text": "ssh-ed25519 AAAA"}});
         check(key, &[], &["/home/eve/.ssh/authorized_keys", "src/a"], &[]);
         check(json!({"file:///etc/passwd": "src/a"}), &[], &["/etc/passwd", "src/a"], &[]);
+    }
+
+    /// Regression: a command's link led a tool that may write `src/**` to `.git`.
+    #[test]
+    fn paths_have_both_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("src")).unwrap();
+        std::os::unix::fs::symlink("../.git", root.join("src/g")).unwrap();
+        let find = |path: &str| {
+            let arguments = Map::from_iter([("path".to_owned(), path.into())]);
+            build_subject(vec![], &arguments, &Value::Null, Some(&root)).paths
+        };
+        assert_eq!(find("src/g/config"), ["src/g/config", ".git/config"]);
+        assert_eq!(find(root.join("src/g").to_str().unwrap()), ["src/g", ".git"]);
+        assert_eq!(find("src/new"), ["src/new"]);
     }
 
     #[test]
