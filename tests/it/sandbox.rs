@@ -664,7 +664,7 @@ async fn services_in_reach_are_named() {
 
 #[tokio::test]
 async fn a_sandbox_that_cannot_be_made_runs_nothing() {
-    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"executed":[],"hidden":[],"listed":[],"writable":[],"scratch":[],"frozen":[],"covers":{},"forwarded":[],"avoided":[],"pinned":[]}"#;
+    let spec = r#"{"directory":"/no/where","bubblewrap":null,"landlock":true,"seccomp":true,"network":false,"everything":false,"readable":[],"executed":[],"hidden":[],"listed":[],"writable":[],"without_links":[],"scratch":[],"frozen":[],"covers":{},"forwarded":[],"avoided":[],"pinned":[]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ran");
     for spec in [spec, "{}", "nonsense"] {
@@ -690,7 +690,7 @@ async fn a_pasta_that_fails_ends() {
     fs::set_permissions(&pasta, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let spec = json!({
         "directory": "/", "bubblewrap": null, "pasta": pasta, "network": true, "landlock": false, "seccomp": false,
-        "everything": false, "readable": [], "executed": [], "hidden": [], "listed": [], "writable": [], "scratch": [], "frozen": [], "covers": {},
+        "everything": false, "readable": [], "executed": [], "hidden": [], "listed": [], "writable": [], "without_links": [], "scratch": [], "frozen": [], "covers": {},
         "forwarded": [], "avoided": [], "pinned": [], "user": null,
     });
     let (control, _held) = std::io::pipe().unwrap();
@@ -1102,7 +1102,7 @@ async fn everything_ends_when_the_pipe_is_closed() {
         let folder = tempfile::tempdir().unwrap();
         let bubblewrap = namespaces.then_some("/usr/bin/bwrap");
         let spec = json!({"directory": folder.path(), "bubblewrap": bubblewrap, "landlock": false, "seccomp": false, "network": true,
-            "everything": true, "readable": [], "executed": [], "hidden": [], "listed": [], "writable": [], "scratch": [], "frozen": [], "pinned": [], "covers": {}, "forwarded": [], "avoided": []});
+            "everything": true, "readable": [], "executed": [], "hidden": [], "listed": [], "writable": [], "without_links": [], "scratch": [], "frozen": [], "pinned": [], "covers": {}, "forwarded": [], "avoided": []});
         let (control, held) = std::io::pipe().unwrap();
         let script = "setsid sh -c 'sleep 1; echo x > late' & sleep 0.7 & echo $$ > pid; wait; sleep 100";
         let mut launched = std::process::Command::new(launcher())

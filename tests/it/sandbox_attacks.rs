@@ -756,9 +756,9 @@ fn what_comes_during_a_commit_stays() {
     assert!(outputs[1] == "two\none\n" && site.work(".envrc").exists(), "{outputs:#?}");
 }
 
-/// A link to the link that was renamed.
+/// A link to the link that was renamed: in its place is a file.
 #[test]
-fn links_to_links_are_renamed() {
+fn renamed_links_lead_nowhere() {
     let site = Site::with_repository();
     let make = format!(
         "{FSMONITOR}mkdir -p ~/.cache/pip/l && cd ~/.cache/pip/l && git init -q && printf \"$fsm\" >> .git/config; cd - >/dev/null; \
@@ -766,8 +766,9 @@ fn links_to_links_are_renamed() {
     );
     let again = "ln -s src.made-by-a-command src; mkdir -p d && ln -s ../src.made-by-a-command d/e";
     let outputs = site.run(&[], &[&make, again, "true"]);
-    assert!(site.work("src").symlink_metadata().is_err(), "{outputs:#?}");
-    assert!(site.work("d/e").symlink_metadata().is_err(), "{outputs:#?}");
+    for link in ["src", "d/e"] {
+        assert!(site.work(link).metadata().is_ok_and(|data| data.is_file()), "{link}: {outputs:#?}");
+    }
 }
 
 /// Package managers make tens of thousands of links, each of which stays inside.
@@ -1551,6 +1552,64 @@ fn named_settings_of_git_are_followed() {
     let evil = format!("{FSMONITOR}printf \"$fsm\" > inc/c; echo x > hooks/pre-commit; true");
     let outputs = site.run(&[("XDG_CONFIG_HOME", &xdg)], &[&evil]);
     assert!(!site.work("inc/c").exists() && !site.work("hooks/pre-commit").exists(), "{outputs:#?}");
+}
+
+/// A relative `core.hooksPath` in the person's own settings holds in each repository, also in a new one.
+#[test]
+fn new_repositories_have_no_named_hooks() {
+    let site = Site::with_repository();
+    site.person("git config --global core.hooksPath tools/hooks");
+    let hook = "mkdir -p tools/hooks && printf '#!/bin/sh\necho x > ../../ESCAPED' > tools/hooks/post-index-change && chmod +x tools/hooks/*";
+    let evil = format!("git init -q sub && cd sub && echo a > a && git add a && {hook}");
+    let outputs = site.run(&[], &[&evil, "git add sub", "touch sub/a", "git init -q plain"]);
+    assert!(outputs[0].contains("sub/.git was made"), "{outputs:#?}");
+    assert!(site.work("plain/.git/HEAD").exists(), "{outputs:#?}");
+    site.person("git status --short");
+    site.assert_not_escaped(&outputs);
+}
+
+/// The person's own programs would write what a link in their cache leads to, or obey a repository there.
+#[test]
+fn caches_lead_nowhere() {
+    let site = Site::with_repository();
+    site.person("cd .. && mkdir -p .m2/repository .cargo/git .npm .cache go/pkg/mod/cache/vcs/x && touch go/pkg/mod/cache/vcs/x/config");
+    let links = "for d in .m2/repository go/pkg/mod .cargo/git .npm/_logs .cache/go-build; do mkdir -p ~/$d; \
+        ln -s ../../.bashrc ~/$d/link; touch ~/$d/file; done; ln -s x link; mv link ~/.m2/repository/moved";
+    let configure = "mkdir ~/go/pkg/mod/cache/vcs/y; echo evil > ~/go/pkg/mod/cache/vcs/x/config; true";
+    let outputs = site.run(&[], &[links, configure]);
+    let is_there = |path: &str| site.path(path).symlink_metadata().is_ok();
+    for written in [".m2/repository/file", "go/pkg/mod/file", ".cargo/git/link"] {
+        assert!(is_there(written), "{written}: {outputs:#?}");
+    }
+    for other in [
+        ".m2/repository/link",
+        ".m2/repository/moved",
+        "go/pkg/mod/link",
+        ".npm/_logs/link",
+        ".cache/go-build/link",
+    ] {
+        assert!(!is_there(other), "{other}: {outputs:#?}");
+    }
+    let modules = site.path("go/pkg/mod/cache/vcs");
+    assert!(!modules.join("y").exists(), "{outputs:#?}");
+    assert_eq!(fs::read_to_string(modules.join("x/config")).unwrap(), "", "{outputs:#?}");
+}
+
+/// The person's compilers write their outputs through links.
+#[test]
+fn new_links_lead_to_no_settings() {
+    let site = Site::with_repository();
+    site.person("mkdir .vscode && echo {} > .vscode/tasks.json && echo x > plain");
+    let make = "mkdir dist && cd dist && ln -s ../.git/config a.js && ln -s ../.vscode/tasks.json b && ln -s ../.mcp.json c && \
+        ln -s ../plain d && ln -s ../.. out && mkdir out.made-by-a-command 2>/dev/null; true";
+    let outputs = site.run(&[], &[make]);
+    for link in ["a.js", "b", "c", "out"] {
+        assert!(site.work(&format!("dist/{link}")).symlink_metadata().is_err(), "{link}: {outputs:#?}");
+        let new = site.work(&format!("dist/{link}.made-by-a-command"));
+        assert!(!new.is_symlink(), "{link}: {outputs:#?}");
+    }
+    assert_eq!(fs::read_to_string(site.work("dist/a.js.made-by-a-command")).unwrap(), "../.git/config");
+    assert!(site.work("dist/d").is_symlink(), "{outputs:#?}");
 }
 
 /// More of them run than this machine has processors for, and none hears a request to end.

@@ -316,6 +316,7 @@ impl Sandbox {
         if reach != Reach::Look {
             self.places.made.make_missing();
         }
+        watched.filter(|_| reach != Reach::Index).inspect(|watched| watched.note_start());
         let nothing = Kept::default();
         let mut spec = self.spec(directory, reach, watched.map_or(&nothing, |watched| &watched.kept));
         if reach.is_gits() {
@@ -347,7 +348,7 @@ impl Sandbox {
             // The person's cache holds programs that start outside.
             command.env("UV_CACHE_DIR", temporary.join("uv-cache")).env("TMPDIR", temporary);
         }
-        command.envs(self.places.pnpm_store());
+        command.envs(self.places.pnpm_store()).envs(self.places.go_cache());
         if reach == Reach::Look {
             // The person's settings are out of reach.
             command.env("GIT_CONFIG_GLOBAL", "/dev/null");
@@ -423,6 +424,7 @@ impl Sandbox {
         let is_in_writable = |own: &&PathBuf| writable.iter().any(|place| own.starts_with(place));
         let spared = kept.spared.iter().filter(is_in_writable).cloned();
         spec.writable = writable.iter().cloned().chain(spared).collect();
+        spec.without_links = self.places.without_links();
         if self.level.has_namespaces() {
             spec.frozen.extend(kept.frozen.iter().cloned());
             spec.pinned = kept.pinned.iter().cloned().collect();

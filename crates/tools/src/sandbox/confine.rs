@@ -120,6 +120,8 @@ fn hold_files(spec: &Spec) -> io::Result<()> {
     let rules = |places: Vec<PathBuf>, access: BitFlags<AccessFs>| {
         places.into_iter().filter_map(move |place| rule(&place, access))
     };
+    let (without_links, others): (Vec<_>, Vec<_>) =
+        writable(spec).into_iter().partition(|place| spec.without_links.contains(place));
     let ruleset = || {
         Ruleset::default()
             .handle_access(all)?
@@ -128,7 +130,8 @@ fn hold_files(spec: &Spec) -> io::Result<()> {
             .add_rules(rules(without_all(spec.readable.clone(), &spec.hidden), read))?
             .add_rules(rules(spec.listed.clone(), AccessFs::ReadDir.into()))?
             .add_rules(rules(spec.executed.clone(), AccessFs::Execute.into()))?
-            .add_rules(rules(writable(spec), written))?
+            .add_rules(rules(without_links, written & !AccessFs::MakeSym))?
+            .add_rules(rules(others, written))?
             .restrict_self()
     };
     let status =

@@ -3,11 +3,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use cap_std::fs::{Dir, MetadataExt as _};
+use cap_std::fs::{Dir, MetadataExt as _, OpenOptions};
 use rustix::fs::{CWD, FileType, Mode, OFlags, chmod, fchmod, fstat, openat};
 use rustix::io::Errno;
 
@@ -103,7 +104,8 @@ pub(super) fn open_to_owner(place: impl AsFd) -> Result<(), Errno> {
     chmod(format!("/proc/self/fd/{}", place.as_fd().as_raw_fd()), Mode::RWXU)
 }
 
-/// Gives an entry a name that has no meaning to any program, and returns it.
+/// Gives an entry a name that has no meaning to any program, and returns it. A link becomes a file with its
+/// target.
 pub(super) fn set_aside(directory: &Dir, name: &OsStr) -> io::Result<String> {
     let text = name.to_string_lossy();
     // No name has more than 255 bytes.
@@ -114,7 +116,15 @@ pub(super) fn set_aside(directory: &Dir, name: &OsStr) -> io::Result<String> {
     // The command may have taken the directory's permissions away.
     let _ =
         directory.dir_metadata().map(|data| fchmod(directory, Mode::from_raw_mode(data.mode()) | Mode::RWXU));
-    directory.rename(name, directory, &new)?;
+    match directory.read_link_contents(name) {
+        Ok(target) => {
+            // By any name it would lead there.
+            let mut file = directory.open_with(&new, OpenOptions::new().write(true).create_new(true))?;
+            file.write_all(target.as_os_str().as_bytes())?;
+            directory.remove_file(name)?;
+        }
+        Err(_) => directory.rename(name, directory, &new)?,
+    }
     Ok(new)
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +12,8 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_encode};
 
 /// No name may have more than 255 bytes. Where two places have the same beginning, they count as one.
 const LONGEST_NAME: usize = 250;
+/// The directory of notes on running commands, in that of the locks.
+const AT_WORK: &str = "at-work";
 
 /// Locks on some places.
 #[derive(Debug, Default)]
@@ -81,14 +83,60 @@ pub(super) type Marked = BTreeMap<PathBuf, PathBuf>;
 /// # Errors
 /// When the file cannot be written.
 pub(super) fn mark(directory: &Path, place: &Path, before: &Marked) -> io::Result<()> {
+    fs::write(directory.join(name_of(place)), text_of(place, before))
+}
+
+fn text_of(place: &Path, before: &Marked) -> Vec<u8> {
     let below = before.iter().filter(|(path, _)| path.starts_with(place));
     let paths = below.flat_map(|(path, target)| [path.as_path(), target]);
     let all: Vec<&[u8]> = [place].into_iter().chain(paths).map(|path| path.as_os_str().as_bytes()).collect();
-    fs::write(directory.join(name_of(place)), all.join(&0))
+    all.join(&0)
 }
 
-/// Returns the marked places among these and below them, with what was there before.
-pub(super) fn read_marks(directory: &Path, places: &[PathBuf]) -> Vec<(PathBuf, Marked)> {
+/// Notes that a command is at work in these places, until the returned files are removed: what a killed
+/// process leaves of them counts as marks.
+///
+/// # Errors
+/// When one cannot be written.
+pub(super) fn note_at_work(
+    directory: &Path,
+    places: &[PathBuf],
+    before: &Marked,
+) -> io::Result<Vec<PathBuf>> {
+    let directory = directory.join(AT_WORK);
+    fs::create_dir_all(&directory)?;
+    let note = |place: &PathBuf| {
+        let mut file =
+            tempfile::Builder::new().prefix(&name_of(place)).rand_bytes(5).tempfile_in(&directory)?;
+        file.write_all(&text_of(place, before))?;
+        Ok(file.keep()?.1)
+    };
+    places.iter().map(note).collect()
+}
+
+/// Makes marks of the notes that killed processes have left, while no command is at work. Returns true if
+/// there were any.
+pub(super) fn mark_left(directory: &Path, places: &[PathBuf]) -> bool {
+    let notes = read_marks(&directory.join(AT_WORK), places);
+    let mut all = BTreeMap::<&Path, Marked>::new();
+    for note in &notes {
+        all.entry(&note.place).or_default().extend(note.before.clone());
+    }
+    // What cannot be written now is, before a later command.
+    let is_marked = all.iter().all(|(place, before)| mark(directory, place, before).is_ok());
+    notes.iter().filter(|_| is_marked).for_each(|note| _ = fs::remove_file(&note.file));
+    !notes.is_empty()
+}
+
+/// A place that is marked, with what was there before.
+pub(super) struct Mark {
+    pub(super) place: PathBuf,
+    pub(super) before: Marked,
+    file: PathBuf,
+}
+
+/// Returns the marks of these places and those below them.
+pub(super) fn read_marks(directory: &Path, places: &[PathBuf]) -> Vec<Mark> {
     let names: Vec<String> = places.iter().map(|place| name_of(place)).collect();
     let is_below =
         |file: &fs::DirEntry| names.iter().any(|own| file.file_name().as_bytes().starts_with(own.as_bytes()));
@@ -96,8 +144,9 @@ pub(super) fn read_marks(directory: &Path, places: &[PathBuf]) -> Vec<(PathBuf, 
     let marks = files.filter_map(|file| {
         let bytes = fs::read(file.path()).ok()?;
         let mut paths = bytes.split(|byte| *byte == 0).map(|path| PathBuf::from(OsStr::from_bytes(path)));
-        let marked = paths.next().filter(|marked| places.iter().any(|place| marked.starts_with(place)))?;
-        Some((marked, std::iter::from_fn(|| paths.next().zip(paths.next())).collect()))
+        let place = paths.next().filter(|marked| places.iter().any(|place| marked.starts_with(place)))?;
+        let before = std::iter::from_fn(|| paths.next().zip(paths.next())).collect();
+        Some(Mark { place, before, file: file.path() })
     });
     marks.collect()
 }
@@ -108,7 +157,7 @@ pub(super) fn read_marks(directory: &Path, places: &[PathBuf]) -> Vec<(PathBuf, 
 /// When a file cannot be written.
 pub(super) fn remove_marks(directory: &Path, places: &[PathBuf]) -> io::Result<()> {
     let marks = read_marks(directory, places);
-    marks.iter().try_for_each(|(place, _)| fs::File::create(directory.join(name_of(place))).map(drop))
+    marks.iter().try_for_each(|mark| fs::File::create(&mark.file).map(drop))
 }
 
 fn busy() -> io::Error {

@@ -32,8 +32,9 @@ const MOST_CONFIGURATION: usize = 64 << 20;
 
 /// True for a name of settings, which has a meaning to other programs.
 pub(super) fn is_obeyed(name: &OsStr) -> bool {
-    let Some(name) = name.to_str().and_then(|name| name.split(RENAMED).next()) else { return false };
-    let name = name.to_ascii_lowercase();
+    let Some(name) = name.to_str().map(str::to_ascii_lowercase) else { return false };
+    let is_ended = [".code-workspace", ".sublime-project"].iter().any(|ending| name.contains(ending));
+    let name = name.split(RENAMED).next().unwrap_or_default();
     let is_alone = |rest: &str| rest.is_empty() || rest.starts_with('.');
     let has_ending = |rest: &str, endings: &str| {
         let ending = rest.rsplit_once('.').map_or("", |(_, ending)| ending);
@@ -44,7 +45,7 @@ pub(super) fn is_obeyed(name: &OsStr) -> bool {
     follows(OBEYED).any(is_alone)
         || follows(OBEYED_TEXTS).any(|rest| has_ending(rest, "md"))
         || follows(OBEYED_FILES).any(|rest| has_ending(rest, ENDINGS))
-        || [".code-workspace", ".sublime-project"].iter().any(|ending| name.ends_with(ending))
+        || is_ended
 }
 
 /// True for the repositories of other programs, which obey settings in them at any depth.

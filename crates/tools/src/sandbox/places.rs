@@ -31,14 +31,14 @@ const REGISTRIES: &str = ".npmrc .yarnrc .yarnrc.yml .config/pip .pip .condarc";
 /// Below the directory of caches, writable: what a package manager or compiler keeps for itself, and no shell
 /// or editor runs.
 const CACHES: &str = "\
-    pip pdm pypoetry/cache pypoetry/artifacts go-build yarn node-gyp turbo deno zig \
+    pip pdm pypoetry/cache pypoetry/artifacts yarn node-gyp turbo deno zig \
     ccache sccache huggingface/datasets huggingface/hub huggingface/modules torch matplotlib";
 /// Below the directory of caches, read-only: programs that people start too.
 const CACHED_PROGRAMS: &str = "node/corepack ms-playwright puppeteer Cypress pypoetry/virtualenvs pre-commit";
 /// Below the home directory, writable.
 const HOME_CACHES: &str = "\
-    .npm/_cacache .npm/_logs .node-gyp .pnpm-store .local/share/pnpm/store .yarn/berry/cache \
-    .bun/install/cache go/pkg/mod go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
+    .npm/_cacache .node-gyp .pnpm-store .local/share/pnpm/store .yarn/berry/cache \
+    .bun/install/cache go/pkg/sumdb .gradle/caches .gradle/wrapper .gradle/daemon \
     .gradle/native .m2/repository .nuget/packages";
 const PNPM_STORE: &str = ".local/share/pnpm/store";
 /// Stores whose files are also those of programs in `PATH`, if the person has such.
@@ -47,14 +47,16 @@ const OF_PROGRAMS: [(&str, &str); 3] = [
     (".pnpm-store", ".local/share/pnpm/global"),
     (".bun/install/cache", ".bun/install/global"),
 ];
+/// Go's outputs of commands: by a link in the person's, their own Go would write what it leads to.
+const GO_CACHE: &str = ".cache/respool-commands/go-build";
+/// Caches whose programs make links in them.
+const WITH_LINKS: &str = "git .pnpm-store .local/share/pnpm/store .bun/install/cache";
+/// Go's modules, and the repositories among them, whose configuration starts programs.
+const GO_MODULES: &str = "go/pkg/mod";
+const GO_REPOSITORIES: &str = "cache/vcs";
 /// Caches that are made if their program is there, so that they outlive a command.
-const MADE: [(&str, &str); 5] = [
-    ("pip3", ".cache/pip"),
-    ("npm", ".npm/_cacache"),
-    ("npm", ".npm/_logs"),
-    ("pnpm", PNPM_STORE),
-    ("go", ".cache/go-build"),
-];
+const MADE: [(&str, &str); 4] =
+    [("pip3", ".cache/pip"), ("npm", ".npm/_cacache"), ("pnpm", PNPM_STORE), ("go", GO_CACHE)];
 /// Of cargo's own directory: its credentials are not among them.
 const CARGO_READ: &str = "bin env config config.toml .crates.toml .crates2.json";
 const CARGO_WRITTEN: &str = "registry git";
@@ -63,7 +65,7 @@ const CARGO_LOCKS: &str = ".package-cache .package-cache-mutate .global-cache";
 const TOOL_VARIABLES: &str = "\
     RUSTUP_HOME GOROOT GOPATH NVM_DIR PYENV_ROOT VIRTUAL_ENV CONDA_PREFIX JAVA_HOME ANDROID_HOME \
     DOTNET_ROOT VOLTA_HOME";
-const CACHE_VARIABLES: &str = "GOCACHE GOMODCACHE PIP_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
+const CACHE_VARIABLES: &str = "GOCACHE PIP_CACHE_DIR SCCACHE_DIR CARGO_TARGET_DIR";
 
 /// Places beside the workspace, without symlinks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,21 @@ impl Places {
         const NAME: &str = "pnpm_config_store_dir";
         let store = self.writable.iter().find(|place| place.ends_with(PNPM_STORE) && place.is_dir())?;
         std::env::var_os(NAME).is_none().then_some((NAME, store))
+    }
+
+    /// Returns Go's cache for commands as a variable, if that is there and the person has named none.
+    pub(super) fn go_cache(&self) -> Option<(&'static str, &PathBuf)> {
+        const NAME: &str = "GOCACHE";
+        let cache = self.writable.iter().find(|place| place.ends_with(GO_CACHE) && place.is_dir())?;
+        std::env::var_os(NAME).is_none().then_some((NAME, cache))
+    }
+
+    /// Returns the caches in which commands make no links, by which the person's own programs would write
+    /// elsewhere. It has no effect below a directory that is empty for each command.
+    pub(super) fn without_links(&self) -> Vec<PathBuf> {
+        let has_links = |place: &PathBuf| words(WITH_LINKS).any(|name| place.ends_with(name));
+        let has_none = |place: &&PathBuf| !self.configured.contains(place) && !has_links(place);
+        self.writable.iter().filter(has_none).cloned().collect()
     }
 
     /// Finds the places of commands in this workspace.
@@ -225,10 +242,20 @@ impl Named {
             self.readable.extend(below(home, REGISTRIES));
         }
         self.scratch.push(home.join(".npm"));
+        self.go_modules(home.join(GO_MODULES));
+        self.writable.push(home.join(GO_CACHE));
         let of_programs = |cache: &&str| {
             OF_PROGRAMS.iter().any(|(store, programs)| cache == store && home.join(programs).exists())
         };
         self.writable.extend(words(HOME_CACHES).filter(|cache| !of_programs(cache)).map(|it| home.join(it)));
+    }
+
+    /// Each command has its own repositories of modules: they would be configured by one and used by others.
+    fn go_modules(&mut self, directory: PathBuf) {
+        let repositories = directory.join(GO_REPOSITORIES);
+        self.made.directories.extend(directory.is_dir().then(|| repositories.clone()));
+        self.scratch.push(repositories);
+        self.writable.push(directory);
     }
 
     /// cargo locks files in its own directory, so these have to be there.
@@ -249,9 +276,11 @@ impl Named {
         for cargo in fitting("CARGO_HOME") {
             self.cargo(&cargo);
         }
-        for npm in fitting("NPM_CONFIG_CACHE npm_config_cache") {
-            self.writable.extend(["_cacache", "_logs"].map(|name| npm.join(name)));
+        for modules in fitting("GOMODCACHE") {
+            self.go_modules(modules);
         }
+        let npm = fitting("NPM_CONFIG_CACHE npm_config_cache");
+        self.writable.extend(npm.iter().map(|npm| npm.join("_cacache")));
         let caches = fitting("XDG_CACHE_HOME").into_iter().chain(home.map(|home| home.join(".cache")));
         for caches in caches {
             self.writable.extend(below(&caches, CACHES));

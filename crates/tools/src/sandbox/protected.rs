@@ -35,14 +35,18 @@ pub(super) struct State {
     unseen: BTreeSet<PathBuf>,
     /// The entries and links before that command, if there are such places.
     before: Marked,
+    /// A killed respool has left some.
+    is_left: bool,
 }
 
 impl State {
-    /// Takes note of the places that an earlier process, or another one, could not look through.
-    fn read_marks(&mut self, locks: Option<&Path>, roots: &[PathBuf]) {
-        for (place, before) in locks.into_iter().flat_map(|directory| read_marks(directory, roots)) {
-            self.unseen.insert(place);
-            self.before.extend(before);
+    /// Takes note of the places that an earlier process, or another one, could not look through, and if no
+    /// command is at work, of those in which one was when its respool was killed.
+    fn read_marks(&mut self, locks: Option<&Path>, roots: &[PathBuf], is_alone: bool) {
+        self.is_left |= is_alone && locks.is_some_and(|directory| locks::mark_left(directory, roots));
+        for mark in locks.into_iter().flat_map(|directory| read_marks(directory, roots)) {
+            self.unseen.insert(mark.place);
+            self.before.extend(mark.before);
         }
     }
 
@@ -85,7 +89,7 @@ impl Protected {
         let is_alone = taken.as_ref().is_ok_and(|taken| taken.are_alone);
         let mut search = Search::run(&roots, &mut Budget::new(), None);
         let mut state = State::default();
-        state.read_marks(locks.as_deref(), &roots);
+        state.read_marks(locks.as_deref(), &roots, is_alone);
         search.entries.retain(|path, entry| state.was_there(path, &entry.target()));
         search.links.retain(|path, link| is_alone && state.was_there(path, &link.target));
         let mut repositories: Vec<Repository> =
@@ -108,6 +112,19 @@ impl Protected {
     /// # Errors
     /// When another command has to be alone, or this one, and the other is at work.
     pub(super) fn begin(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<Watched> {
+        let first = self.begin_once(directory, is_alone)?;
+        if !std::mem::take(&mut self.state().is_left) {
+            return Ok(first);
+        }
+        // What a command of a killed respool made is put right before.
+        let found = first.restore().1.split_off(first.notes.len());
+        drop(first);
+        let mut watched = self.begin_once(directory, is_alone)?;
+        watched.notes.splice(..0, found);
+        Ok(watched)
+    }
+
+    fn begin_once(self: &Arc<Self>, directory: &Path, is_alone: bool) -> io::Result<Watched> {
         let locks = self.lock(is_alone)?;
         let mut budget = Budget::new();
         let mut search = Search::run(&self.roots, &mut budget, None);
@@ -145,8 +162,9 @@ impl Protected {
         let locks = if is_alone { locks } else { locks.share()? };
         // No other file gets the number of one that is open.
         let held = kept.frozen.iter().filter_map(|place| open_place(place, OFlags::CLOEXEC).ok()).collect();
-        let (protected, links, can_change) = (Arc::clone(self), Arc::clone(&self.state().links), true);
-        Ok(Watched { protected, before: search, links, kept, notes, can_change, _held: held, _locks: locks })
+        let links = Arc::clone(&self.state().links);
+        let begun = Watched::new(Arc::clone(self), locks);
+        Ok(Watched { before: search, links, kept, notes, can_change: true, _held: held, ..begun })
     }
 
     /// Begins commands of git's that change nothing but its directory: nothing has to be looked at.
@@ -154,10 +172,8 @@ impl Protected {
     /// # Errors
     /// When another command is at work.
     pub(super) fn begin_index(self: &Arc<Self>) -> io::Result<Watched> {
-        let (protected, locks) = (Arc::clone(self), self.lock(true)?);
-        let (before, links, kept) = (Search::default(), Arc::default(), Kept::default());
-        let (notes, held) = (Vec::new(), Vec::new());
-        Ok(Watched { protected, before, links, kept, notes, can_change: false, _held: held, _locks: locks })
+        let locks = self.lock(true)?;
+        Ok(Watched::new(Arc::clone(self), locks))
     }
 
     fn lock(&self, is_alone: bool) -> io::Result<Locks> {
@@ -173,7 +189,7 @@ impl Protected {
     fn learn(&self, search: &Search, is_alone: bool) {
         let mut state = self.state();
         if is_alone {
-            state.read_marks(self.locks.as_deref(), &self.roots);
+            state.read_marks(self.locks.as_deref(), &self.roots, true);
         }
         if is_alone && state.unseen.is_empty() && search.unfinished.is_empty() {
             state.known.clone_from(&search.entries);
@@ -202,14 +218,11 @@ impl Protected {
     pub(super) fn note_unseen(
         &self,
         unseen: BTreeSet<PathBuf>,
-        entries: &BTreeMap<PathBuf, Entry>,
-        links: &Marked,
+        before: impl FnOnce() -> Marked,
     ) -> io::Result<()> {
         let mut state = self.state();
         let is_unchanged = unseen.is_empty() && state.unseen.is_empty();
-        let entries = entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
-        let links = links.iter().map(|(path, target)| (path.clone(), target.clone()));
-        state.before = if unseen.is_empty() { Marked::default() } else { entries.chain(links).collect() };
+        state.before = if unseen.is_empty() { Marked::default() } else { before() };
         state.unseen = unseen;
         let Some(directory) = self.locks.as_deref().filter(|_| !is_unchanged) else { return Ok(()) };
         locks::remove_marks(directory, &self.roots)?;
@@ -242,8 +255,7 @@ impl Protected {
             }
         }
         let home = home_directories().into_iter().next();
-        let persons = named_by_configuration(gits_own_settings(), Path::new(""), home.as_deref());
-        let (absolute, relative): (Vec<_>, Vec<_>) = persons.into_iter().partition(|path| path.is_absolute());
+        let (absolute, relative) = named_by_person(home.as_deref());
         places.extend(absolute);
         for top in tops {
             // The directory of a repository above the workspace is not searched.
@@ -283,8 +295,9 @@ impl Protected {
 
     /// Returns true for a link that leads to where this user's commands may write, those of another respool
     /// with other places among them, or to what holds such a place. Also for one that comes by a link there,
-    /// which may lead elsewhere later, one by which each program comes to another place, and one in a circle.
-    pub(super) fn leads_away(&self, path: &Path, link: &Link) -> bool {
+    /// which may lead elsewhere later, one by which each program comes to another place, one in a circle, and
+    /// one to what commands only read.
+    pub(super) fn leads_away(&self, path: &Path, link: &Link, is_kept: impl Fn(&Path) -> bool) -> bool {
         let Some(Resolved { real, links, .. }) = resolve_symlinks(path).filter(|_| !link.turns) else {
             return true;
         };
@@ -298,6 +311,7 @@ impl Protected {
             .iter()
             .chain([&real])
             .any(|way| way.starts_with("/proc") || may_change(way) && !is_only_read(way))
+            || is_kept(&real)
             || !is_in(&self.roots, &real) && holds_cache(&real)
             || may_change(&real) && !is_of_system(&real) && !real.is_file()
     }
@@ -339,11 +353,16 @@ impl Protected {
     }
 }
 
-/// Returns true for a directory in which this user may make files, or permit it.
-fn may_write_in(directory: &Path) -> bool {
-    let data = directory.metadata();
-    data.is_ok_and(|data| data.is_dir() && data.uid() == geteuid().as_raw())
-        || directory.is_dir() && access(directory, Access::WRITE_OK).is_ok()
+/// Returns the paths that the person's settings of git name: absolute ones, and those in each work tree.
+pub(super) fn named_by_person(home: Option<&Path>) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let named = named_by_configuration(gits_own_settings(), Path::new(""), home);
+    named.into_iter().partition(|path| path.is_absolute())
+}
+
+/// Returns true for what belongs to this user, and for a directory in which this user may make files.
+fn may_write_in(place: &Path) -> bool {
+    place.metadata().is_ok_and(|data| data.uid() == geteuid().as_raw())
+        || place.is_dir() && access(place, Access::WRITE_OK).is_ok()
 }
 
 #[cfg(test)]
@@ -528,7 +547,7 @@ mod tests {
         let watched = protected.begin(&root, false).unwrap();
         make_repository(&made, HARMFUL);
         std::os::unix::fs::symlink("..", root.join("away")).unwrap();
-        protected.note_unseen([root.clone()].into(), &watched.before.entries, &watched.links).unwrap();
+        protected.note_unseen([root.clone()].into(), || watched.list_before()).unwrap();
         drop(watched);
         // Another process takes over.
         drop(protected);
@@ -562,13 +581,37 @@ mod tests {
         let watched = protected.begin(&root, false).unwrap();
         make_repository(&first, "[core]\n\tfsmonitor = x\n");
         let meanwhile = find();
-        protected.note_unseen([root.clone()].into(), &watched.before.entries, &watched.links).unwrap();
+        protected.note_unseen([root.clone()].into(), || watched.list_before()).unwrap();
         drop(watched);
         let (_, notes) = meanwhile.begin(&root, false).unwrap().restore();
         assert!(notes.iter().any(|note| note.contains("made/.git was made")), "{notes:?}");
         make_repository(&later, "");
         let (_, notes) = find().begin(&root, false).unwrap().restore();
         assert!(notes.is_empty() && later.join(".git").is_dir(), "{notes:?}");
+    }
+
+    /// Regression: what a command had made when respool was killed counted as the person's.
+    #[test]
+    fn commands_of_killed_respools_are_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().canonicalize().unwrap().join("work");
+        fs::create_dir(&root).unwrap();
+        let begin = || Arc::new(with_locks(dir.path(), &root)).begin(&root, false).unwrap();
+        make_repository(&root.join("persons"), "[core]\n\tfsmonitor = x\n");
+        let watched = begin();
+        watched.note_start();
+        make_repository(&root.join("made"), "[core]\n\tfsmonitor = x\n");
+        fs::write(root.join(".envrc"), "").unwrap();
+        drop(watched);
+        let later = begin();
+        assert!(!root.join(".envrc").exists() && root.join("made/.git").is_file());
+        assert!(root.join("persons/.git").is_dir());
+        // The command is not kept from writing.
+        assert!(!later.kept.frozen.contains(&root) && later.notes.len() == 2, "{:?}", later.notes);
+        later.note_start();
+        assert_eq!(later.restore().1.len(), 2);
+        fs::write(root.join(".envrc"), "the person's").unwrap();
+        assert!(begin().restore().1.is_empty() && root.join(".envrc").exists());
     }
 
     /// Regression: links whose place could not be found, or changed later, were judged by what was found.
@@ -650,7 +693,7 @@ mod tests {
             let _ = fs::remove_file(&link);
             std::os::unix::fs::symlink(target, &link).unwrap();
             let search = Search::run(std::slice::from_ref(&root), &mut Budget::new(), None);
-            protected.leads_away(&link, &search.links[&link])
+            protected.leads_away(&link, &search.links[&link], |_| false)
         };
         assert!(!leads_away(&protected, "/usr/bin"));
         protected.caches.push("/usr/bin/cache".into());

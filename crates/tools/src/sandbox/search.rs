@@ -23,6 +23,8 @@ const LONGEST_PATH: usize = 4_090;
 /// The most directories that are searched and places that are looked up before or after one command, and the
 /// longest time for that. A workspace that needs more is read-only as a whole.
 const MOST_STEPS: usize = 400_000;
+/// The most names in one directory: all of one are in memory.
+const MOST_NAMES: usize = 400_000;
 const LONGEST: Duration = Duration::from_secs(20);
 
 /// How much may still be done for one command.
@@ -208,7 +210,7 @@ impl Search {
                 self.links.insert(path, link);
             }
             names.push(name);
-            if !budget.take(0) {
+            if !budget.take(0) || names.len() > MOST_NAMES {
                 return Err(io::ErrorKind::TimedOut.into());
             }
         }

@@ -41,6 +41,8 @@ pub(super) struct Spec {
     /// Directories that are listed all the same.
     pub(super) listed: Vec<PathBuf>,
     pub(super) writable: Vec<PathBuf>,
+    /// Those of them in which no links are made: programs outside the sandbox write there, too.
+    pub(super) without_links: Vec<PathBuf>,
     /// With bubblewrap: directories that are empty for each command.
     pub(super) scratch: Vec<PathBuf>,
     /// With bubblewrap: files and directories that are read-only also inside writable ones.

@@ -3,20 +3,22 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cap_std::fs::{Dir, OpenOptions};
 
+use super::super::programs::home_directories;
 use super::handles::{Entry, open_directory, open_in, read_small, set_aside};
 use super::harmless::is_harmless;
 use super::kept::Kept;
-use super::locks::{Locks, Marked};
+use super::locks::{Locks, Marked, note_at_work};
 use super::obeyed::{is_obeyed, is_other_repository, is_renamed};
-use super::protected::Protected;
+use super::protected::{Protected, named_by_person};
 use super::search::{Budget, Search, is_of_git};
 
 /// The most notes of one command.
@@ -38,11 +40,44 @@ pub(in super::super) struct Watched {
     pub(super) notes: Vec<String>,
     /// The command can write in the workspace or another of these places.
     pub(super) can_change: bool,
+    /// The files that say that a command is at work.
+    pub(super) at_work: OnceLock<Vec<PathBuf>>,
     pub(super) _held: Vec<OwnedFd>,
     pub(super) _locks: Locks,
 }
 
 impl Watched {
+    /// Returns one for commands that change nothing.
+    pub(super) fn new(protected: Arc<Protected>, locks: Locks) -> Self {
+        Self {
+            protected,
+            before: Search::default(),
+            links: Arc::default(),
+            kept: Kept::default(),
+            notes: Vec::new(),
+            can_change: false,
+            at_work: OnceLock::new(),
+            _held: Vec::new(),
+            _locks: locks,
+        }
+    }
+
+    /// Notes that a command starts, for the case that respool is killed before the look at what it made. On a
+    /// full disk, commands still remove files.
+    pub(super) fn note_start(&self) {
+        let note = || {
+            let directory = self.protected.locks.as_deref().filter(|_| self.can_change)?;
+            note_at_work(directory, &self.protected.roots, &self.list_before()).ok()
+        };
+        self.at_work.get_or_init(|| note().unwrap_or_default());
+    }
+
+    /// Returns the entries and links before the command.
+    pub(super) fn list_before(&self) -> Marked {
+        let entries = self.before.entries.iter().map(|(path, entry)| (path.clone(), entry.target()));
+        entries.chain(self.links.iter().map(|(path, target)| (path.clone(), target.clone()))).collect()
+    }
+
     /// Puts right what is not as it was, and returns whether there was anything, and a note on each.
     pub(in super::super) fn restore(&self) -> (bool, Vec<String>) {
         if !self.can_change {
@@ -104,10 +139,12 @@ impl Watched {
                 place.display()
             )
         })));
-        let noted = self.protected.note_unseen(unseen, &self.before.entries, &self.links);
-        notes.extend(noted.err().map(|error| {
-            format!("that cannot be remembered ({error}): the next start of respool takes what is left for the user's")
-        }));
+        let at_work = self.at_work.get().into_iter().flatten();
+        match self.protected.note_unseen(unseen, || self.list_before()) {
+            Ok(()) => at_work.for_each(|file| _ = fs::remove_file(file)),
+            Err(error) if at_work.count() == 0 => notes.push(format!("that cannot be remembered ({error}): the next start of respool takes what is left for the user's")),
+            Err(_) => {}
+        }
         let is_changed = notes.len() > self.notes.len();
         let others = notes.len().saturating_sub(MOST_NOTES);
         notes.truncate(MOST_NOTES);
@@ -127,6 +164,18 @@ impl Watched {
         let is_top = |top: &Path| {
             self.protected.roots.iter().any(|root| root == top) || known.contains_key(&top.join(".git"))
         };
+        let is_setting = |path: &Path| {
+            path.file_name().is_some_and(|name| {
+                is_other_repository(name) || (is_obeyed(name) && path.parent().is_some_and(is_top))
+            })
+        };
+        let is_kept = |path: &Path| {
+            let Kept { frozen, missing, .. } = &self.kept;
+            path.ancestors().any(|at| frozen.contains(at) || missing.contains_key(at) || is_setting(at))
+        };
+        // By them git obeys what is in a repository besides its `.git`.
+        let named = named_by_person(home_directories().first().map(PathBuf::as_path)).1;
+        let has_none_named = |top: &Path| named.iter().all(|name| top.join(name).symlink_metadata().is_err());
         let is_new = |(path, entry): &(&PathBuf, &Entry)| {
             known.get(*path) != Some(*entry) || is_in_any(path, replaced)
         };
@@ -135,16 +184,13 @@ impl Watched {
             if !budget.take(path.iter().count()) {
                 break;
             }
-            let is_setting = || {
-                path.file_name().is_some_and(|name| {
-                    is_other_repository(name) || (is_obeyed(name) && path.parent().is_some_and(is_top))
-                }) && !is_renamed(path)
-            };
             if is_of_git(path) {
                 // By a second name, a later command could change a file.
                 let has_one_name = || path.metadata().is_ok_and(|data| data.nlink() == 1);
                 let is_marker = || has_one_name() && read_small(path).as_deref() == Some(MARKER);
-                let is_excused = || is_harmless(path, &after.links) || is_marker();
+                let is_harmless =
+                    || is_harmless(path, &after.links) && path.parent().is_some_and(has_none_named);
+                let is_excused = || is_harmless() || is_marker();
                 // A directory of the person's may become a repository without a work tree: none stays.
                 if !path.ends_with(".git") || entry.is_link() || !is_excused() {
                     made.insert(
@@ -152,15 +198,16 @@ impl Watched {
                         "whose configuration or hooks can start programs when git looks into it",
                     );
                 }
-            } else if !self.kept.expected.contains_key(path) && is_setting() {
+            } else if !self.kept.expected.contains_key(path) && is_setting(path) && !is_renamed(path) {
                 made.insert(path.clone(), "which editors, shells or agents obey without being started");
             }
         }
         let new_links = after.links.iter().filter(|(path, link)| self.links.get(*path) != Some(&link.target));
-        let away = new_links.filter(|(path, link)| budget.take(1) && self.protected.leads_away(path, link));
-        made.extend(
-            away.map(|(link, _)| (link.clone(), "by which programs come to what commands write elsewhere")),
-        );
+        let away =
+            new_links.filter(|(path, link)| budget.take(1) && self.protected.leads_away(path, link, is_kept));
+        made.extend(away.map(|(link, _)| {
+            (link.clone(), "by which programs come to what commands write elsewhere, or only read")
+        }));
         made
     }
 
