@@ -33,7 +33,7 @@ use settings::{Advice, find_advice, find_unknown_keys, start_problems};
 use settings::{Flags, Loaded, Settings};
 use store::Store;
 use upstream::Fleet;
-use usage::keep_running_list;
+use usage::{Ledger, RunningList, keep_running_list};
 
 /// How often the places at upstreams are divided among the processes that live.
 const DIVIDE_EVERY: Duration = Duration::from_secs(3);
@@ -79,7 +79,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     log_advice(settings, &app.access.key_names());
     let hangup = handle_hangup()?;
     let listener = bind_address(settings).await?;
-    let _lock = hold_state_dir(&settings.store.state_dir, &listener, &stop);
+    let lock = hold_state_dir(&settings.store.state_dir, &listener, &stop);
     let routes = build_routes(Arc::clone(&app));
     announce(loaded, &flags, &listener, &upstreams.fleet)?;
     stop_on_signals(&stop, routes.current())?;
@@ -91,8 +91,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     let usage = Arc::clone(&app.usage);
     let (relay, relays) = watch::channel(Arc::clone(&app.relay));
     tokio::spawn(Arc::clone(&app.alerts).watch(watched_parts(&app, relays.clone()), stop.abort.clone()));
-    let (in_flight, state_dir) = (Arc::clone(&usage.in_flight), settings.store.state_dir.clone());
-    tokio::spawn(keep_running_list(in_flight, state_dir, stop.abort.clone()));
+    list_running_requests(&usage, &settings.store.state_dir, lock.is_some(), &stop).await;
     let reloading = Reloading {
         flags,
         start: loaded.clone(),
@@ -131,6 +130,15 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
     }
     tracing::info!(target: "respool::server", "stopped");
     Ok(())
+}
+
+/// Lists the requests in progress in the state directory from now on. First, those on the list there are
+/// recorded as cut, unless another server lives that may have written it.
+async fn list_running_requests(usage: &Ledger, dir: &Path, is_alone: bool, stop: &Stop) {
+    if is_alone {
+        usage.record_cut_requests(RunningList::read_any(dir)).await;
+    }
+    tokio::spawn(keep_running_list(Arc::clone(&usage.in_flight), dir.to_owned(), stop.abort.clone()));
 }
 
 /// Returns the settings with the marks of a process that serves.

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 use store::RequestQuery;
@@ -228,6 +229,35 @@ async fn spent_budgets_survive_a_restart() {
         200,
         "a list costs nothing"
     );
+}
+
+/// Regression: a stream that the end of its process had cut was on no list.
+#[tokio::test]
+async fn requests_of_a_killed_respool_are_listed() {
+    let fake = FakeVllm::always(Script::silence().unchecked()).await;
+    fake.allow_cut_requests();
+    let toml = format!("[[upstream]]\nname = 'gpu1'\nurl = '{}'\n", fake.url());
+    let mut served = Served::with_file(&toml, &[]);
+    let cut = Client::sending(served.address, &chat("gpt-oss-20b")).await;
+    let list = |served: &Served, selection: &[&str]| {
+        let arguments = [&["requests", "--json", "--config", "respool.toml"], selection].concat();
+        let listed = program(served.directory.path(), &arguments).output().unwrap();
+        serde_json::from_slice::<Value>(&listed.stdout).unwrap()
+    };
+    let is_running = async || list(&served, &["--running"])[0]["upstream"] == "gpu1";
+    wait_until("the request is listed", is_running).await;
+    served.child.kill().unwrap();
+    served.child.wait().unwrap();
+    let arguments = ["serve", "--listen", "127.0.0.1:0", "--config", "respool.toml"];
+    let mut next = program(served.directory.path(), &arguments).stderr(Stdio::null()).spawn().unwrap();
+    let is_listed = async || list(&served, &["--failed"])[0]["error_code"] == "killed";
+    wait_until("the cut request is listed", is_listed).await;
+    next.kill().unwrap();
+    next.wait().unwrap();
+    let listed = list(&served, &[]);
+    assert_eq!(listed.as_array().unwrap().len(), 1, "{listed}");
+    assert_eq!((&listed[0]["model"], &listed[0]["upstream"]), (&json!("gpt-oss-20b"), &json!("gpu1")));
+    drop(cut);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@
 //! Processes that share a database keep their rows in their own files first and copy them behind: each row
 //! arrives once, however often the database is away. What each spends is said every second.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use super::key_tokens::KeyTokens;
 use super::minutes::{Minutes, RequestOutcome};
 use super::money::Money;
 use super::prices::Prices;
+use super::running::{RunningList, RunningRequest};
 use store::{Dimension, RequestQuery, SharedUsage, Store, StoreError, UsageQuery, UsageRows, UsageStore};
 use telemetry::{EndedRequest, InFlight, UsageSink, metrics};
 use wire::UsageRow;
@@ -42,6 +43,8 @@ const CLEAR_EVERY: Duration = Duration::from_mins(10);
 const PROBLEMS_FROM: Duration = Duration::from_hours(7 * 24);
 /// The number of recent problems that are kept in memory.
 const PROBLEMS: usize = 50;
+/// Times of one request differ by less than this, in milliseconds.
+const NEAR: u64 = 1_000;
 /// The number of budgets that have gauges.
 const MEASURED: usize = 200;
 
@@ -97,6 +100,15 @@ struct State {
     minutes: Minutes,
     /// The budgets that have gauges.
     measured: Vec<Scope>,
+}
+
+impl State {
+    fn keep_problem(&mut self, row: &UsageRow) {
+        if self.problems.len() == PROBLEMS {
+            self.problems.pop_front();
+        }
+        self.problems.push_back(Problem::from_row(row));
+    }
 }
 
 /// Something that went wrong, and when.
@@ -252,6 +264,27 @@ impl Ledger {
         for row in rows.iter().filter(|row| row.at < newest).take(room) {
             state.problems.push_front(Problem::from_row(row));
         }
+    }
+
+    /// Records the requests that a server of before worked on when it was killed, unless they ended after the
+    /// list was written.
+    pub async fn record_cut_requests(&self, left: RunningList) {
+        let Some((store, oldest)) = self.store.as_ref().zip(left.requests.first()) else { return };
+        let since = oldest.since.saturating_sub(NEAR);
+        let query = RequestQuery { since, most: MOST_WAITING, ..RequestQuery::default() };
+        let ended = store.find(query).await.unwrap_or_default();
+        let ended: BTreeSet<&str> = ended.iter().map(|row| &*row.id).collect();
+        let was_cut = |request: &RunningRequest| {
+            !ended.contains(&*request.id) && !WITHOUT_ROWS.contains(&&*request.route)
+        };
+        let cut = left.requests.into_iter().filter(was_cut);
+        let mut rows: Vec<UsageRow> = cut.map(|request| request.cut_row(left.at)).collect();
+        if !rows.is_empty() {
+            tracing::warn!(target: "respool::usage", requests = rows.len(), "respool was killed while it worked on requests: `respool requests --error killed` lists them");
+        }
+        let mut state = self.lock_state();
+        rows.iter().for_each(|row| state.keep_problem(row));
+        state.waiting.append(&mut rows);
     }
 
     /// Uses this store for the tokens of keys, and loads today's tokens from it.
@@ -610,10 +643,7 @@ impl UsageSink for Ledger {
             }
         }
         if is_request && row.outcome == "error" {
-            if state.problems.len() == PROBLEMS {
-                state.problems.pop_front();
-            }
-            state.problems.push_back(Problem::from_row(&row));
+            state.keep_problem(&row);
         }
         if self.store.is_none() {
             return;
@@ -802,6 +832,24 @@ mod tests {
         after.load_problems().await;
         let found: Vec<_> = after.problems().iter().map(|problem| problem.request.clone()).collect();
         assert_eq!(found, ["c", "b", "a"]);
+    }
+
+    #[tokio::test]
+    async fn requests_that_ended_were_not_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let ledger = ledger(dir.path());
+        record(&ledger, UsageRow { id: "ended".into(), ..row(5_100) });
+        ledger.flush().await;
+        let request = |id: &str| RunningRequest { id: id.into(), since: 5_000, ..RunningRequest::default() };
+        let left = RunningList { at: 9_000, requests: vec![request("ended"), request("cut")], count: 2 };
+        ledger.record_cut_requests(left).await;
+        ledger.flush().await;
+        let query = RequestQuery { most: 9, ..RequestQuery::default() };
+        let kept = ledger.records().find_requests(query).await.unwrap();
+        let kept: Vec<_> =
+            kept.iter().map(|row| (&*row.id, &*row.error_code, row.duration.as_secs())).collect();
+        assert_eq!(kept, [("ended", "", 0), ("cut", "killed", 4)]);
+        assert_eq!(ledger.problems().len(), 1);
     }
 
     fn runs_store(dir: &std::path::Path) -> Arc<Store> {

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
 use telemetry::{InFlight, LiveRequest};
+use wire::{ErrorCode, UsageRow};
 
 const FILE: &str = "requests-running.json";
 /// The time between two writes.
@@ -18,6 +19,8 @@ const EVERY: Duration = Duration::from_secs(2);
 const CURRENT: u64 = 15_000;
 /// How many requests are listed, the oldest.
 const MOST: usize = 200;
+/// The error of a request that was in progress when its process was killed.
+const CUT: &str = "respool was killed, or its machine stopped, while it worked on this request";
 
 /// A request in progress.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +73,26 @@ impl RunningRequest {
             attempts: request.attempts,
         }
     }
+
+    /// Returns the row of a request that was in progress until this time, when its process was killed.
+    pub(super) fn cut_row(self, until: u64) -> UsageRow {
+        UsageRow {
+            at: self.since,
+            duration: Duration::from_millis(until.saturating_sub(self.since)),
+            id: self.id,
+            route: self.route.into(),
+            key: self.key,
+            model: self.model,
+            upstream: self.upstream,
+            agent: self.agent,
+            run: self.run,
+            attempts: self.attempts,
+            outcome: "error".into(),
+            error_code: ErrorCode::Killed.as_str().to_owned(),
+            error: CUT.to_owned(),
+            ..UsageRow::default()
+        }
+    }
 }
 
 impl RunningList {
@@ -82,9 +105,15 @@ impl RunningList {
     /// Reads the list that a server has written to this directory a moment ago. Without one, nothing is in
     /// progress.
     pub fn read(state_dir: &Path, now: u64) -> Self {
-        let text = fs::read_to_string(state_dir.join(FILE)).unwrap_or_default();
-        let list: Self = serde_json::from_str(&text).unwrap_or_default();
+        let list = Self::read_any(state_dir);
         if now.saturating_sub(list.at) > CURRENT { Self::default() } else { list }
+    }
+
+    /// Reads the list in this directory, however old. Before a server writes one, it is that of a server that
+    /// was killed: one that ends by itself removes it.
+    pub fn read_any(state_dir: &Path) -> Self {
+        let text = fs::read_to_string(state_dir.join(FILE)).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
     }
 
     /// Writes the list, whole or not at all.

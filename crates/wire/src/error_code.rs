@@ -76,6 +76,8 @@ codes! {
     ItemNotFound = "item_not_found",
     /// A client has used what its key may use.
     KeyLimitReached = "key_limit_reached",
+    /// respool was killed while it worked on the request.
+    Killed = "killed",
     /// The server passed on nothing of the model's output.
     LostReply = "lost_reply",
     /// The method is for proxies or debugging (`CONNECT`, `TRACE`), not for a resource.

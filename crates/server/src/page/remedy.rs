@@ -97,6 +97,10 @@ pub(super) fn remedy(code: &str) -> &'static str {
         Some(code) if code.is_request_fault() => {
             "The client sent something that cannot be answered: the message says what. Correct it in the client."
         }
+        Some(Code::Killed) => {
+            "The client's connection was cut, and most clients ask again by themselves. The system's log says why respool ended: it may have \
+             run out of memory. Runs of agents and experts go on."
+        }
         Some(Code::UpstreamError | Code::UpstreamBrokeOff | Code::UpstreamEmptyStream) => SERVER_FAILED,
         _ if code.is_empty() => "Look for the request's id in the logs of respool and the model server.",
         _ => OTHERWISE,
