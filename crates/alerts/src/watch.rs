@@ -529,7 +529,8 @@ fn removed_database(watched: &Watched) -> Option<String> {
 fn database_away(watched: &Watched) -> Option<String> {
     let is_wanted = |store: &Arc<Store>| store.shared_usage().is_some() && !store.waits_for_name();
     let shared = (watched.open_store)().filter(is_wanted);
-    shared?.check_file().err().map(|error| error.0)
+    // On a full disk, there may be room for a sign of life and none for rows.
+    shared?.check_file().err().map(|error| error.0).or_else(|| watched.usage.sharing_fault())
 }
 
 #[cfg(test)]

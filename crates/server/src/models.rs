@@ -123,7 +123,8 @@ pub(super) async fn answer_ready(State(app): State<App>, headers: HeaderMap) -> 
     let any = upstreams.iter().any(|upstream| upstream["ready"] == true);
     let runs = app.agent_apis.responses.open_store().and_then(|store| store.check_file().err());
     let rows = || app.usage.store().and_then(|store| store.check_file().err());
-    let problem = runs.or_else(rows).map(|error| error.0).or_else(|| app.usage.fault());
+    let problem =
+        runs.or_else(rows).map(|error| error.0).or_else(|| app.usage.fault().or(app.usage.sharing_fault()));
     let state = json!({"ready": problem.is_none(), "problem": problem});
     let body = json!({"ready": any, "upstreams": upstreams, "state": state});
     let mut response = Response::new(Body::from(body.to_string()));

@@ -92,8 +92,8 @@ struct State {
     keys: KeyTokens,
     /// The tokens of keys could not be stored the last time, which was reported.
     are_keys_unsaved: bool,
-    /// Nothing could be exchanged with other processes the last time, which was reported.
-    is_apart: bool,
+    /// Why nothing could be exchanged with other processes the last time, which was reported.
+    apart: Option<String>,
     /// The database has the rows that were copied to it, as far as this process could see.
     knows_copied: bool,
     problems: VecDeque<Problem>,
@@ -201,7 +201,7 @@ impl Ledger {
     pub(super) fn rows(&self) -> Option<&dyn UsageRows> {
         let own: &dyn UsageRows = self.store.as_deref()?;
         match self.shared_usage() {
-            Some(shared) if !self.lock_state().is_apart => Some(shared),
+            Some(shared) if self.lock_state().apart.is_none() => Some(shared),
             _ => Some(own),
         }
     }
@@ -322,7 +322,8 @@ impl Ledger {
         let was_apart = {
             let mut state = self.lock_state();
             state.knows_copied &= exchanged.is_ok();
-            std::mem::replace(&mut state.is_apart, exchanged.is_err())
+            let why = exchanged.as_ref().err().map(ToString::to_string);
+            std::mem::replace(&mut state.apart, why).is_some()
         };
         match exchanged {
             Err(error) if !was_apart => {
@@ -481,6 +482,11 @@ impl Ledger {
         self.lock_state().fault.clone()
     }
 
+    /// Returns the reason why rows cannot be copied to the database of all processes now.
+    pub fn sharing_fault(&self) -> Option<String> {
+        self.lock_state().apart.clone()
+    }
+
     async fn delete_old_rows(&self) {
         let Some(store) = &self.store else { return };
         let config = self.current_settings().config.clone();
@@ -535,7 +541,7 @@ impl Ledger {
     fn check_with(&self, owner: Owner<'_>, under_way: &[UnderWay<'_>]) -> Result<(), Exhausted> {
         let settings = self.current_settings();
         let mut state = self.lock_state();
-        if state.is_apart && settings.budgets.refuse_without_database {
+        if state.apart.is_some() && settings.budgets.refuse_without_database {
             let (shortage, scope) = (Shortage::Unknown, Scope::Everybody);
             return Err(Exhausted { shortage, scope, budget: Money::default(), wait: SHARE_EVERY.as_secs() });
         }
@@ -595,7 +601,7 @@ impl Ledger {
     /// Writes the rows that wait, so that they can be read.
     pub(super) async fn bring_up_to_date(&self) {
         self.flush().await;
-        if !self.lock_state().is_apart {
+        if self.lock_state().apart.is_none() {
             self.share().await;
         }
     }
