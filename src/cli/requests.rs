@@ -52,6 +52,9 @@ pub(super) struct RequestsArgs {
     /// List only requests for this agent or expert
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
+    /// List only requests that reached this node
+    #[arg(long, value_name = "NAME", conflicts_with = "running")]
+    node: Option<String>,
     /// List only requests that contain this text in an id, error, repair or name
     #[arg(long, default_value = "", hide_default_value = true)]
     text: String,
@@ -131,6 +134,7 @@ fn request_query(arguments: &RequestsArgs, relay: &RelayConfig) -> RequestQuery 
     let models = arguments.model.iter().flat_map(|model| relay.names_of(model));
     RequestQuery {
         since: arguments.list.since.map(clock::time_ago).unwrap_or_default(),
+        (Dimension::Node, arguments.node.clone()),
         only: chosen.chain(models.map(|name| (Dimension::Model, name.to_owned()))).collect(),
         text: arguments.text.clone(),
         repaired: arguments.repaired,
@@ -145,7 +149,7 @@ fn row_json(row: &UsageRow) -> Value {
         "at": clock::format_time(row.at), "id": row.id, "route": row.route, "refused": row.details.refused, "passed": row.details.passed, "client": row.details.client,
         "outcome": row.outcome,
         "status": row.status, "error_code": row.error_code, "error": row.error, "key": row.key,
-        "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "stream": row.stream,
+        "model": row.model, "upstream": row.upstream, "agent": row.agent, "run": row.run, "node": row.node, "stream": row.stream,
         "attempts": row.attempts, "earlier_attempts": row.details.earlier_attempts, "fallback": row.details.fallback,
         "dialects": list(&row.dialects), "repairs": list(&row.repairs), "dropped": list(&row.details.dropped),
         "recovery": list(&row.recovery), "loop_stopped": row.loop_stopped,
@@ -157,9 +161,11 @@ fn row_json(row: &UsageRow) -> Value {
     })
 }
 
-const HEADS: [&str; 9] = ["time", "outcome", "status", "model", "key", "upstream", "tokens", "seconds", "id"];
+/// The last one is left out where no request names its node.
+const HEADS: [&str; 10] =
+    ["time", "outcome", "status", "model", "key", "upstream", "tokens", "seconds", "id", "node"];
 /// The columns of texts.
-const TEXTS: [usize; 6] = [0, 1, 3, 4, 5, 8];
+const TEXTS: [usize; 7] = [0, 1, 3, 4, 5, 8, 9];
 /// The columns of a narrow terminal; the others are in the notes.
 const NARROW: [usize; 6] = [0, 1, 2, 3, 6, 7];
 
@@ -190,6 +196,7 @@ fn cells(row: &UsageRow) -> Vec<String> {
 
 /// The shortest wait that is named.
 const NOTABLE_WAIT: Duration = Duration::from_secs(1);
+        or_dash(&row.node),
 
 /// Returns the lines below a request: the error, and what went before its last attempt.
 fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
@@ -239,7 +246,8 @@ fn narrow_note(cells: &[String]) -> String {
     let named =
         |word: &str, cell: &str| if cell == "–" { String::new() } else { format!(" {word} {cell}") };
     let date = cells[0].get(..10).unwrap_or_default();
-    format!("{NOTE}id {}, on {date}{}{}", cells[8], named("by", &cells[4]), named("at", &cells[5]))
+    let node = cells.get(9).map(|node| named("on node", node)).unwrap_or_default();
+    format!("{NOTE}id {}, on {date}{}{}{node}", cells[8], named("by", &cells[4]), named("at", &cells[5]))
 }
 
 /// Writes a heading, a line for each request, and its notes below it; `width` is that of the terminal.
@@ -248,7 +256,10 @@ fn table_lines(rows: &[UsageRow], width: Option<usize>) -> Vec<String> {
         return Vec::new();
     }
     let heads = HEADS.map(str::to_owned).to_vec();
-    let all: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
+    let mut all: Vec<Vec<String>> = std::iter::once(heads).chain(rows.iter().map(cells)).collect();
+    if rows.iter().all(|row| row.node.is_empty()) {
+        all.iter_mut().for_each(|cells| cells.truncate(HEADS.len() - 1));
+    }
     let mut aligned = align_rows(&all, |column| TEXTS.contains(&column));
     let is_narrow = width.is_some_and(|width| aligned.iter().any(|line| line.chars().count() > width));
     if is_narrow {
@@ -290,11 +301,19 @@ mod tests {
             upstream: "box".into(),
             ..good.clone()
         };
+        let of_node = UsageRow { node: "b".into(), ..bad.clone() };
+        assert!(table_lines(std::slice::from_ref(&of_node), None)[1].ends_with("  r2  b"));
+        let narrow = table_lines(&[of_node], Some(60));
+        assert_eq!(narrow[2], "    id r2, on 2026-11-21 by alice at box on node b");
         let mut moved = good.clone();
         let failed = EarlierAttempt {
             upstream: "box".into(),
             why: "failover".into(),
             error: "HTTP 500".into(),
+        let of_node = UsageRow { node: "b".into(), ..bad.clone() };
+        assert!(table_lines(&[of_node.clone()], None)[1].ends_with("  r2  b"));
+        let narrow = table_lines(&[of_node], Some(60));
+        assert_eq!(narrow[2], "    id r2, on 2026-11-21 by alice at box on node b");
             ..EarlierAttempt::default()
         };
         moved.details.earlier_attempts =

@@ -26,7 +26,7 @@ pub(super) struct UsageArgs {
     #[arg(long, value_name = "TIME", default_value = "7d", value_parser = parse_span)]
     since: Duration,
     /// Group by these, separated by commas: model, key, agent, upstream, route, outcome,
-    /// error, day, hour
+    /// error, node, day, hour
     #[arg(long, value_name = "NAMES", default_value = "model", value_parser = parse_grouping)]
     by: Grouping,
     /// Show costs, what the same tokens would have cost elsewhere, and how each number is calculated

@@ -1,6 +1,7 @@
 //! Several processes of the real program on one `PostgreSQL`: each event is worked on once and in the order
 //! of its lane, also when a process is killed or stops for longer than its lease.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -293,7 +294,7 @@ async fn an_alert_is_sent_by_one_node() {
     assert!(second.is_err(), "{second:?}");
 }
 
-/// The spending of one node counts on the other, and `respool usage` of each reports on both.
+/// The spending of one node counts on the other, and each reports on the requests of both.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_budget_holds_for_all_nodes() {
     let Some(url) = postgres_server::new_database() else { return };
@@ -320,6 +321,15 @@ async fn a_budget_holds_for_all_nodes() {
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["total"]["requests"].as_u64().unwrap()
     };
     wait_until("rows of both are reported", async || counts() >= 3).await;
+    let nodes_of = |more: &[&str]| {
+        let arguments = [&["requests", "--json"], more].concat();
+        let mut command = program(second.directory.path(), &arguments);
+        let output = command.env("RESPOOL_CONFIG", "respool.toml").output().unwrap();
+        let rows: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+        let names = rows.iter().map(|row| row["node"].as_str().unwrap().to_owned());
+        names.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!((nodes_of(&[]), nodes_of(&["--node", "a"])), (vec!["a".into(), "b".into()], vec!["a".into()]));
 }
 
 /// Two processes with two places at an upstream have one each.

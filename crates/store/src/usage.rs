@@ -25,6 +25,8 @@ pub enum Dimension {
     Outcome,
     /// The code of its error.
     Error,
+    /// The node that it reached.
+    Node,
     /// The UTC day.
     Day,
     /// The hour, in UTC.
@@ -33,7 +35,7 @@ pub enum Dimension {
 
 impl Dimension {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Model,
         Self::Key,
         Self::Agent,
@@ -41,6 +43,7 @@ impl Dimension {
         Self::Route,
         Self::Outcome,
         Self::Error,
+        Self::Node,
         Self::Day,
         Self::Hour,
     ];
@@ -55,6 +58,7 @@ impl Dimension {
             Self::Route => "route",
             Self::Outcome => "outcome",
             Self::Error => "error",
+            Self::Node => "node",
             Self::Day => "day",
             Self::Hour => "hour",
         }

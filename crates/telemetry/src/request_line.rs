@@ -471,6 +471,7 @@ impl RequestLine {
             upstream: std::mem::take(&mut self.upstream),
             agent,
             run,
+            node: String::new(),
             stream: self.stream,
             status: self.status,
             usage: own.or(usage),

@@ -26,6 +26,8 @@ pub struct UsageRow {
     pub agent: String,
     /// The run of that agent.
     pub run: String,
+    /// The node that it reached; empty where none shares a database with others.
+    pub node: String,
     /// Whether the client asked for a stream.
     pub stream: bool,
     /// The status of the reply; 0 when none left.

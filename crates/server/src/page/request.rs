@@ -78,6 +78,7 @@ fn fact_list(app: &App, row: &UsageRow) -> Markup {
             @if !row.details.passed.is_empty() { dt { "Passed on" } dd { code { (row.details.passed) } } }
             @if !row.upstream.is_empty() { dt { "Upstream" } dd { a href=(PageQuery::default().link("/ui/requests", &[("upstream", &row.upstream)])) { (row.upstream) } } }
             @if !row.details.fallback.is_empty() { dt { "In place of" } dd { (words::describe_fallback(row)) } }
+            @if !row.node.is_empty() { dt { "Node" } dd { (row.node) } }
             @if !row.key.is_empty() { dt { "Key" } dd { (row.key) } }
             @if !row.agent.is_empty() { dt { "Agent" } dd { (row.agent) } }
             @if !row.run.is_empty() { dt { "Run" } dd { a href={ "/ui/runs/" (row.run) } { "Show the run" } } }

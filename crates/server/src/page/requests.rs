@@ -18,7 +18,7 @@ const PATH: &str = "/ui/requests";
 /// How many requests a page of the list has.
 const PAGE: usize = 100;
 /// The columns that can be filtered, and how the form calls them.
-const FILTERS: [(Dimension, &str); 7] = [
+const FILTERS: [(Dimension, &str); 8] = [
     (Dimension::Outcome, "Outcome"),
     (Dimension::Error, "Error"),
     (Dimension::Model, "Model"),
@@ -26,6 +26,7 @@ const FILTERS: [(Dimension, &str); 7] = [
     (Dimension::Upstream, "Upstream"),
     (Dimension::Agent, "Agent"),
     (Dimension::Route, "Route"),
+    (Dimension::Node, "Node"),
 ];
 
 pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {

@@ -38,12 +38,12 @@ const DETAILS: &str = r"replace(CASE details WHEN '' THEN '{}' ELSE details END,
 /// Writes the requests, and a row for each of their earlier attempts, at the upstream where it was made.
 fn with_attempts() -> String {
     format!(
-        "(SELECT at, route, key, model, upstream, agent, outcome, error_code,
+        "(SELECT at, route, key, model, upstream, agent, node, outcome, error_code,
         CASE WHEN strpos(details, 'earlier_attempts') > 0 THEN 1 ELSE attempts END AS attempts,
         duration, prompt, cached, reasoning, completion
     FROM respool.usage WHERE at >= $1
     UNION ALL
-    SELECT at, 'attempt', key, model, earlier ->> 'upstream', agent, 'error',
+    SELECT at, 'attempt', key, model, earlier ->> 'upstream', agent, node, 'error',
         coalesce(earlier ->> 'code', ''), 2, 0, NULL, NULL, NULL, NULL
     FROM respool.usage, jsonb_array_elements({DETAILS} -> 'earlier_attempts') AS earlier
     WHERE at >= $1 AND earlier ->> 'why' <> 'put_back') AS attempts"
@@ -87,7 +87,7 @@ impl UsageRows for PostgresStore {
         let run = run.to_owned();
         let sql = format!(
             "SELECT {} FROM respool.usage WHERE run = $1 AND route <> 'attempt' ORDER BY at, place, origin LIMIT $2",
-            column_list()
+            stored_columns()
         );
         self.pool.run(move |change| change.list(&sql, &[&run, &limit(most)], read_stored)).await
     }
@@ -96,7 +96,7 @@ impl UsageRows for PostgresStore {
         let sql = format!(
             "SELECT {} FROM respool.usage WHERE at >= $1 AND route <> 'attempt' AND ($2::text = '' OR strpos({SEARCHED}, lower($2)) > 0){}{}
              ORDER BY {} LIMIT $3 OFFSET $4",
-            column_list(),
+            stored_columns(),
             if query.repaired { REPAIRED } else { "" },
             selected_values(&query.only),
             order_columns(query.order)
@@ -124,7 +124,7 @@ impl UsageRows for PostgresStore {
         let sql = format!(
             "SELECT {} FROM respool.usage WHERE request = $1 AND route <> 'attempt' AND ($2::bigint IS NULL OR at = $2)
              ORDER BY at DESC LIMIT 1",
-            column_list()
+            stored_columns()
         );
         self.pool.run(move |change| change.find(&sql, &[&id, &at], read_stored)).await
     }
@@ -201,20 +201,22 @@ impl SharedUsage for PostgresStore {
         let columns = column_list();
         let texts = TEXTS.iter().map(|column| (format!("coalesce({}, '')", column.name), "text[]"));
         let numbers = NUMBERS.iter().map(|column| (column.name.to_owned(), "bigint[]"));
+        let node = TEXTS.len() + NUMBERS.len() + 3;
         let (mut values, mut arrays) = (String::new(), String::new());
         for (index, (value, kind)) in texts.chain(numbers).enumerate() {
             let _ = write!(values, ", {value}");
             let _ = write!(arrays, ", ${}::{kind}", index + 3);
         }
         let sql = format!(
-            "INSERT INTO respool.usage (origin, place, {columns})
-             SELECT $1, place{values} FROM unnest($2::bigint[]{arrays}) AS sent (place, {columns})
+            "INSERT INTO respool.usage (origin, node, place, {columns})
+             SELECT $1, ${node}, place{values} FROM unnest($2::bigint[]{arrays}) AS sent (place, {columns})
              ON CONFLICT (origin, place) DO NOTHING"
         );
+        let name = self.node.clone();
         let add = move |change: &mut Change<'_>| {
             let taken = find_taken(change, &rows)?;
             if taken.is_none() {
-                add_columns(change, &sql, &rows)?;
+                add_columns(change, &sql, &rows, &name)?;
             }
             Ok(taken)
         };
@@ -275,7 +277,7 @@ fn find_taken(change: &mut Change<'_>, rows: &UncopiedUsage) -> Result<Option<u6
 
 /// Adds rows column by column: an array for each is quicker to write and to read than a text for each row.
 /// Most texts of a row are empty. A column that is empty in all rows goes up as an array without elements.
-fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage) -> Result<(), Error> {
+fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage, node: &str) -> Result<(), Error> {
     let UncopiedUsage { origin, rows } = rows;
     let places: Vec<i64> = rows.iter().map(|(place, _)| as_bigint(*place)).collect();
     let texts = TEXTS.each_ref().map(|column| {
@@ -289,6 +291,7 @@ fn add_columns(change: &mut Change<'_>, sql: &str, rows: &UncopiedUsage) -> Resu
     let mut values: Vec<&(dyn ToSql + Sync)> = vec![origin, &places];
     values.extend(texts.iter().map(|column| column as &(dyn ToSql + Sync)));
     values.extend(numbers.iter().map(|column| column as &(dyn ToSql + Sync)));
+    values.push(&node);
     change.execute(sql, &values).map(drop)
 }
 
@@ -297,8 +300,14 @@ pub(super) fn without_zero_bytes(text: Cow<'_, str>) -> Cow<'_, str> {
     if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text }
 }
 
+/// The columns that [`read_stored`] reads.
+fn stored_columns() -> String {
+    format!("{}, node", column_list())
+}
+
 fn read_stored(row: &Row) -> Result<UsageRow, Error> {
-    usage_columns::read_row(|index| row.try_get(index), |index| row.try_get(index))
+    let read = usage_columns::read_row(|index| row.try_get(index), |index| row.try_get(index))?;
+    Ok(UsageRow { node: row.try_get("node")?, ..read })
 }
 
 fn read_sum(row: &Row, width: usize) -> Result<UsageSum, Error> {

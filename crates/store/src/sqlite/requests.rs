@@ -28,6 +28,8 @@ pub(super) fn dimension_column(dimension: Dimension) -> &'static str {
         Dimension::Day => "date(at / 1000, 'unixepoch')",
         Dimension::Hour => "strftime('%Y-%m-%dT%H', at / 1000, 'unixepoch')",
         Dimension::Error => "error_code",
+        // All rows of a file are those of one.
+        Dimension::Node => "''",
         other => other.as_str(),
     }
 }
