@@ -15,10 +15,16 @@ pub(super) struct NodesArgs {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
+    /// Forget a node that is gone and shall not come back: the alert about it ends
+    #[arg(long, value_name = "NAME", conflicts_with = "json")]
+    forget: Option<String>,
 }
 
 pub(super) fn run_nodes(loaded: &Loaded, arguments: &NodesArgs) -> Result<(), Failure> {
     let config = &loaded.settings.store;
+    if let Some(name) = arguments.forget.as_ref().filter(|_| config.store.url.is_some()) {
+        return forget_node(&Store::open_in_place(config)?, name);
+    }
     let nodes = match config.store.url {
         Some(_) => {
             let store = Store::open_in_place(config)?;
@@ -41,6 +47,21 @@ pub(super) fn run_nodes(loaded: &Loaded, arguments: &NodesArgs) -> Result<(), Fa
     let gone = if lost == 0 { String::new() } else { format!(", and {lost} that did not end by itself") };
     say_on_stderr(&format!("{}{gone}", Noun("node", "nodes").count_things(nodes.len() - lost)));
     Ok(())
+}
+
+fn forget_node(store: &Store, name: &str) -> Result<(), Failure> {
+    let runtime = new_runtime()?;
+    if runtime.block_on(store.forget_node(name))? {
+        say(&flat_text(&format!("The node {name} is forgotten.")));
+        return Ok(());
+    }
+    let lives = runtime.block_on(store.nodes())?.iter().any(|node| node.name == name);
+    let why = if lives {
+        "it lives, or did 15 s ago; one that ends by itself is forgotten"
+    } else {
+        "there is none"
+    };
+    Err(format!("the node {name} cannot be forgotten: {why} (`respool nodes`)").into())
 }
 
 fn node_json(node: &NodeRow) -> Value {

@@ -102,6 +102,14 @@ pub trait Nodes: Send + Sync {
         Vec::new()
     }
 
+    /// Forgets the processes of a name that are gone. Returns whether there was one.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn forget_node(&self, _name: &str) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Notes the digest of this process's configuration, for [`Nodes::nodes`].
     fn note_configuration(&self, _digest: String) {}
 

@@ -164,6 +164,10 @@ async fn a_killed_node_is_listed_as_lost() {
     testing::waiting::wait_until("it is back", async || lost() == ["c"]).await;
     drop(successor);
     assert_eq!(listed().await, ["c"], "it has ended by itself");
+    assert!(!store.forget_node("a").await.unwrap(), "it lives");
+    assert!(store.forget_node("c").await.unwrap());
+    testing::waiting::wait_until("it is forgotten", async || lost().is_empty()).await;
+    assert_eq!(listed().await, [""; 0]);
 }
 
 #[tokio::test]

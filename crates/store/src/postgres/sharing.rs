@@ -32,6 +32,12 @@ impl Nodes for PostgresStore {
         if self.presence.shared.may_miss_others() { self.polls().lost_nodes() } else { Vec::new() }
     }
 
+    async fn forget_node(&self, name: &str) -> Result<bool, StoreError> {
+        let (name, sql) =
+            (name.to_owned(), "DELETE FROM respool.nodes WHERE name = $1 AND seen <= respool.now_ms() - $2");
+        self.pool.run(move |change| change.has_changed(sql, &[&name, &span(GONE_AFTER)])).await
+    }
+
     fn live_nodes(&self) -> u32 {
         self.presence.shared.live.load(Ordering::Relaxed).max(1)
     }
