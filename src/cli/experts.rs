@@ -39,8 +39,13 @@ pub(super) fn serve_experts(
         served: served.cloned(),
     };
     tokio::spawn(keep_page(page, Arc::clone(&catalog), abort.clone()));
-    let secrets = HookSecrets::new(&settings.store.state_dir, config);
-    Some(Arc::new(Hooks::new(catalog, store.clone(), secrets, config.clone())))
+    Some(Arc::new(Hooks::new(catalog, store.clone(), hook_secrets(settings), config.clone())))
+}
+
+/// Returns where the secrets of hooks are.
+pub(super) fn hook_secrets(settings: &Settings) -> HookSecrets {
+    let config = &settings.store;
+    HookSecrets::new(&config.state_dir, &settings.experts).with_folder(config.store.shared_dir.as_deref())
 }
 
 /// The sources of `EXPERTS.md` and of the file of readiness.

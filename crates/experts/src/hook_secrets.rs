@@ -1,6 +1,6 @@
 //! The secrets of hooks: from the environment if the configuration names a variable, otherwise generated once
-//! and kept in the state directory, one file each, readable only by its owner. Deleting a file creates a new
-//! secret. Called by `hooks` and the command line.
+//! and kept in the state directory, or in the folder that all nodes share. Each is a file that only its owner
+//! can read. Deleting one creates a new secret. Called by `hooks` and the command line.
 
 use std::fs;
 use std::io;
@@ -22,6 +22,8 @@ const PREFIX: &str = "whsec_";
 #[derive(Clone, Debug)]
 pub struct HookSecrets {
     dir: PathBuf,
+    /// Where a node kept them before it had a shared folder.
+    earlier: Option<PathBuf>,
     config: ExpertsConfig,
 }
 
@@ -37,7 +39,15 @@ pub enum SecretPlace {
 impl HookSecrets {
     /// Returns the secrets of hooks. Generated ones are kept below the state directory.
     pub fn new(state_dir: &Path, config: &ExpertsConfig) -> Self {
-        Self { dir: state_dir.join("hooks"), config: config.clone() }
+        Self { dir: state_dir.join("hooks"), earlier: None, config: config.clone() }
+    }
+
+    /// Keeps generated secrets in the folder that all nodes share, if there is one: a proxy may send a hook's
+    /// request to any of them. Those that this node has made before move there.
+    #[must_use]
+    pub fn with_folder(self, folder: Option<&Path>) -> Self {
+        let Some(folder) = folder else { return self };
+        Self { dir: folder.join("hooks"), earlier: Some(self.dir), config: self.config }
     }
 
     /// Returns where the secret of a hook is; a generated one may not exist yet.
@@ -71,11 +81,15 @@ impl HookSecrets {
         };
         let text = match fs::read_to_string(&path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                make_secret(&path)?;
+                make_secret(&path, self.earlier_secret(&path).as_deref())?;
                 fs::read_to_string(&path)?
             }
             found => found?,
         };
+        if let Some(earlier) = self.earlier_path(&path) {
+            // Else it would come back when the shared one is deleted.
+            let _ = fs::remove_file(earlier);
+        }
         let text = text.trim();
         if text.len() < ExpertConfig::SHORTEST_SECRET {
             let what =
@@ -83,6 +97,15 @@ impl HookSecrets {
             return Err(io::Error::other(what));
         }
         Ok(Secret::new(text))
+    }
+
+    /// Returns where a secret was before this node had a shared folder.
+    fn earlier_path(&self, path: &Path) -> Option<PathBuf> {
+        Some(self.earlier.as_ref()?.join(path.strip_prefix(&self.dir).ok()?))
+    }
+
+    fn earlier_secret(&self, path: &Path) -> Option<String> {
+        fs::read_to_string(self.earlier_path(path)?).ok()
     }
 }
 
@@ -99,12 +122,12 @@ fn encode_name(name: &str) -> String {
     hex(&sha256(name.as_bytes()))
 }
 
-/// Writes a new secret, unless another process has written one in the meantime.
-fn make_secret(path: &Path) -> io::Result<()> {
+/// Writes a new secret, or an earlier one, unless another process has written one in the meantime.
+fn make_secret(path: &Path, earlier: Option<&str>) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    let secret: [u8; 32] = rand::random();
-    atomic_file::create(path, format!("{PREFIX}{}\n", STANDARD.encode(secret)).as_bytes()).map(drop)
+    let new = || format!("{PREFIX}{}\n", STANDARD.encode(rand::random::<[u8; 32]>()));
+    atomic_file::create(path, earlier.map_or_else(new, str::to_owned).as_bytes()).map(drop)
 }
 
 #[cfg(test)]
@@ -131,6 +154,22 @@ mod tests {
         assert!(secrets.read_or_make("sales", "new mail").is_err());
         fs::remove_file(&path).unwrap();
         assert_ne!(secrets.read_or_make("sales", "new mail").unwrap(), first, "a new one");
+    }
+
+    /// Regression: each node made a secret of its own, so half of a hook's requests were refused.
+    #[test]
+    fn nodes_with_a_folder_share_secrets() {
+        let [first, second, shared] = [(), (), ()].map(|()| tempfile::tempdir().unwrap());
+        let config = ExpertsConfig::default();
+        let before = HookSecrets::new(first.path(), &config).read_or_make("sales", "mail").unwrap();
+        let node =
+            |dir: &tempfile::TempDir| HookSecrets::new(dir.path(), &config).with_folder(Some(shared.path()));
+        assert_eq!(node(&first).read_or_make("sales", "mail").unwrap(), before);
+        assert_eq!(node(&second).read_or_make("sales", "mail").unwrap(), before);
+        let SecretPlace::File(path) = node(&second).place("sales", "mail") else { panic!() };
+        assert_eq!(path, shared.path().join("hooks/sales/mail.secret"));
+        fs::remove_file(&path).unwrap();
+        assert_ne!(node(&first).read_or_make("sales", "mail").unwrap(), before, "a new one");
     }
 
     /// Trigger names come from the package: one such as `../../x` must not lead outside.

@@ -11,11 +11,12 @@ use super::in_service::{checked_in_service, problem_in_service};
 use super::model_check::ListedModels;
 use super::output::OutputFormat;
 use super::package::fetch_package;
+use crate::cli::experts::hook_secrets;
 use crate::cli::failure::Failure;
 use crate::cli::say::{say, say_on_stderr, say_piece};
 use experts::{
-    CheckedBindings, ExpertsConfig, HookSecrets, Installed, Library, RegistryEntry, RestrictedOperation,
-    SecretPlace, Source, describe_off, find_restricted, prepare_state,
+    CheckedBindings, ExpertsConfig, Installed, Library, RegistryEntry, RestrictedOperation, SecretPlace,
+    Source, describe_off, find_restricted, prepare_state,
 };
 use openexperts::{
     BINDINGS, Binding, BindingType, LEARNS_ALONE, Package, Scope, Tier, Trigger, TriggerKind, learns_alone,
@@ -343,7 +344,7 @@ impl Hook {
 /// Lists the hooks of a package's triggers. A secret in a file is created now, so that it can be given to the
 /// sender.
 fn list_hooks(settings: &Settings, package: &Package, checked: &CheckedBindings) -> Vec<Hook> {
-    let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
+    let secrets = hook_secrets(settings);
     let expert = &package.manifest.name.value;
     let hook = |trigger: &Trigger| {
         let name = &trigger.name.value;

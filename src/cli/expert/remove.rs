@@ -7,11 +7,12 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use crate::cli::confirm::confirm;
+use crate::cli::experts::hook_secrets;
 use crate::cli::failure::Failure;
 use crate::cli::runtime::new_runtime;
 use crate::cli::say::{say, say_on_stderr};
 use agent::RunSnapshot;
-use experts::{HookSecrets, Installed, Library, Stays, cancel_invocation};
+use experts::{Installed, Library, Stays, cancel_invocation};
 use openexperts::is_agent_of;
 use openexperts::name::{NameKind, check_name};
 use settings::Settings;
@@ -133,7 +134,7 @@ fn purged_paths(settings: &Settings, library: &Library, installed: &Installed, n
 
 /// Returns the folders of an expert's data and of its hooks' secrets, which may not exist.
 fn data_of(settings: &Settings, name: &str) -> [PathBuf; 2] {
-    let secrets = HookSecrets::new(&settings.store.state_dir, &settings.experts);
+    let secrets = hook_secrets(settings);
     [settings.experts.state_of(name), secrets.folder_of(name)]
 }
 
