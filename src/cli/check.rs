@@ -102,8 +102,11 @@ pub(super) fn run_check(loaded: &Loaded, arguments: &CheckArgs) -> Result<(), Fa
     log_file(&loaded.settings, &mut findings);
     check_sandbox(&loaded.settings, &mut findings);
     let runtime = new_runtime()?;
+    let failures = findings.failures;
     runtime.block_on(check_database(&loaded.settings, &mut findings));
-    if let Some(problem) = runtime.block_on(unkept_records(&loaded.settings)) {
+    if findings.failures == failures
+        && let Some(problem) = runtime.block_on(unkept_records(&loaded.settings))
+    {
         findings.fail(&problem, "its alerts say what to do: `respool alerts list`, or the page");
     }
     runtime.block_on(check_upstreams(loaded, arguments.timeout, &mut findings))?;

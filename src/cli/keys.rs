@@ -50,10 +50,13 @@ pub(super) fn show_keys(loaded: &Loaded, arguments: &KeysArgs) -> Result<(), Fai
     let quotas = access.quotas();
     let names: Vec<String> = quotas.iter().map(|quota| quota.name.clone()).collect();
     let runtime = new_runtime()?;
-    runtime.block_on(warn_of_unkept_records(&loaded.settings));
     let (ledger, fault) = runtime.block_on(open_ledger(loaded))?;
-    if let Some(error) = &fault {
-        say_on_stderr(&format!("What keys used today is not known: {error}"));
+    match &fault {
+        Some(error) if settings.store.store.url.is_some() => say_on_stderr(&format!(
+            "What keys used today is not known here until the database can be used; the nodes go on counting: {error}"
+        )),
+        Some(error) => say_on_stderr(&format!("What keys used today is not known: {error}")),
+        None => runtime.block_on(warn_of_unkept_records(settings)),
     }
     let now = clock::now();
     let tokens = || names.iter().map(|name| (name.clone(), ledger.tokens_today(name))).collect();

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::listing::{ListArgs, Noun, align_rows};
-use super::running::warn_of_unkept_records;
+use super::running::{say_shown_alone, warn_of_unkept_records};
 use super::running_requests::{describe_long_requests, list_running_requests};
 use super::runtime::new_runtime;
 use super::say::{columns_of, flat_text, say, say_on_stderr, say_sentences};
 use relay::RelayConfig;
 use server::{describe_fallback, describe_reason, describe_remedy, describe_repairs, describe_wait};
-use settings::Loaded;
-use store::{Dimension, RequestQuery, Store, StoreConfig, StoreError, UsageRows as _, UsageStore};
+use settings::{Loaded, Settings};
+use store::{Dimension, RequestQuery, Store, StoreError, UsageRows as _, UsageStore};
 use usage::RunningRequest;
 use wire::UsageRow;
 
@@ -79,9 +79,8 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
     }
     let limit = arguments.list.limit;
     let runtime = new_runtime()?;
-    runtime.block_on(warn_of_unkept_records(&loaded.settings));
     let query = request_query(arguments, &loaded.settings.relay);
-    let (mut rows, place) = runtime.block_on(find_rows(&loaded.settings.store, query))?;
+    let (mut rows, place) = runtime.block_on(find_rows(&loaded.settings, query))?;
     let has_more = rows.len() > limit;
     rows.truncate(limit);
     if arguments.list.json {
@@ -105,7 +104,8 @@ pub(super) fn list_requests(loaded: &Loaded, arguments: &RequestsArgs) -> Result
 }
 
 /// Finds the rows, and where they are: those of all nodes in the database, or else this node's own.
-async fn find_rows(config: &StoreConfig, query: RequestQuery) -> Result<(Vec<UsageRow>, String), Failure> {
+async fn find_rows(settings: &Settings, query: RequestQuery) -> Result<(Vec<UsageRow>, String), Failure> {
+    let config = &settings.store;
     if config.store.url.is_some() {
         let of_all = async {
             let store = Store::open_in_place(config)?;
@@ -113,9 +113,14 @@ async fn find_rows(config: &StoreConfig, query: RequestQuery) -> Result<(Vec<Usa
             Ok::<_, StoreError>((shared.find(query.clone()).await?, store.place()))
         };
         match of_all.await {
-            Ok(found) => return Ok(found),
-            Err(error) => say_on_stderr(&format!("Shown are the requests of this node alone: {error}")),
+            Ok(found) => {
+                warn_of_unkept_records(settings).await;
+                return Ok(found);
+            }
+            Err(error) => say_shown_alone(&error),
         }
+    } else {
+        warn_of_unkept_records(settings).await;
     }
     let rows = UsageStore::open_to_read(&config.state_dir)?.find(query).await?;
     Ok((rows, config.state_dir.display().to_string()))
@@ -129,12 +134,12 @@ fn request_query(arguments: &RequestsArgs, relay: &RelayConfig) -> RequestQuery 
         (Dimension::Key, arguments.key.clone()),
         (Dimension::Upstream, arguments.upstream.clone()),
         (Dimension::Agent, arguments.agent.clone()),
+        (Dimension::Node, arguments.node.clone()),
     ];
     let chosen = chosen.into_iter().filter_map(|(dimension, value)| Some((dimension, value?)));
     let models = arguments.model.iter().flat_map(|model| relay.names_of(model));
     RequestQuery {
         since: arguments.list.since.map(clock::time_ago).unwrap_or_default(),
-        (Dimension::Node, arguments.node.clone()),
         only: chosen.chain(models.map(|name| (Dimension::Model, name.to_owned()))).collect(),
         text: arguments.text.clone(),
         repaired: arguments.repaired,
@@ -191,12 +196,12 @@ fn cells(row: &UsageRow) -> Vec<String> {
         row.usage.map_or_else(|| "–".to_owned(), |usage| usage.total_tokens().to_string()),
         format!("{:.1}", row.duration.as_secs_f64()),
         row.id.clone(),
+        or_dash(&row.node),
     ]
 }
 
 /// The shortest wait that is named.
 const NOTABLE_WAIT: Duration = Duration::from_secs(1);
-        or_dash(&row.node),
 
 /// Returns the lines below a request: the error, and what went before its last attempt.
 fn notes(row: &UsageRow) -> impl Iterator<Item = String> {
@@ -310,10 +315,6 @@ mod tests {
             upstream: "box".into(),
             why: "failover".into(),
             error: "HTTP 500".into(),
-        let of_node = UsageRow { node: "b".into(), ..bad.clone() };
-        assert!(table_lines(&[of_node.clone()], None)[1].ends_with("  r2  b"));
-        let narrow = table_lines(&[of_node], Some(60));
-        assert_eq!(narrow[2], "    id r2, on 2026-11-21 by alice at box on node b");
             ..EarlierAttempt::default()
         };
         moved.details.earlier_attempts =

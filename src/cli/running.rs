@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::say::say_on_stderr;
 use server::Listen;
 use settings::Settings;
+use store::StoreError;
 
 /// The file in the state directory that a server locks.
 pub(super) const LOCK: &str = "serve.lock";
@@ -45,20 +46,32 @@ pub(super) async fn ask_running(listen: &Listen) -> Option<Vec<RunningUpstream>>
 }
 
 /// Warns if the respool that uses this state directory runs and cannot keep its records: what a command reads
-/// there is not all then.
+/// is not all then.
 pub(super) async fn warn_of_unkept_records(settings: &Settings) {
     if let Some(problem) = unkept_records(settings).await {
         say_on_stderr(&problem);
     }
 }
 
+/// Says that only this node's requests are shown, because the database that has all cannot be read.
+pub(super) fn say_shown_alone(error: &StoreError) {
+    say_on_stderr(&format!("Shown are the requests of this node alone: {error}"));
+}
+
 /// Says why the respool that uses this state directory cannot keep its records, if one runs and cannot.
 pub(super) async fn unkept_records(settings: &Settings) -> Option<String> {
     let listen = find_listener(settings);
     let problem = state_problem(&ask_ready(&listen).await?)?;
-    Some(format!(
-        "The respool that runs at {listen} cannot write its records, so the newest are missing here: {problem}"
-    ))
+    Some(match settings.store.store.url {
+        Some(_) => format!(
+            "The respool that runs at {listen} cannot use the database now. Its newest records wait in {} and are not among those of all \
+             nodes: {problem}",
+            settings.store.state_dir.display()
+        ),
+        None => format!(
+            "The respool that runs at {listen} cannot write its records, so the newest are missing here: {problem}"
+        ),
+    })
 }
 
 fn state_problem(ready: &Value) -> Option<String> {

@@ -9,11 +9,11 @@ use clap::Args;
 
 use super::failure::Failure;
 use super::listing::{align_rows, parse_span};
-use super::running::warn_of_unkept_records;
+use super::running::{say_shown_alone, warn_of_unkept_records};
 use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use settings::{Loaded, Settings};
-use store::{Dimension, Store, UsageQuery, UsageStore, UsageTotals};
+use store::{Dimension, Store, StoreError, UsageQuery, UsageStore, UsageTotals};
 use usage::{
     Comparison, Ledger, LedgerSettings, PriceSource, Prices, Report, ReportLine, UnknownDimension,
     parse_dimensions, report_from_store,
@@ -113,19 +113,9 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
     let settings = &loaded.settings;
     let prices = load_prices(settings).map_err(|found| loaded.problems(found))?;
     let by = arguments.by.0.clone();
-    new_runtime()?.block_on(warn_of_unkept_records(settings));
     let query = UsageQuery { since: clock::time_ago(arguments.since), until: u64::MAX, by, only: Vec::new() };
     let currency = settings.usage.currency.as_deref().unwrap_or_default();
-    let compare = &settings.usage.compare;
-    let report = if settings.store.store.url.is_some() {
-        let store = Store::open_in_place(&settings.store)?;
-        let rows = store.shared_usage().ok_or("this store has no usage records")?;
-        new_runtime()?.block_on(report_from_store(rows, query, &prices, compare))?
-    } else {
-        let store = UsageStore::open_to_read(&settings.store.state_dir)?;
-        new_runtime()?.block_on(report_from_store(&store, query, &prices, compare))?
-    };
-    let mut report = report;
+    let mut report = new_runtime()?.block_on(make_report(settings, query, &prices))?;
     let total = report.lines.len();
     select_lines(&mut report, arguments.sort.as_deref(), arguments.limit);
     if arguments.json {
@@ -143,6 +133,30 @@ pub(super) fn run_usage(loaded: &Loaded, arguments: &UsageArgs) -> Result<(), Fa
         }
     }
     Ok(())
+}
+
+/// Reports on all nodes or, while their database cannot be read, on this one.
+async fn make_report(settings: &Settings, query: UsageQuery, prices: &Prices) -> Result<Report, Failure> {
+    let compare = &settings.usage.compare;
+    if settings.store.store.url.is_some() {
+        let of_all = async {
+            let store = Store::open_in_place(&settings.store)?;
+            let rows =
+                store.shared_usage().ok_or(StoreError("this store has no usage records".to_owned()))?;
+            report_from_store(rows, query.clone(), prices, compare).await
+        };
+        match of_all.await {
+            Ok(report) => {
+                warn_of_unkept_records(settings).await;
+                return Ok(report);
+            }
+            Err(error) => say_shown_alone(&error),
+        }
+    } else {
+        warn_of_unkept_records(settings).await;
+    }
+    let store = UsageStore::open_to_read(&settings.store.state_dir)?;
+    Ok(report_from_store(&store, query, prices, compare).await?)
 }
 
 /// Orders the lines of a report, the most first, and leaves out those beyond a limit.

@@ -21,7 +21,7 @@ use testing::postgres_server::{self, RemoteDatabase, RestartableServer};
 use testing::seed::seed;
 use testing::waiting::delay;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::process::Child;
+use tokio::process::{Child, Command};
 use tokio::task::AbortHandle;
 use wire::units::Secret;
 
@@ -324,6 +324,11 @@ async fn a_node_starts_while_its_database_is_away() {
     let ready = exchange(address, &Request::get("/ready")).await.json();
     assert!(ready["state"]["problem"].as_str().unwrap().contains("check `store.url`"), "{ready}");
     assert!(store.nodes().await.unwrap().is_empty(), "the node has not joined");
+    let mut usage = Command::new(env!("CARGO_BIN_EXE_respool"));
+    let usage = usage.args(["usage", "--config", "respool.toml"]).current_dir(desk.path("."));
+    let usage = usage.output().await.unwrap();
+    let said = String::from_utf8_lossy(&usage.stderr);
+    assert!(usage.status.success() && said.contains("of this node alone"), "{said}");
     road.is_closed.store(false, Ordering::Relaxed);
     let row = crate::experts_run::until(&store, &id(0), is_over).await;
     assert_eq!(row.state, EntryState::Done, "{row:?}");
@@ -386,12 +391,12 @@ async fn a_database_that_cannot_be_written_is_waited_for() {
         let says_why =
             async || state().await["problem"].as_str().is_some_and(|problem| problem.contains(why));
         assert_eq!(exchange(address, &question()).await.status, 200, "{why}");
+        wait_until("it says what is the matter", says_why).await;
         let refused = post(number).await;
         assert_eq!(refused.status, 503, "{why}: {}", refused.text());
         assert!(refused.headers.get("retry-after").is_some(), "{why}");
         run(end).await;
         wait_until("it can be used again", async || state().await["ready"] == true).await;
-        wait_until("it says what is the matter", says_why).await;
         // A connection of before may still refuse it once.
         wait_until("the mail is accepted", async || post(number).await.status == 202).await;
         wait_until("the mail is noted", async || noted_ids(&desk).contains(&number)).await;
