@@ -1,6 +1,8 @@
 //! `respool alerts`: shows the alerts that a server has found, tests the sinks, and silences rules. Reads and
 //! writes the state directory, also while a server uses it.
 
+use std::io;
+use std::path::Path;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -13,7 +15,7 @@ use super::runtime::new_runtime;
 use super::say::{flat_text, say, say_on_stderr};
 use alerts::{Alerts, AlertsConfig, OpenAlert, Rule, Silence, Silences, read_open};
 use settings::{Loaded, Settings};
-use store::StoreConfig;
+use store::{Store, StoreConfig};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AlertsCommand {
@@ -187,14 +189,42 @@ fn silence_rule(loaded: &Loaded, rule: Rule, subject: String, span: Duration) ->
         subject,
         until: now.saturating_add(clock::to_millis(span)),
     };
-    let dir = &loaded.settings.store.state_dir;
     let (until, subject) = (clock::format_time(silence.until), silence.subject.clone());
-    let added = std::fs::create_dir_all(dir).and_then(|()| Silences::add(dir, silence, now));
-    added.map_err(|error| format!("the silence cannot be saved in {}: {error}", dir.display()))?;
+    change_silences(&loaded.settings.store, |dir| Silences::add(dir, silence, now))?;
     let about = if subject.is_empty() { String::new() } else { format!(" about {subject}") };
     say(&flat_text(&format!("Silenced {}{about} until {until}.", rule.as_str())));
-    note_own_node(loaded);
     Ok(())
+}
+
+/// Changes the silences in the state directory and, where nodes share a database, those of all nodes.
+fn change_silences<T>(
+    config: &StoreConfig,
+    change: impl FnOnce(&Path) -> io::Result<T>,
+) -> Result<T, Failure> {
+    let dir = &config.state_dir;
+    let unsaved = |error: io::Error| format!("the silences cannot be saved in {}: {error}", dir.display());
+    std::fs::create_dir_all(dir).map_err(unsaved)?;
+    if config.store.url.is_none() {
+        return Ok(change(dir).map_err(unsaved)?);
+    }
+    let runtime = new_runtime()?;
+    let opened = Store::open_in_place(config);
+    let shared = opened.and_then(|store| Ok((runtime.block_on(store.silences())?, store)));
+    let store = match shared {
+        Ok((list, store)) => {
+            list.map_or(Ok(()), |list| Silences::replace(dir, &list)).map_err(unsaved)?;
+            Some(store)
+        }
+        Err(error) => {
+            say_on_stderr(&format!("This holds on this node alone: {error}"));
+            None
+        }
+    };
+    let changed = change(dir).map_err(unsaved)?;
+    if let Some(store) = store {
+        runtime.block_on(store.set_silences(Silences::read_text(dir)))?;
+    }
+    Ok(changed)
 }
 
 /// Says that other nodes have alerts of their own, where several share a database.
@@ -202,7 +232,7 @@ fn note_own_node(loaded: &Loaded) {
     let StoreConfig { state_dir, store, .. } = &loaded.settings.store;
     if store.url.is_some() {
         say_on_stderr(&format!(
-            "This is about the node with the `state_dir` {}: each node lists and silences its own alerts.",
+            "This is about the node with the `state_dir` {}: each node lists its own alerts.",
             state_dir.display()
         ));
     }
@@ -226,9 +256,8 @@ fn check_silence(loaded: &Loaded, rule: Rule, subject: &str, span: Duration) -> 
 }
 
 fn end_silence(loaded: &Loaded, rule: Rule, subject: Option<&str>) -> Result<(), Failure> {
-    let dir = &loaded.settings.store.state_dir;
-    let ended = Silences::end(dir, rule, subject, clock::now())
-        .map_err(|error| format!("the silences cannot be saved in {}: {error}", dir.display()))?;
+    let end = |dir: &Path| Silences::end(dir, rule, subject, clock::now());
+    let ended = change_silences(&loaded.settings.store, end)?;
     say(&match ended {
         0 => format!("No silence of {} was in effect.", rule.as_str()),
         count => format!("Ended {} of {}.", Noun("silence", "silences").count_things(count), rule.as_str()),

@@ -277,6 +277,26 @@ async fn the_audit_log_is_that_of_all() {
     assert_eq!(list_calls(&first).last(), Some(&("b".to_owned(), "c4".to_owned())));
 }
 
+/// Regression: a silence held on the node alone where it was set.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silence_holds_on_all_nodes() {
+    let Some(url) = postgres_server::new_database() else { return };
+    let toml = "[[upstream]]\nname = \"box\"\nurl = \"http://127.0.0.1:9\"\n";
+    let (first, second) = (serve_node(&url, "a", toml), serve_node(&url, "b", toml));
+    let change = |node: &Served, change: &str| {
+        let mut command = program(node.directory.path(), &["alerts", change, "error_rate"]);
+        assert!(command.env("RESPOOL_CONFIG", "respool.toml").status().unwrap().success());
+    };
+    let silences = |node: &Served| {
+        let file = node.directory.path().join(".local/state/respool/alerts-silenced.json");
+        fs::read_to_string(file).unwrap_or_default()
+    };
+    change(&first, "silence");
+    wait_until("the other one is silent", async || silences(&second).contains("error_rate")).await;
+    change(&second, "unsilence");
+    wait_until("the first one is not", async || silences(&first) == "[]").await;
+}
+
 /// Both find the same upstream down; one says so, and its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_alert_is_sent_by_one_node() {

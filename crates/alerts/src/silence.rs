@@ -33,8 +33,20 @@ pub struct Silences(Vec<Silence>);
 impl Silences {
     /// Reads the silences of this directory.
     pub fn read(state_dir: &Path) -> Self {
-        let text = fs::read_to_string(state_dir.join(SILENCES)).unwrap_or_default();
-        Self(serde_json::from_str(&text).unwrap_or_default())
+        Self(serde_json::from_str(&Self::read_text(state_dir)).unwrap_or_default())
+    }
+
+    /// Reads them as text, for other nodes.
+    pub fn read_text(state_dir: &Path) -> String {
+        fs::read_to_string(state_dir.join(SILENCES)).unwrap_or_default()
+    }
+
+    /// Takes the text of another node in the place of these.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn replace(state_dir: &Path, text: &str) -> io::Result<()> {
+        atomic_file::replace(&state_dir.join(SILENCES), text.as_bytes())
     }
 
     /// Returns true if an alert is silenced now.

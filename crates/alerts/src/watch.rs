@@ -124,6 +124,8 @@ pub struct Alerts {
     held: Mutex<(BTreeSet<String>, Option<Instant>)>,
     unnoted: Mutex<Unnoted>,
     lost_lines: Mutex<LostLines>,
+    /// The silences of all nodes that this one has taken over.
+    silences: Mutex<Option<String>>,
 }
 
 /// The result of reading a changed configuration.
@@ -171,6 +173,7 @@ impl Alerts {
             held: Mutex::default(),
             unnoted: Mutex::default(),
             lost_lines: Mutex::default(),
+            silences: Mutex::default(),
         }
     }
 
@@ -252,6 +255,7 @@ impl Alerts {
         let is_wanted = |finding: &Finding| !config.disabled.iter().any(|name| name == finding.rule.as_str());
         let findings: Vec<_> = find_problems(&signals, now).into_iter().filter(is_wanted).collect();
         let pace = Pace { repeat: clock::to_millis(config.repeat), group: clock::to_millis(config.group) };
+        self.take_silences(watched).await;
         let silences = Silences::read(&self.state_dir);
         self.adopt_alerts(watched, now).await;
         let (message, open, replaced) = {
@@ -272,6 +276,16 @@ impl Alerts {
             // First, because the process may end in between.
             self.note_sent(watched, &message).await;
             self.send_message(&message);
+        }
+    }
+
+    /// Takes over the silences of all nodes if any of them has changed them.
+    async fn take_silences(&self, watched: &Watched) {
+        let Some(store) = watched.agents.store() else { return };
+        let Ok(Some(shared)) = store.silences().await else { return };
+        let mut last = self.silences.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref() != Some(&shared) && Silences::replace(&self.state_dir, &shared).is_ok() {
+            *last = Some(shared);
         }
     }
 
@@ -478,6 +492,11 @@ impl Alerts {
     /// When the silences cannot be written.
     pub fn end_silence(&self, rule: Rule, subject: &str) -> std::io::Result<()> {
         Silences::end(&self.state_dir, rule, Some(subject), clock::now()).map(drop)
+    }
+
+    /// Returns the silences as other nodes read them.
+    pub fn silences_text(&self) -> String {
+        Silences::read_text(&self.state_dir)
     }
 
     /// Sends a message that says that it is a test to every sink of a configuration, once each. Returns how

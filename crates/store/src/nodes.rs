@@ -164,6 +164,23 @@ pub trait Nodes: Send + Sync {
         Vec::new()
     }
 
+    /// Sets the silences of alerts for all processes.
+    ///
+    /// # Errors
+    /// When the store cannot be written.
+    async fn set_silences(&self, _list: String) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// Returns the silences that any process has set last; none for a store in files, whose process has its
+    /// own.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    async fn silences(&self) -> Result<Option<String>, StoreError> {
+        Ok(None)
+    }
+
     /// Returns the secret of this name that all processes have: the one that was proposed first.
     ///
     /// # Errors

@@ -141,6 +141,11 @@ pub(super) async fn silence_alert(State(app): State<App>, request: Request) -> R
             app.alerts.silence_alert(rule, subject, SILENCE)
         };
         let rule = rule.as_str();
+        if let Some(store) = app.agents.store()
+            && let Err(error) = store.set_silences(app.alerts.silences_text()).await
+        {
+            tracing::error!(target: "respool::server", %error, "other nodes do not know of a silence");
+        }
         match changed {
             Ok(()) => {
                 let done = if ends { "ended" } else { "begun" };

@@ -59,6 +59,19 @@ async fn ended_sessions_are_known_everywhere() {
     run_sql(&bed, rows);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silences_hold_everywhere() {
+    let Some(bed) = Bed::new_postgres() else { return };
+    let (first, second) = (open_server(&bed, "a"), open_server(&bed, "b"));
+    assert_eq!(first.silences().await.unwrap(), None);
+    for list in ["[1]", "[2]"] {
+        first.set_silences(list.to_owned()).await.unwrap();
+        let is_known = async |store: &Store| store.silences().await.unwrap().as_deref() == Some(list);
+        assert!(is_known(&first).await, "at once where it was set");
+        testing::waiting::wait_until("the other one knows it", async || is_known(&second).await).await;
+    }
+}
+
 /// Lines that are sent again, or from a copy of their file, are there once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lines_of_all_nodes_are_listed() {

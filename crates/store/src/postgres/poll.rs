@@ -52,7 +52,8 @@ pub(super) const POLL: &str = "WITH said AS (
         ARRAY (SELECT DISTINCT unnest(packages) FROM others),
         ARRAY (SELECT name FROM lost ORDER BY name), ARRAY (SELECT seen FROM lost ORDER BY name),
         ARRAY (SELECT signature FROM respool.ended_sessions WHERE until > respool.now_ms() ORDER BY signature),
-        ARRAY (SELECT until FROM respool.ended_sessions WHERE until > respool.now_ms() ORDER BY signature)";
+        ARRAY (SELECT until FROM respool.ended_sessions WHERE until > respool.now_ms() ORDER BY signature),
+        (SELECT list FROM respool.silences)";
 
 /// The objects of a poll: they were asked for of late.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,6 +87,8 @@ pub(super) struct Found {
     lost: Vec<(String, u64)>,
     /// The sessions of the page that were ended before their time.
     ended_sessions: Vec<EndedSession>,
+    /// The silences of alerts.
+    pub(super) silences: Option<String>,
 }
 
 impl Found {
@@ -111,6 +114,7 @@ impl Found {
             ended_sessions: ended
                 .map(|(signature, until)| EndedSession { signature, until: until.unsigned_abs() })
                 .collect(),
+            silences: row.try_get(17)?,
         })
     }
 

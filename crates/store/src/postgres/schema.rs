@@ -7,7 +7,7 @@ use crate::error::StoreError;
 const OLDEST_SERVER: i32 = 150_000;
 /// The schema, as the steps from each version to the next. Each says the oldest schema version that a respool
 /// must know to use the result.
-const STEPS: [(&str, u32); 8] = [
+const STEPS: [(&str, u32); 9] = [
     (include_str!("schema.sql"), 1),
     (include_str!("schema_2.sql"), 1),
     (include_str!("schema_3.sql"), 1),
@@ -16,9 +16,10 @@ const STEPS: [(&str, u32); 8] = [
     (include_str!("schema_6.sql"), 1),
     (include_str!("schema_7.sql"), 1),
     (include_str!("schema_8.sql"), 1),
+    (include_str!("schema_9.sql"), 1),
 ];
 /// The version that this respool knows.
-const KNOWN: u32 = 8;
+const KNOWN: u32 = 9;
 const _: () = assert!(KNOWN as usize == STEPS.len(), "a step is a version");
 
 const VERSIONS: &str = "CREATE SCHEMA IF NOT EXISTS respool;

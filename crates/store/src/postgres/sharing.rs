@@ -119,6 +119,22 @@ impl Nodes for PostgresStore {
         self.polls().ended_sessions()
     }
 
+    async fn set_silences(&self, list: String) -> Result<(), StoreError> {
+        let sql =
+            "INSERT INTO respool.silences (list) VALUES ($1) ON CONFLICT (only_row) DO UPDATE SET list = $1";
+        self.pool.run(move |change| change.execute(sql, &[&list]).map(drop)).await?;
+        self.polls().note_change();
+        Ok(())
+    }
+
+    async fn silences(&self) -> Result<Option<String>, StoreError> {
+        if let Some(found) = self.polls().current() {
+            return Ok(found.silences.clone());
+        }
+        let sql = "SELECT list FROM respool.silences";
+        self.pool.read(move |change| change.find(sql, &[], |row| row.try_get(0))).await
+    }
+
     async fn shared_secret(&self, name: &str, proposed: [u8; 32]) -> Result<[u8; 32], StoreError> {
         let name = name.to_owned();
         let share = move |change: &mut Change<'_>| {
