@@ -102,6 +102,11 @@ fn a_bare_name_means_the_installed_expert() {
         "{text}"
     );
     assert!(validate("./lending-desk").0);
+    let same = [("RESPOOL__EXPERTS__DIR", it.path("")), ("RESPOOL__STATE_DIR", it.path("other"))];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_respool"));
+    command.args(["expert", "validate", "lending-desk", "--config"]).arg(it.path("respool.toml")).env_clear();
+    let out = command.envs(same).current_dir(it.path("")).output().unwrap();
+    assert!(!String::from_utf8(out.stderr).unwrap().contains("was not read"), "it is the same folder");
 }
 
 #[test]
@@ -623,6 +628,12 @@ fn compatible_updates_can_be_undone() {
     fs::write(&changed, "# Lending desk\n").unwrap();
     it.done(&["update", "lending-desk", "--rollback"]);
     assert!(it.installed("functions/find-book.md").ends_with("Look.\n"));
+    it.edit("expert.yaml", "version: \"0.2.0\"", "version: \"0.1.0\"");
+    let text = it.done(&["update", "lending-desk"]);
+    let said = text.contains("0.1.0 → 0.1.0 (the same number, other files)")
+        && text.contains("Work in progress keeps the files that it began with.");
+    assert!(said, "{text}");
+    it.done(&["update", "lending-desk", "--rollback"]);
     assert_eq!(it.installed("bindings.yaml"), "tools: {}\n");
 }
 
@@ -875,11 +886,13 @@ fn triggers_fire_by_hand() {
     let learn =
         ["learn", "lending-desk", "--scope", "find-book", "--title", "Shelves", "--correction", "Look left"];
     assert!(installation.done(&learn).contains("Added to what lending-desk has learnt (find-book)."));
-    let shown = installation.done(&["learn", "lending-desk", "--scope", "find-book"]);
-    assert!(
-        shown.contains("find-book: 1 entry, 0 archived\n") && shown.contains("- correction: Look left\n"),
-        "{shown}"
-    );
+    for shown in [&["learn", "lending-desk"][..], &["learn", "lending-desk", "--scope", "find-book"]] {
+        let shown = installation.done(shown);
+        assert!(
+            shown.contains("find-book: 1 entry, 0 archived\n") && shown.contains("- correction: Look left\n"),
+            "{shown}"
+        );
+    }
     let (is_done, text) =
         installation.run(&["learn", "lending-desk", "--scope", "../x", "--title", "t", "--correction", "c"]);
     assert!(!is_done && text.contains("there is no function"), "{text}");

@@ -459,6 +459,10 @@ fn describe_quoting(value: &Value) -> String {
         Value::Text(text) if matches!(text.as_str(), "yes" | "no" | "on" | "off") => {
             "in YAML 1.2 the booleans are written true and false".to_owned()
         }
+        Value::List(items) => match items.as_slice() {
+            [Node { value: Value::Text(text), .. }] => format!("write it without brackets: {text}"),
+            _ => String::new(),
+        },
         _ => String::new(),
     }
 }

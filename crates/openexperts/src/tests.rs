@@ -448,6 +448,7 @@ fn wrong_keys_and_structures_get_a_correction() {
         "write digits, such as max_attempts: 3",
     );
     check("execution: {retry: {max_attempts: \"2\"}}\n", Severity::Error, "write without quotes, such as");
+    check("concurrency: {key: [event.id]}\n", Severity::Error, "write it without brackets: event.id");
     check("learning: {enabled: \"true\"}\n", Severity::Error, "write it without quotes");
     check("requires: {tools: [crm]\ndescription: d\n", Severity::Error, "the `{` in line ");
     check("description: \"d\nexecution: {}\n", Severity::Error, "the `\"` in line ");

@@ -13,9 +13,9 @@ use openexperts::visible;
 pub(in crate::cli) struct LearnArgs {
     /// The expert
     name: String,
-    /// The subject: a function of the expert, or `package`
-    #[arg(long, default_value = PACKAGE_SCOPE)]
-    scope: String,
+    /// A function of the expert, or `package`; without it all are shown, and an entry is about the package
+    #[arg(long)]
+    scope: Option<String>,
     /// Add an entry with this title
     #[arg(long, requires = "correction")]
     title: Option<String>,
@@ -45,8 +45,9 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
     let unread = |error| format!("what {name} has learnt cannot be read: {error}");
     let Some(title) = title else {
         let counts = files.entry_counts(&package).map_err(unread)?;
-        let text = files.text(&scope).map_err(unread)?;
         if json {
+            let scope = scope.as_deref().unwrap_or(PACKAGE_SCOPE);
+            let text = files.text(scope).map_err(unread)?;
             let count = |(scope, current, archived): &(String, usize, usize)| json!({"scope": scope, "entries": current, "archived": archived});
             let scopes: Vec<Value> = counts.iter().map(count).collect();
             say(&format!("{:#}", json!({"expert": name, "scopes": scopes, "scope": scope, "text": text})));
@@ -55,13 +56,16 @@ pub(super) fn add_learning(experts: &ExpertsConfig, arguments: LearnArgs) -> Res
         if counts.is_empty() {
             say_on_stderr(&format!("{name} has learnt nothing yet"));
         }
-        for (scope, current, archived) in counts {
+        for (of, current, archived) in counts {
             let entries = Noun("entry", "entries").count_things(current);
-            say(&format!("{}: {entries}, {archived} archived", visible(&scope)));
+            say(&format!("{}: {entries}, {archived} archived", visible(&of)));
+            if scope.as_ref().is_none_or(|scope| *scope == of) {
+                say_piece(&visible_lines(&files.text(&of).map_err(unread)?));
+            }
         }
-        say_piece(&visible_lines(&text));
         return Ok(());
     };
+    let scope = scope.unwrap_or_else(|| PACKAGE_SCOPE.to_owned());
     let entry = LearningEntry {
         title,
         date: clock::today_utc(),

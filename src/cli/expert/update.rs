@@ -91,7 +91,11 @@ impl Updater<'_> {
             // An installation that ended early may have left some out.
             return state_files(&self.settings.experts, None, &plan.package);
         }
-        say(&format!("{name} {old} → {new}"));
+        let is_renumbered = old != new;
+        say(&format!(
+            "{name} {old} → {new}{}",
+            if is_renumbered { "" } else { " (the same number, other files)" }
+        ));
         plan.changed.iter().for_each(|line| say(&format!("  {}", visible(line))));
         let by_hand: Vec<String> = plan.local_changes.iter().flatten().map(|line| visible(line)).collect();
         if !by_hand.is_empty() {
@@ -107,7 +111,8 @@ impl Updater<'_> {
         }
         self.ask_consent(plan)?;
         self.library.apply(plan, self.lock)?;
-        say(&format!("Updated {name} to {new}. Work in progress keeps {old}."));
+        let kept = if is_renumbered { &old } else { "the files that it began with" };
+        say(&format!("Updated {name} to {new}. Work in progress keeps {kept}."));
         state_files(&self.settings.experts, Some(&plan.old), &plan.package)?;
         super::registry::refresh_page(&self.settings.experts);
         Ok(())

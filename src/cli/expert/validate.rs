@@ -37,14 +37,20 @@ pub(super) fn validate_package(
     let config = options.load()?;
     if path.exists() {
         let installed = Library::new(&config.settings.experts.dir).list().unwrap_or_default();
-        if installed.iter().all(|one| one.owner() != package) {
+        let Some(expert) = installed.iter().find(|one| one.owner() == package) else {
             return validate_directory(package, format);
+        };
+        if !is_same_folder(path, &expert.directory) {
+            say_on_stderr(&format!(
+                "note: this is about the installed expert; ./{package} was not read: `respool expert validate ./{package}` checks it"
+            ));
         }
-        say_on_stderr(&format!(
-            "note: this is about the installed expert; ./{package} was not read: `respool expert validate ./{package}` checks it"
-        ));
     }
     validate_installed(&config, package, format)
+}
+
+fn is_same_folder(one: &Path, other: &Path) -> bool {
+    one.canonicalize().is_ok_and(|one| other.canonicalize().is_ok_and(|other| one == other))
 }
 
 /// Checks the package in a directory by itself, without reading the configuration.
