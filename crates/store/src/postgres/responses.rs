@@ -56,11 +56,15 @@ impl Responses for PostgresStore {
     }
 
     async fn claim_responses(&self) -> Result<Vec<UnfinishedResponse>, StoreError> {
+        if !self.presence.shared.may_miss_others() {
+            return Ok(Vec::new());
+        }
         let owner = self.owner.clone();
-        let sql = "UPDATE respool.responses SET owner = $1 WHERE id IN (
+        let sql = "WITH living AS (SELECT owner FROM respool.nodes WHERE seen > respool.now_ms() - $2)
+             UPDATE respool.responses SET owner = $1 WHERE id IN (
                  SELECT id FROM respool.responses
-                 WHERE request IS NOT NULL AND NOT EXISTS (
-                     SELECT 1 FROM respool.nodes WHERE nodes.owner = responses.owner AND seen > respool.now_ms() - $2)
+                 WHERE request IS NOT NULL AND EXISTS (SELECT 1 FROM living WHERE living.owner = $1)
+                     AND NOT EXISTS (SELECT 1 FROM living WHERE living.owner = responses.owner)
                  FOR UPDATE SKIP LOCKED)
              RETURNING id, client, request, body";
         let row = |row: &Row| {

@@ -71,10 +71,12 @@ impl Runs for PostgresStore {
     }
 
     async fn mark_orphans(&self) -> Result<usize, StoreError> {
-        if self.polls().current().is_some_and(|found| !found.has_orphans) {
+        let has_none = || self.polls().current().is_some_and(|found| !found.has_orphans);
+        if !self.presence.shared.may_miss_others() || has_none() {
             return Ok(0);
         }
-        self.change(mark_orphans).await
+        let owner = self.owner.clone();
+        self.change(move |change| mark_orphans(change, &owner)).await
     }
 
     async fn silence_of_owner(&self, run: &str) -> Result<Option<Duration>, StoreError> {
@@ -222,19 +224,49 @@ fn close_children(change: &mut Change<'_>, run: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks the runs of nodes that have not been seen for too long.
-fn mark_orphans(change: &mut Change<'_>) -> Result<usize, Error> {
-    let sql = "UPDATE respool.runs SET status = 'interrupted'
-         WHERE status = 'running' AND NOT EXISTS (
-             SELECT 1 FROM respool.nodes WHERE nodes.owner = runs.owner AND seen > respool.now_ms() - $1)
+/// Marks the runs of nodes that have not been seen for too long; none if that is so of the one that looks
+/// (`judge`), too, because the database was away.
+fn mark_orphans(change: &mut Change<'_>, judge: &str) -> Result<usize, Error> {
+    let sql = "WITH living AS (SELECT owner FROM respool.nodes WHERE seen > respool.now_ms() - $1)
+         UPDATE respool.runs SET status = 'interrupted'
+         WHERE status = 'running' AND NOT EXISTS (SELECT 1 FROM living WHERE living.owner = runs.owner)
+             AND EXISTS (SELECT 1 FROM living WHERE living.owner = $2)
          RETURNING id, cancel";
     let row = |row: &Row| Ok((row.try_get(0)?, row.try_get(1)?));
     let interrupted: Vec<(String, bool)> =
-        change.list(sql, &[&super::link::span(super::shared::GONE_AFTER)], row)?;
+        change.list(sql, &[&super::link::span(super::shared::GONE_AFTER), &judge], row)?;
     for (run, is_cancelled) in &interrupted {
         if *is_cancelled {
             end_cancelled(change, run)?;
         }
     }
     Ok(interrupted.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use testing::postgres_server;
+
+    use super::*;
+    use crate::{NewRun, StoreConfig};
+
+    /// Regression: the process that a database answered first after a pause took the runs of the others.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn runs_are_not_taken_after_a_pause() {
+        let Some(url) = postgres_server::new_database() else { return };
+        let open = || PostgresStore::open(&StoreConfig::default(), &url).unwrap();
+        let (store, other) = (open(), open());
+        other.begin(NewRun { id: "run".into(), ..NewRun::default() }).await.unwrap();
+        let owner = other.owner.clone();
+        drop(other);
+        let mark = async |judge: &str| {
+            let judge = judge.to_owned();
+            store.change(move |change| mark_orphans(change, &judge)).await.unwrap()
+        };
+        assert_eq!(mark(&owner).await, 0, "it counts as gone itself");
+        store.presence.shared.feign_pause();
+        store.polls().note_change();
+        assert_eq!(store.mark_orphans().await.unwrap(), 0);
+        assert_eq!(mark(&store.owner).await, 1);
+    }
 }

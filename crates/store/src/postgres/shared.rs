@@ -24,8 +24,10 @@ pub(super) struct Shared {
     pub(super) waits_for_name: AtomicBool,
     /// Why it could not say so the last time.
     problem: Mutex<Option<StoreError>>,
-    /// Since when the database has answered without a pause, and when it answered last.
-    answered: Mutex<Option<(Instant, Instant)>>,
+    /// When the database last answered.
+    answered: Mutex<Option<Instant>>,
+    /// When it answered again after a pause.
+    resumed: Mutex<Option<Instant>>,
     /// How many processes that serve live, this one among them.
     pub(super) live: AtomicU32,
     /// How many of these have this one's configuration, this one among them.
@@ -42,8 +44,8 @@ impl Shared {
     /// Returns the state of a process that has joined the others, or could not yet because of a problem.
     pub(super) fn new(problem: Option<StoreError>) -> Self {
         let has_joined = AtomicBool::new(problem.is_none());
-        let answered = problem.is_none().then(|| (Instant::now(), Instant::now()));
-        Self { has_joined, problem: Mutex::new(problem), answered: Mutex::new(answered), ..Self::default() }
+        let answered = Mutex::new(problem.is_none().then(Instant::now));
+        Self { has_joined, problem: Mutex::new(problem), answered, ..Self::default() }
     }
 
     /// Notes that the database has heard that this process lives.
@@ -54,33 +56,31 @@ impl Shared {
 
     /// Notes that the database has answered on one of the connections.
     pub(super) fn note_answer(&self) {
-        let (mut answered, now) = (self.lock_answered(), Instant::now());
-        let since = answered.filter(|(_, last)| now.duration_since(*last) < GONE_AFTER / 2);
-        *answered = Some((since.map_or(now, |(since, _)| since), now));
+        let now = Instant::now();
+        let before = lock(&self.answered).replace(now);
+        if before.is_some_and(|before| now.duration_since(before) > GONE_AFTER / 2) {
+            *lock(&self.resumed) = Some(now);
+        }
     }
 
-    fn lock_answered(&self) -> MutexGuard<'_, Option<(Instant, Instant)>> {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns true if the database has answered for as long as a process may say nothing. Before that,
-    /// others are missing that find it again a little later than this one.
+    /// Returns false for a while after a pause of the database: others seem to be gone that find it again a
+    /// little later than this process.
     pub(super) fn may_miss_others(&self) -> bool {
-        self.lock_answered().is_some_and(|(since, _)| since.elapsed() >= GONE_AFTER)
+        lock(&self.resumed).is_none_or(|at| at.elapsed() >= GONE_AFTER)
     }
 
     /// Returns true while a database hangs that answered before. The others count this process as gone then.
     pub(super) fn is_silent(&self) -> bool {
-        self.lock_answered().is_some_and(|(_, last)| last.elapsed() > GONE_AFTER)
+        lock(&self.answered).is_some_and(|at| at.elapsed() > GONE_AFTER)
     }
 
     pub(super) fn set_configuration(&self, digest: String) {
-        *self.configuration.lock().unwrap_or_else(PoisonError::into_inner) = digest;
+        *lock(&self.configuration) = digest;
         self.is_changed.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn set_packages(&self, digests: Vec<String>) {
-        let mut packages = self.packages.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut packages = lock(&self.packages);
         if *packages != digests {
             *packages = digests;
             self.is_changed.store(true, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Shared {
     }
 
     pub(super) fn set_problem(&self, error: Option<StoreError>) {
-        *self.problem.lock().unwrap_or_else(PoisonError::into_inner) = error;
+        *lock(&self.problem) = error;
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -97,7 +97,7 @@ impl Shared {
 
     /// Returns an error while the database cannot be used.
     pub(super) fn check(&self) -> Result<(), StoreError> {
-        let problem = self.problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let problem = lock(&self.problem).clone();
         match problem {
             Some(problem) => Err(problem),
             None if self.is_silent() => Err(StoreError(format!(
@@ -114,16 +114,27 @@ impl Shared {
     }
 }
 
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Shared {
+        /// As if the database had not answered for a while, and now does.
+        pub(in super::super) fn feign_pause(&self) {
+            *lock(&self.answered) = Instant::now().checked_sub(GONE_AFTER);
+            self.note_answer();
+        }
+    }
 
     #[test]
     fn a_database_that_hangs_is_away() {
         let shared = Shared::new(None);
         assert!(shared.check().is_ok());
-        let long_ago = Instant::now().checked_sub(2 * GONE_AFTER).unwrap();
-        *shared.lock_answered() = Some((long_ago, long_ago));
+        *lock(&shared.answered) = Instant::now().checked_sub(2 * GONE_AFTER);
         assert!(shared.check().unwrap_err().0.contains("has not answered for 15 s"));
         // Regression: work of more than a second failed when only the connection for signs of life hung.
         shared.note_answer();
@@ -139,13 +150,13 @@ mod tests {
     /// Regression: the first process that a database answered after a pause took all others for lost.
     #[test]
     fn others_are_missed_after_a_while() {
-        let ago = |times: u32| Instant::now().checked_sub(times * GONE_AFTER).unwrap();
         let shared = Shared::new(None);
-        assert!(!shared.may_miss_others(), "it has begun");
-        for (last, may_miss) in [(Instant::now(), true), (ago(1), false)] {
-            *shared.lock_answered() = Some((ago(2), last));
-            shared.note_answer();
-            assert_eq!(shared.may_miss_others(), may_miss);
-        }
+        shared.note_answer();
+        assert!(shared.may_miss_others());
+        shared.feign_pause();
+        assert!(!shared.may_miss_others());
+        *lock(&shared.resumed) = Instant::now().checked_sub(GONE_AFTER);
+        shared.note_answer();
+        assert!(shared.may_miss_others());
     }
 }
