@@ -24,7 +24,7 @@ use super::reasoning::Reasoning;
 use super::typed::{END, TypedText};
 use agent::{CallOutcome, ToolEnd};
 pub(super) use ask::Answer;
-use outcome::{is_first_line_shown, is_note, outcome_text, refusal_text};
+use outcome::{is_first_line_shown, is_in_part, is_note, outcome_text, refusal_text};
 pub(super) use shown::Shown;
 use tools::{Consent, named_subject, plain_text};
 use wire::visible::{char_width, cut_line, make_visible, one_line, without_joined_emoji, wrap_text};
@@ -489,8 +489,8 @@ impl Screen {
     }
 
     /// Says where hidden lines of a result are, if a prompt follows.
-    fn output_hint(&self, number: usize) -> String {
-        if self.speaks() && self.moves { format!(" (/output {number} shows all)") } else { String::new() }
+    fn output_hint(&self, number: usize, what: &str) -> String {
+        if self.speaks() && self.moves { format!(" (/output {number} shows {what})") } else { String::new() }
     }
 
     fn show_output(&mut self, text: &str, number: usize) {
@@ -502,15 +502,28 @@ impl Screen {
             1 => 0,
             some => some,
         };
+        let width = self.width.saturating_sub(4);
         let mut out = String::new();
         if skipped > 0 {
-            let (count, hint) = (format_count(skipped, "earlier line"), self.output_hint(number));
-            out.push_str(&self.paint.dim(&format!("    … {count}{hint}\n")));
+            let row = if is_in_part(&text) {
+                format!("… earlier lines{}", self.output_hint(number, "their beginning and end"))
+            } else {
+                let count = format_count(skipped, "earlier line");
+                format!("… {count}{}", self.output_hint(number, "all"))
+            };
+            out.push_str(&self.paint_block(&wrap_text(&row, width)));
         }
         for line in &shown[skipped..] {
-            out.push_str(&self.paint.dim(&format!("    {}\n", cut_line(line, self.width.saturating_sub(4)))));
+            // A remark of respool's says at its end what to do.
+            let is_remark = line.len() < 500 && line.starts_with('[') && line.ends_with(']');
+            let row = if is_remark { wrap_text(line, width) } else { cut_line(line, width) };
+            out.push_str(&self.paint_block(&row));
         }
         self.write_text(&out);
+    }
+
+    fn paint_block(&self, text: &str) -> String {
+        text.lines().map(|row| self.paint.dim(&format!("    {row}\n"))).collect()
     }
 
     fn write_rows(&mut self, rows: &[Row]) {
@@ -537,7 +550,8 @@ impl Screen {
         let shown = rows.len().min(MOST_ROWS);
         self.write_rows(&rows[..shown]);
         if rows.len() > shown {
-            let (count, hint) = (format_count(rows.len() - shown, "more line"), self.output_hint(number));
+            let (count, hint) =
+                (format_count(rows.len() - shown, "more line"), self.output_hint(number, "all"));
             self.write_line(&self.paint.dim(&format!("    … {count}{hint}")));
         }
     }

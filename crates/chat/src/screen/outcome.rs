@@ -5,14 +5,23 @@ use super::super::preview;
 use agent::{CallOutcome, ToolEnd};
 use wire::visible::one_line;
 
+/// The beginning of the line that the shell tool adds when a signal ended the command.
+const SIGNAL: &str = "[ended by signal ";
+
 /// Describes in a few words how a call ended.
 pub(super) fn outcome_text(tool: &str, ended: &ToolEnd, display: Option<&str>) -> String {
     let first = || one_line(ended.text.lines().next().unwrap_or_default(), 120);
     match (ended.outcome, tool) {
-        (CallOutcome::Ok, "shell_command") => {
-            let note = ended.text.lines().next_back().filter(|line| is_note(line) && *line != "[no output]");
-            note.map_or("ok".to_owned(), |note| one_line(note.trim_matches(['[', ']']), 60))
-        }
+        (CallOutcome::Ok, "shell_command") => match ended.exit_code {
+            Some(0) => "ok".to_owned(),
+            Some(code) => format!("exit code {code}"),
+            // A signal ended it, and a remark of respool's may follow.
+            None => ended
+                .text
+                .lines()
+                .rfind(|line| line.starts_with(SIGNAL))
+                .map_or_else(|| "ok".to_owned(), |note| one_line(note.trim_matches(['[', ']']), 60)),
+        },
         (CallOutcome::Ok, "read_file") => lines_read(&ended.text),
         (CallOutcome::Ok, _) => display.map_or_else(first, preview::change_counts),
         (CallOutcome::TimedOut, _) => "took too long and was stopped".to_owned(),
@@ -41,7 +50,12 @@ pub(super) fn refusal_text(text: &str) -> String {
     format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
 }
 
+/// Returns true for an output of which only the beginning and the end were kept.
+pub(super) fn is_in_part(text: &str) -> bool {
+    text.lines().any(|line| line.starts_with("[… ") && line.ends_with(" bytes left out here …]"))
+}
+
 /// Returns true for a line that the shell tool adds itself.
 pub(super) fn is_note(line: &str) -> bool {
-    line == "[no output]" || line.starts_with("[exit code ") || line.starts_with("[ended by signal ")
+    line == "[no output]" || line.starts_with("[exit code ") || line.starts_with(SIGNAL)
 }

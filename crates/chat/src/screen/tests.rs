@@ -238,10 +238,6 @@ fn outcomes_are_short() {
         let out = shown(true, vec![ended(tool, how, text, display)]);
         assert!(out.contains(expected), "{expected:?} in {out:?}");
     };
-    check("shell_command", CallOutcome::Ok, "x\n\n[exit code 1]", None, "└ exit code 1 · 1.5 s\n    x\n");
-    let declined = "x\n\n[the command ran in respool's sandbox]\n[exit code 3]";
-    let shown = "└ exit code 3 · 1.5 s\n    x\n    [the command ran in respool's sandbox]\n";
-    check("shell_command", CallOutcome::Ok, declined, None, shown);
     check("shell_command", CallOutcome::Ok, "[no output]", None, "└ ok · 1.5 s\n");
     check("read_file", CallOutcome::Ok, "a\nb\n", None, "└ 2 lines");
     let part = "a\nb\n\n[lines 1 to 2; the file goes on; more]";
@@ -262,6 +258,41 @@ fn outcomes_are_short() {
         None,
         "└ not done: denied by rule 1\n",
     );
+}
+
+#[test]
+fn a_remark_hides_no_exit_code() {
+    let check = |exit_code: Option<i32>, text: &str, expected: &str| {
+        let ended = ToolEnd { exit_code, ..ToolEnd::new(CallOutcome::Ok, text, 1_500) };
+        let out = shown(true, vec![Shown::Ended { tool: "shell_command".into(), ended, display: None }]);
+        assert!(out.contains(expected), "{expected:?} in {out:?}");
+    };
+    check(Some(1), "x\n\n[exit code 1]", "└ exit code 1 · 1.5 s\n    x\n");
+    check(
+        Some(3),
+        "x\n\n[exit code 3]\n[/tmp is empty]",
+        "└ exit code 3 · 1.5 s\n    x\n    [/tmp is empty]\n",
+    );
+    check(Some(0), "[exit code 7]\n", "└ ok · 1.5 s\n");
+    check(None, "x\n\n[ended by signal 9]\n[/tmp is empty]", "└ ended by signal 9 · 1.5 s\n    x\n");
+}
+
+#[test]
+fn remarks_are_shown_whole() {
+    let remark = format!("[/tmp is empty, {}: keep files in /w]", "as this directory is below it ".repeat(4));
+    let out = shown(true, vec![ended("shell_command", CallOutcome::Ok, &format!("x\n{remark}"), None)]);
+    assert!(out.ends_with("/w]\n"), "{out}");
+    let list = format!("[{}]", "1,".repeat(400));
+    let out = shown(true, vec![ended("shell_command", CallOutcome::Ok, &list, None)]);
+    assert!(out.ends_with("…\n"), "{out}");
+}
+
+#[test]
+fn output_that_was_cut_is_not_called_whole() {
+    let lines = "line\n".repeat(20);
+    let text = format!("{lines}\n[… 9 of 300 bytes left out here …]\n{lines}");
+    let out = shown(true, vec![ended("shell_command", CallOutcome::Ok, &text, None)]);
+    assert!(out.contains("    … earlier lines\n    line\n"), "{out}");
 }
 
 #[test]
