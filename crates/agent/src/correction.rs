@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use super::outcome::Limit;
 use super::setup::{CallForm, OfferedTool, Setup};
 use super::transcript::Entry;
+use wire::ErrorCode;
 use wire::turn::Dropped;
 
 /// The transcript's text for a reply without any usable part.
@@ -110,10 +111,16 @@ fn how_to_call(form: CallForm) -> &'static str {
     }
 }
 
-/// Returns the tool that an error text names, as a refused call.
-pub(super) fn refused_call_in(text: &str, setup: &Setup) -> Vec<(String, String)> {
-    let named = setup.tools.iter().find(|tool| text.contains(&format!("`{}`", tool.name)));
-    named.map(|tool| (tool.name.clone(), "it could not be read".to_owned())).into_iter().collect()
+/// Returns the tool that the error text of a reply names, as a refused call.
+pub(super) fn refused_call_in(text: &str, code: Option<ErrorCode>, setup: &Setup) -> Vec<(String, String)> {
+    let named = match code {
+        Some(ErrorCode::UnknownTool) => text.split('`').nth(1),
+        _ => {
+            let mut offered = setup.tools.iter().map(|tool| tool.name.as_str());
+            offered.find(|name| text.contains(&format!("`{name}`")))
+        }
+    };
+    named.map(|name| (name.to_owned(), "it could not be read".to_owned())).into_iter().collect()
 }
 
 /// A tally quotes at most this many bytes of a text.

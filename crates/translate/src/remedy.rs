@@ -85,7 +85,7 @@ impl Remedy {
             (Fault::BadCall(tool, _), _) if can_force && can_be_structured(situation.tools, tool) => {
                 Self::Structured(tool.clone())
             }
-            (Fault::UnknownTool(_), 1..) if can_force => Self::Required,
+            (Fault::UnknownTool(_), 1..) if can_force && !situation.tools.is_empty() => Self::Required,
             // The client can correct the call itself.
             (Fault::InvalidCall(..), 1..) => return None,
             _ => correct(),
@@ -161,6 +161,9 @@ fn correction_text(fault: &Fault, situation: &Situation<'_>) -> String {
             tool_phrase(tool),
             problems.join("; ")
         ),
+        Fault::UnknownTool(name) if situation.tools.is_empty() => {
+            format!("There is no tool `{name}`, nor any other now. {next}")
+        }
         Fault::UnknownTool(name) => {
             format!(
                 "There is no tool `{name}`. The tools are: {}. {next}",
@@ -338,6 +341,24 @@ mod tests {
                     "{fault:?}: {names:?}"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn no_call_is_forced_without_tools() {
+        let tools = Tools::default();
+        let situation = Situation {
+            tools: &tools,
+            is_free: true,
+            can_be_unparsed: true,
+            is_harmony: false,
+            limit: None,
+            room: None,
+        };
+        let note = "[Automatic note, not from the user: There is no tool `x`, nor any other now. Write your answer.]";
+        for attempt in 0..2 {
+            let planned = Remedy::plan(&Fault::UnknownTool("x".into()), attempt, &situation);
+            assert_eq!(planned, Some(Remedy::Correct(note.into())));
         }
     }
 

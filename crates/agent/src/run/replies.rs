@@ -145,7 +145,7 @@ impl Run {
                 let (is_cut, is_blank) =
                     (code == Some(ErrorCode::TruncatedToolCall), code == Some(ErrorCode::NoAnswer));
                 self.turn.was_call_cut = is_cut;
-                let refused = correction::refused_call_in(&failure.text, &self.setup);
+                let refused = correction::refused_call_in(&failure.text, code, &self.setup);
                 let text = correction::correct_reply(&refused, is_cut, is_blank, &self.setup);
                 let content = correction::NOTHING.to_owned();
                 self.entries.push(Entry::Exchange(Exchange { content, ..Exchange::default() }));

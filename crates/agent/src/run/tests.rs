@@ -539,6 +539,17 @@ fn an_unusable_reply_is_corrected_once() {
 }
 
 #[test]
+fn a_tool_that_is_missing_is_named() {
+    let mut sim = sim(|_| {});
+    sim.fails(ModelFailure {
+        text: "the model called the tool `Edit`, which this request does not declare (asked 3 times)".into(),
+        ..failed(FailureKind::Unreadable, "unknown_tool")
+    });
+    let heard = sim.last_words();
+    assert!(heard.contains("there is no tool `Edit`; there are: read"), "{heard}");
+}
+
+#[test]
 fn an_absent_answer_is_not_a_broken_call() {
     let mut sim = sim(|_| {});
     sim.fails(ModelFailure {
