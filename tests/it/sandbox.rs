@@ -443,7 +443,7 @@ async fn commits_do_not_pass_over_hooks() {
     assert!(said.contains("has the hook prepare-commit-msg, "), "{said}");
     for line in ["merge x", "pull . x", "cherry-pick x", "revert HEAD", "rebase --continue"] {
         let said = bed.run(&format!("git {line}")).await;
-        assert!(said.contains("has the hook prepare-commit-msg, commit-msg"), "{line}: {said}");
+        assert!(said.contains("has the hooks prepare-commit-msg, commit-msg"), "{line}: {said}");
     }
 }
 

@@ -291,7 +291,7 @@ async fn huge_files_are_read_in_pieces() {
     let problem =
         failure(&tools, "edit", json!({"path": "huge", "edits": [{"oldText": "the end", "newText": "x"}]}))
             .await;
-    assert_eq!(problem, "huge is larger than 16 MiB: change it with `exec`");
+    assert_eq!(problem, "huge is larger than 16 MiB: change it with a command");
     let found = text(&tools, "search", json!({"pattern": "the end"})).await;
     assert_eq!(found, "[nothing found]\n[2 files of more than 8 MiB were not searched]");
 }
@@ -383,7 +383,7 @@ async fn edits_keep_encoding_and_mode() {
         ),
         (
             json!({"path": "file", "edits": [{"oldText": "", "newText": "x"}]}),
-            "the argument \"oldText\" is empty; use `write` for a new file",
+            "the old text is empty: give the text to replace, or write a new file as a whole",
         ),
         (
             json!({"path": "file", "edits": [{"oldText": "zz", "newText": "x"}]}),

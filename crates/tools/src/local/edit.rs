@@ -59,7 +59,8 @@ pub(super) fn read_edits(arguments: &Arguments<'_>) -> Result<Vec<Edit>, ToolErr
 fn read_edit(arguments: &Arguments<'_>) -> Result<Edit, ToolError> {
     let (old, new) = (arguments.required_text(OLD)?, arguments.required_text(NEW)?);
     if old.is_empty() {
-        return Err(wrong_argument(OLD, "is empty; use `write` for a new file"));
+        let text = "the old text is empty: give the text to replace, or write a new file as a whole";
+        return Err(ToolError::Failed(text.to_owned()));
     }
     Ok(Edit { old: old.to_owned(), new: new.to_owned() })
 }
@@ -69,7 +70,7 @@ pub(super) fn plan_change(workspace: &Workspace, place: &Place, edits: &[Edit]) 
     let path = place.written.display();
     let (bytes, is_whole) = read_whole(&mut open_file(workspace, place)?, place, LARGEST_FILE)?;
     if !is_whole {
-        return Err(ToolError::Failed(format!("{path} is larger than 16 MiB: change it with `exec`")));
+        return Err(ToolError::Failed(format!("{path} is larger than 16 MiB: change it with a command")));
     }
     let (before, encoding) =
         decode_text(&bytes).ok_or_else(|| ToolError::Failed(format!("{path} is a binary file, not text")))?;

@@ -362,8 +362,9 @@ impl Line {
             let places = said.lines().map(|line| step.directory.join(line));
             hooks.retain(|name| places.clone().any(|place| is_executable(&place.join(name))));
         }
+        let noun = if hooks.len() == 1 { "hook" } else { "hooks" };
         let is_free = hooks.is_empty();
-        Ok((!is_free).then(|| format!("this repository has the hook {}, and {NO_HOOKS}", hooks.join(", "))))
+        Ok((!is_free).then(|| format!("this repository has the {noun} {}, and {NO_HOOKS}", hooks.join(", "))))
     }
 
     /// Returns what git says, without its warnings; nothing where it fails.
