@@ -7,6 +7,7 @@
 use serde_json::{Map, Number, Value};
 
 use super::aliases;
+use super::command_words;
 use super::lenient_json;
 use super::repairs::{Repair, Repairs};
 use super::schema::{
@@ -150,7 +151,10 @@ impl Coercion<'_> {
         for (name, value) in self.rename_members(object, declared, &must) {
             let rule = declared.get(&name).or_else(|| rule_of_others(schema));
             let value = match rule {
-                Some(rule) => self.coerce_value(value, rule, depth + 1),
+                Some(rule) => {
+                    let value = self.line_of_words(&name, rule, &value).unwrap_or(value);
+                    self.coerce_value(value, rule, depth + 1)
+                }
                 None => value,
             };
             let refused_null =
@@ -162,6 +166,23 @@ impl Coercion<'_> {
             }
         }
         fitted
+    }
+
+    /// Makes one line of the words of a command, where the tool takes a line.
+    fn line_of_words(&mut self, name: &str, rule: &Value, value: &Value) -> Option<Value> {
+        let line = self.words_for(name, rule, value)?;
+        self.repairs.insert(Repair::Coerced);
+        Some(Value::String(line))
+    }
+
+    fn words_for(&self, name: &str, rule: &Value, value: &Value) -> Option<String> {
+        let rule = resolve_reference(rule, self.document.root);
+        let takes_line = value.is_array()
+            && command_words::is_command_name(name)
+            && type_names(rule).contains(&"string")
+            && !accepts(value, rule, self.document)
+            && self.document.steps.take(weight(value));
+        takes_line.then(|| command_words::join_words(value)).flatten()
     }
 
     /// Renames members to the declared names that they mean.
@@ -188,7 +209,9 @@ impl Coercion<'_> {
             return object;
         }
         let fits = |value: &Value, name: &str| {
-            declared.get(name).is_some_and(|rule| accepts(value, rule, self.document))
+            declared.get(name).is_some_and(|rule| {
+                accepts(value, rule, self.document) || self.words_for(name, rule, value).is_some()
+            })
         };
         let meant: Vec<(String, String)> = aliases::match_missing(&object, declared, &missing, fits)
             .into_iter()
@@ -390,6 +413,22 @@ mod tests {
             assert!(!repairs.is_empty());
         }
         assert_eq!(sole_string(&schema), Some("file_path"));
+    }
+
+    #[test]
+    fn a_command_in_words_becomes_a_line() {
+        let schema = json!({"type": "object", "required": ["command"],
+            "properties": {"command": {"type": "string"}, "note": {"type": "string"}}});
+        for (given, expected) in [
+            (json!({"command": ["bash", "-lc", "ls | head"]}), json!({"command": "ls | head"})),
+            (json!({"cmd": ["ls", "a b"]}), json!({"command": "ls 'a b'"})),
+            (json!({"command": "ls", "note": ["ls"]}), json!({"command": "ls", "note": "[\"ls\"]"})),
+        ] {
+            assert_eq!(coerced(given.clone(), &schema, &mut Repairs::new()), expected, "{given}");
+        }
+        let both = json!({"properties": {"command": {"type": ["string", "array"]}}});
+        let list = json!({"command": ["ls", "-l"]});
+        assert_eq!(coerced(list.clone(), &both, &mut Repairs::new()), list);
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod cases;
 #[cfg(test)]
 mod classes;
 mod coerce;
+mod command_words;
 pub mod dialects;
 mod digits;
 mod echo;

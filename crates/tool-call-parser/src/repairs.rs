@@ -70,7 +70,7 @@ pub(crate) const TABLE: [Row; 24] = [
     row(
         Repair::Coerced,
         "coerced",
-        "A value becomes the type that the schema asks for: `\"10\"` is 10, a JSON text is the list or object in it, one item is a list of one.",
+        "A value becomes the type that the schema asks for: `\"10\"` is 10, a JSON text is the list or object in it, one item is a list of one, the words of a command are one line of a shell.",
         "The value has exactly one reading in that type and the result fits the schema. What is null, looks like broken JSON or holds a separator is not made a list.",
     ),
     row(Repair::Comma, "comma", "A missing or surplus comma in JSON.", "The values on both sides are whole."),
