@@ -8,6 +8,7 @@ use super::calls::{Args, RawCall};
 use super::dialects::{Lane, fuzzy, glm, xml_arguments};
 use super::echo::{EchoFilter, ReasoningTail, is_call_end, without_call_mark};
 use super::ledger::Ledger;
+use super::namesakes;
 use super::repairs::Repair;
 use super::scanner::{Io, Scanner};
 use super::schema::Steps;
@@ -111,6 +112,7 @@ impl Engine {
         self.release_reasoning();
         self.resolve_pending(false);
         let (raw, settled) = self.settle_native(raw);
+        let settled = self.settle_namesake(&raw).unwrap_or(settled);
         self.ledger.expect_copies(&raw, &settled);
         if self.may_lack_its_end(&raw, &settled) {
             self.pending = Some((raw, settled));
@@ -143,6 +145,18 @@ impl Engine {
             Some(None) => Settled::Refused(Dropped::Unreadable),
         };
         (raw, settled)
+    }
+
+    /// Settles the call of an undeclared tool as one of the declared tool that other assistants call so, if
+    /// its arguments fit.
+    fn settle_namesake(&self, raw: &RawCall) -> Option<Settled> {
+        let unknown = self.tools.resolve(&raw.name).is_none();
+        let name = unknown.then(|| namesakes::find_namesake(&self.tools, &raw.name)).flatten()?;
+        let mut repairs = raw.repairs.clone();
+        repairs.insert(Repair::Name);
+        let call = RawCall { name: name.to_owned(), repairs, ..raw.clone() };
+        let settled = settle_call(&call, &self.tools, &self.steps);
+        matches!(&settled, Settled::Call(ready) if ready.call.problems.is_empty()).then_some(settled)
     }
 
     /// Returns true for a call that the token limit may have cut. The server then omits the end

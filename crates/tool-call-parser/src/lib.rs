@@ -26,6 +26,7 @@ mod lenient_json;
 #[cfg(test)]
 mod lookalikes;
 mod marks;
+mod namesakes;
 mod objects;
 mod openers;
 #[cfg(any(test, fuzzing))]

@@ -144,8 +144,8 @@ pub(crate) const TABLE: [Row; 24] = [
     row(
         Repair::Name,
         "name",
-        "Namespaces, leaked tokens, letters' case, `-` and `_` in the tool's name.",
-        "Exactly one declared tool is left.",
+        "Namespaces, leaked tokens, letters' case, `-` and `_` in the tool's name; in a call that the server read, the name that another assistant gives the same tool (`Bash` for `exec`).",
+        "Exactly one declared tool is left. Other assistants' names are those of a list, and the arguments fit the declared tool.",
     ),
     row(
         Repair::NullDropped,

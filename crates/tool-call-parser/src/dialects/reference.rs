@@ -68,7 +68,8 @@ fn summary() -> String {
 const ARGUED: &str = "\n# Decided otherwise\n\n\
 - **A name that is not declared is not guessed.** vLLM's `minicpm5` turns `get_details_by_phone` into a declared\n  \
 `get_customer_by_phone`, and `get_line_details{customer_id, line_id}` into `get_details_by_id{id}`. That is another call than the\n  \
-model wrote; here it stays text, and the model is asked again.\n\
+model wrote; here it stays text, and the model is asked again. Only the names that other assistants give the same\n  \
+tool are known (the repair `name`).\n\
 - **MiniMax M3's tags in a value that may be text or an object** (`oneOf: [string, object]`) are the object that the family writes\n  \
 with them, as SGLang reads it. llama.cpp takes the markup itself for the text, tokens and all.\n\
 - **A call without its closing tag** in a form of key and value tags (GLM) counts only when every declared argument is there: an\n  \
