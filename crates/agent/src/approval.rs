@@ -109,6 +109,13 @@ pub struct ApprovalRules {
     pub requester: Option<Requester>,
 }
 
+impl ApprovalRules {
+    /// Returns true if these calls only propose something.
+    pub(crate) fn is_all_proposals<'a>(&self, calls: impl IntoIterator<Item = &'a RequestedCall>) -> bool {
+        calls.into_iter().all(|call| self.proposals.contains(call.name.as_str()))
+    }
+}
+
 /// The calls of one reply that need consent, as the person is shown them and as they will run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ApprovalRequest {

@@ -133,6 +133,9 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 if drop {
                     problems.extend(drop_invocations(&store, &runs).await);
                 } else {
+                    if runs.iter().any(|run| !ending.contains(run)) {
+                        say_on_stderr("The model reads that and the comment, and goes on.");
+                    }
                     runs.retain(|run| ending.contains(run));
                     say_failed_tasks(&store, &runs).await?;
                 }
@@ -229,7 +232,7 @@ async fn full_details(store: &Store, library: Option<&Library>, row: &ApprovalRo
 }
 
 /// Returns the event of a request in one line.
-fn event_line(event: &Value) -> String {
+pub(super) fn event_line(event: &Value) -> String {
     if let Some(asked) = event["asked"].as_str() {
         return format!("    asked: {}", shorten_event(asked));
     }
@@ -297,7 +300,7 @@ fn say_approval(row: &ApprovalRow, event: Option<&Value>) {
 }
 
 /// Returns a call with its inputs.
-fn call_lines(name: &str, arguments: &str) -> Vec<String> {
+pub(super) fn call_lines(name: &str, arguments: &str) -> Vec<String> {
     let inputs = readable_inputs(arguments);
     if inputs == arguments {
         return vec![format!("    {name} {arguments}")];

@@ -21,15 +21,19 @@ impl Run {
     /// One request for all calls of the reply that need consent.
     pub(super) fn approval_request(&self, queue: &CallQueue) -> ApprovalRequest {
         let all = std::iter::once(&queue.current).chain(&queue.later.own);
+        let calls = self.asked_about(all, &queue.later);
+        let rules = &self.setup.approvals;
+        let on_rejection =
+            if rules.is_all_proposals(&calls) { OnRejection::TellModel } else { rules.on_rejection };
         ApprovalRequest {
             id: request_id(self.setup.seed, self.approvals),
-            calls: self.asked_about(all, &queue.later),
+            calls,
             reason: self.last_exchange().map(reason_of).unwrap_or_default(),
             content: self.last_exchange().map(|last| last.content.trim().to_owned()).unwrap_or_default(),
-            expires: self.setup.approvals.timeout.map(|timeout| self.now.saturating_add(timeout)),
-            on_timeout: self.setup.approvals.on_timeout,
-            on_rejection: self.setup.approvals.on_rejection,
-            requester: self.setup.approvals.requester.clone(),
+            expires: rules.timeout.map(|timeout| self.now.saturating_add(timeout)),
+            on_timeout: rules.on_timeout,
+            on_rejection,
+            requester: rules.requester.clone(),
             effects: BTreeMap::new(),
         }
     }
@@ -78,10 +82,8 @@ impl Run {
             }
         }
         let rules = &self.setup.approvals;
-        let is_rejected = request.calls.iter().any(|call| {
-            !decision.approved.contains(&call.id) && !rules.proposals.contains(call.name.as_str())
-        });
-        if is_rejected && rules.on_rejection == OnRejection::EndRun {
+        let rejected = request.calls.iter().filter(|call| !decision.approved.contains(&call.id));
+        if !rules.is_all_proposals(rejected) && rules.on_rejection == OnRejection::EndRun {
             // Nothing but what the person approved is made before the run ends.
             calls.own.retain(|call| decision.approved.contains(&call.id));
             calls.rejection = Some(Box::new(Rejection { request, decision: decision.clone() }));

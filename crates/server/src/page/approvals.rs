@@ -19,7 +19,7 @@ use experts::{
     ExpertError, Invocation, OpenTask, drop_rejected, drop_task, event_of_run, message_json, open_tasks,
     retry_task,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 use store::ApprovalRow;
 use wire::visible::make_visible;
 
@@ -91,7 +91,7 @@ fn how_to_decide(has_operators: bool) -> Markup {
 }
 
 /// Shows the event that a run is for, or the message that it answers.
-fn event_part(event: &Value) -> Markup {
+pub(super) fn event_part(event: &Value) -> Markup {
     let text = |name: &str| make_visible(event[name].as_str().unwrap_or_default());
     if event["asked"].is_string() {
         return html! { h3 { "What was asked" } pre { (text("asked")) } };
@@ -135,7 +135,7 @@ fn approval_item(
                 (layout::csrf_field(viewer))
                 @for call in &asked.calls { (call_item(asked, call)) }
                 label { "Comment (optional); the model reads it with the results of approved calls" textarea name="comment" rows="2" maxlength="2000" {} }
-                @if is_task && asked.on_rejection == OnRejection::EndRun { p class="dim" { "If a call is not approved, the task ends as failed. You can have it tried again with a comment." } }
+                @if is_task { p class="dim" { (describe_rejection(asked.on_rejection)) } }
                 button type="submit" name="approve" value="yes" aria-label={ "Approve " (about) } { (if asked.calls.len() > 1 { "Approve the marked calls" } else { "Approve" }) }
                 " "
                 button class="refuse" type="submit" name="approve" value="no" aria-label={ "Reject " (about) } { "Reject" }
@@ -155,6 +155,15 @@ fn approval_item(
                 p { a href={ "/ui/runs/" (row.run) } { "Show the run" } }
             }
         }
+    }
+}
+
+fn describe_rejection(on_rejection: OnRejection) -> &'static str {
+    match on_rejection {
+        OnRejection::EndRun => {
+            "If a call is not approved, the task ends as failed. You can have it tried again with a comment."
+        }
+        OnRejection::TellModel => "If a call is not approved, the model reads your comment and goes on.",
     }
 }
 
@@ -196,8 +205,13 @@ fn inputs_of(call: &RequestedCall) -> Markup {
     let Value::Object(inputs) = call.parsed_arguments() else {
         return html! { pre { (make_visible(&call.arguments)) } };
     };
+    inputs_list(&inputs)
+}
+
+/// Shows inputs by their names.
+pub(super) fn inputs_list(inputs: &Map<String, Value>) -> Markup {
     html! {
-        dl { @for (name, value) in &inputs {
+        dl { @for (name, value) in inputs {
             dt { (make_visible(name)) }
             dd { pre { (make_visible(&value.as_str().map_or_else(|| format!("{value:#}"), str::to_owned))) } }
         } }
