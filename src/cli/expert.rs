@@ -169,7 +169,7 @@ pub(super) enum ExpertCommand {
         #[command(subcommand)]
         command: queue::OutboxCommand,
     },
-    /// List delivered drafts, newest first.
+    /// List drafts with what they answer, newest first.
     #[command(after_help = "Example:\n  respool expert drafts --since 24h")]
     Drafts {
         #[command(flatten)]

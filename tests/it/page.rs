@@ -463,6 +463,12 @@ async fn drafts_and_results_are_shown() {
         for text in ["how about a demo on Thursday", "Buying signal from Sarah at Acme."] {
             assert_eq!(page.contains(text), !is_private, "{text}: {page}");
         }
+        let (_, draft) = page.split_once(r#"<h2 id="drafts">"#).unwrap();
+        assert_eq!(draft.contains("<dt>body</dt>"), !is_private, "texts can be copied: {draft}");
+        assert!(
+            draft.contains("What it is for") && draft.contains("It is yours to send"),
+            "{draft}"
+        );
         let path = link_to_form(&page, "/ui/drafts/");
         let form = format!("csrf={}", csrf_mark(&page));
         assert_eq!(post(&respool, &path, "", &form, "http://127.0.0.1").await.status, 403);

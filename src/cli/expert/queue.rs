@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
+use super::approvals::{call_lines, event_line};
 use super::in_service::is_in_service;
 use super::installed::{find_problem, note_unknown_expert};
 use crate::cli::failure::{Failure, fail_with};
@@ -14,8 +15,8 @@ use crate::cli::runtime::new_runtime;
 use crate::cli::say::{flat_text, say, say_on_stderr, say_piece};
 use agent::CallOutcome;
 use experts::{
-    Invocation, MARKED_DONE, Retried, cancel_invocation, drop_task, message_json, open_tasks, read_message,
-    read_outbox, retry_task,
+    Invocation, MARKED_DONE, Retried, cancel_invocation, drop_task, event_of_run, message_json, open_tasks,
+    read_message, read_outbox, retry_task,
 };
 use openexperts::visible;
 use settings::Loaded;
@@ -380,7 +381,31 @@ pub(super) fn list_drafts(
 ) -> Result<(), Failure> {
     let (expert, kind) = (expert.map(str::to_owned), Some("draft".to_owned()));
     let filter = MessageFilter { expert, kind, ..MessageFilter::default() };
-    with_store(config, async |store| list_messages(config, &store, filter, arguments).await)
+    with_store(config, async |store| {
+        let mut drafts = Vec::new();
+        for row in read_listed(config, &store, filter).await? {
+            let event = event_of_run(&store, row.message.body["run"].as_str().unwrap_or_default()).await?;
+            drafts.push((row, event));
+        }
+        let lines = |(row, event): &(MessageRow, Option<Value>)| draft_lines(row, event.as_ref());
+        let noun = Noun("draft", "drafts");
+        arguments.print_blocks(drafts, noun, |(row, _)| row.created, |(row, _)| message_json(row), lines);
+        Ok(())
+    })
+}
+
+/// Returns a draft with the event that it answers, and what to do with it.
+fn draft_lines(row: &MessageRow, event: Option<&Value>) -> Vec<String> {
+    let body = message_json(row)["body"].take();
+    let operation = body["operation"].as_str().unwrap_or_default();
+    let mut lines = vec![message_line(row)];
+    lines.extend(event.map(|event| flat_text(&event_line(event))));
+    lines.extend(call_lines(operation, &body["inputs"].to_string()));
+    if row.delivered.is_none() {
+        let id = &row.message.id;
+        lines.push(format!("    it is yours to send; then: respool expert outbox done {id}"));
+    }
+    lines
 }
 
 async fn list_messages(
@@ -389,6 +414,17 @@ async fn list_messages(
     filter: MessageFilter,
     arguments: &ListArgs,
 ) -> Result<(), Failure> {
+    let rows = read_listed(config, store, filter).await?;
+    let noun = Noun("message", "messages");
+    arguments.print_blocks(rows, noun, |row| row.created, message_json, message_lines);
+    Ok(())
+}
+
+async fn read_listed(
+    config: &Loaded,
+    store: &Store,
+    filter: MessageFilter,
+) -> Result<Vec<MessageRow>, Failure> {
     let expert = filter.expert.clone();
     let mut rows = read_outbox(store, filter, MOST).await?;
     if rows.is_empty() {
@@ -398,9 +434,7 @@ async fn list_messages(
     if config.settings.tools.gateway.url.is_none() {
         rows.iter_mut().filter(|row| row.delivered.is_none()).for_each(|row| row.note = None);
     }
-    let noun = Noun("message", "messages");
-    arguments.print_blocks(rows, noun, |row| row.created, message_json, message_lines);
-    Ok(())
+    Ok(rows)
 }
 
 /// Lists the operations of which a message says that their outcome is unknown.
@@ -495,6 +529,28 @@ mod tests {
         check("task", json!({}), &[]);
         let long = format!("    {} …", "x".repeat(LONGEST_GIST));
         check("result", json!({"summary": "x".repeat(LONGEST_GIST + 1)}), &[&long]);
+    }
+
+    #[test]
+    fn a_draft_says_what_it_answers() {
+        let inputs = json!({"to": "kim", "body": "Dear Kim,\nyes."});
+        let body = json!({"draft": {"operation": "mail.draft", "inputs": inputs}});
+        let message =
+            NewMessage { id: "i1:draft-1".into(), kind: "draft".into(), body, ..NewMessage::default() };
+        let mut row = MessageRow { message, ..MessageRow::default() };
+        let event = json!({"invocation": "i1", "mapped_inputs": {"subject": "A van?"}});
+        let expected = [
+            r#"    for i1: {"subject":"A van?"}"#,
+            "    mail.draft",
+            "      to: \"kim\"",
+            "      body:",
+            "        | Dear Kim,",
+            "        | yes.",
+            "    it is yours to send; then: respool expert outbox done i1:draft-1",
+        ];
+        assert_eq!(draft_lines(&row, Some(&event))[1..], expected);
+        row.delivered = Some(1);
+        assert_eq!(draft_lines(&row, Some(&event))[1..], expected[..6]);
     }
 
     #[test]

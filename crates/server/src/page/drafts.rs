@@ -10,7 +10,7 @@ use super::response::redirect_response;
 use super::session::Viewer;
 use super::{approvals, format, layout};
 use crate::app::App;
-use experts::{MARKED_DONE, MessageKind, message_json};
+use experts::{MARKED_DONE, MessageKind, event_of_run, message_json};
 use openexperts::KnowledgeKind;
 use serde_json::Value;
 use store::{MessageFilter, MessageRow, Store};
@@ -35,21 +35,37 @@ fn kind_filter(kind: MessageKind) -> MessageFilter {
 /// Writes the sections of drafts and results.
 pub(super) async fn outbox_sections(app: &App, viewer: &Viewer) -> Markup {
     let Some(store) = app.agents.store() else { return html! {} };
-    let drafts = open_drafts(store, None).await;
+    let mut drafts = Vec::new();
+    for row in open_drafts(store, None).await {
+        drafts.push(draft_item(app, viewer, store, &row).await);
+    }
     let results = store.messages(kind_filter(MessageKind::Result), RESULTS).await.unwrap_or_default();
     html! {
         section { h2 id="drafts" { "Drafts" }
             @if drafts.is_empty() { (layout::empty_note("No draft of an expert waits for you.")) }
-            @for row in &drafts {
-                section class="card" {
-                    (message_head(row))
-                    (message_text(app, row, "inputs"))
-                    (layout::button_form(viewer, &format!("/ui/drafts/{}", row.message.id), "Done", &format!("the draft {}", row.message.id), &[]))
-                }
-            } }
+            @for draft in &drafts { (draft) } }
         section { h2 { "Latest results" }
             @if results.is_empty() { (layout::empty_note("No expert has handed in a result yet.")) }
             @for row in &results { section class="card" { (message_head(row)) (message_text(app, row, "outputs")) } } }
+    }
+}
+
+/// Shows a draft, ready to be copied, with the event that it answers.
+async fn draft_item(app: &App, viewer: &Viewer, store: &Store, row: &MessageRow) -> Markup {
+    let message = message_json(row);
+    let event = event_of_run(store, message["run"].as_str().unwrap_or_default()).await.ok().flatten();
+    let inputs = message["body"]["inputs"].as_object();
+    let inputs = inputs.filter(|_| !may_quote_private(app, &row.message.expert));
+    html! {
+        section class="card decision" {
+            div {
+                (message_head(row))
+                @if let Some(inputs) = inputs { (approvals::inputs_list(inputs)) } @else { (message_text(app, row, "inputs")) }
+                p class="dim" { "It is yours to send or to throw away. Press Done when it needs you no longer." }
+                (layout::button_form(viewer, &format!("/ui/drafts/{}", row.message.id), "Done", &format!("the draft {}", row.message.id), &[]))
+            }
+            @if let Some(event) = &event { div class="evidence" { (approvals::event_part(event)) } }
+        }
     }
 }
 
