@@ -395,6 +395,41 @@ fn head(state: &std::path::Path) -> String {
 }
 
 #[tokio::test]
+async fn operators_change_inputs_over_http() {
+    let state = tempfile::tempdir().unwrap();
+    let fake = fake(&[replies::calls(&[EXEC]), replies::text("Sent.")]).await;
+    let tools = echoing();
+    let respool = with_keys(&fake, &tools, state.path()).await;
+    let agent = supervised(&respool, confirms(&["exec"], ApprovalRules::default()));
+    let (run, waits) = serve(&respool, &agent).await;
+    let request = awaited(waits);
+    let (path, call) = (format!("/v1/approvals/{}", request.id), &request.calls[0].id);
+    let decide = async |body: Value| {
+        let request = Request::post(&path, body.to_string()).header("authorization", "Bearer sk-root");
+        let reply = exchange(respool.address, &request).await;
+        (reply.status, reply.json())
+    };
+    let inputs = json!({call: {"command": "send that"}});
+    for (body, code) in [
+        (json!({"approve": false, "inputs": inputs}), "invalid_json"),
+        (json!({"approve": true, "inputs": {"other": {}}}), "invalid_json"),
+        (json!({"approve": true, "inputs": {call: "send that"}}), "unsupported_value"),
+    ] {
+        let (status, answer) = decide(body).await;
+        assert_eq!((status, answer["error"]["code"].as_str()), (400, Some(code)), "{answer}");
+    }
+    let (status, answer) = decide(json!({"approve": true, "inputs": inputs})).await;
+    assert_eq!((status, &answer["approved"]), (200, &json!([call])), "{answer}");
+    ends_as(&respool, &run, Status::Done).await;
+    assert_eq!(tools.asked(), [("exec".to_owned(), "send that".to_owned())]);
+    let shown = Request::get(&path).header("authorization", "Bearer sk-root");
+    let shown = exchange(respool.address, &shown).await.json();
+    assert_eq!(shown["decision"]["inputs"], inputs, "{shown}");
+    let told = fake.requests()[1].json()["messages"].to_string();
+    assert!(told.contains("changed its inputs to"), "{told}");
+}
+
+#[tokio::test]
 async fn only_operators_decide_over_http() {
     let state = tempfile::tempdir().unwrap();
     let fake = fake(&[replies::calls(&[EXEC]), replies::text("Sent.")]).await;

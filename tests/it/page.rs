@@ -403,6 +403,32 @@ async fn calls_are_approved_one_by_one() {
     fake.wait_for_requests(2).await;
 }
 
+#[tokio::test]
+async fn inputs_are_changed_on_the_page() {
+    let call = ("exec", r#"{"command":"one\ntwo"}"#);
+    for (written, expected) in [("one%0D%0Atwo", None), ("one%0D%0A2", Some(r#"{"command":"one\n2"}"#))] {
+        let (fake, dir) = (FakeVllm::start([]).await, tempfile::tempdir().unwrap());
+        let respool = started(&fake, dir.path(), true).await;
+        let agent = supervised(&respool, confirms(&["exec"], ApprovalRules::default()));
+        let cookie = logged_in(&respool).await;
+        fake.then(Script::json(200, &replies::calls(&[call])));
+        fake.then(Script::json(200, &replies::text("Done.")));
+        let asked = awaited(serve(&respool, &agent).await.1);
+        let page = get(&respool, "/ui/approvals", &cookie).await.text();
+        let (csrf, id) = (csrf_mark(&page), &asked.calls[0].id);
+        assert!(page.contains(&format!("name=\"input/{id}/command\"")), "{page}");
+        let form = format!("csrf={csrf}&call={id}&approve=yes&input/{id}/command={written}");
+        let path = format!("/ui/approvals/{}", asked.id);
+        assert_eq!(post(&respool, &path, &cookie, &form, "http://127.0.0.1").await.status, 303);
+        let row = respool.agents.store().unwrap().approval(&asked.id).await.unwrap().unwrap();
+        let decision: Decision = serde_json::from_str(&row.decision.unwrap()).unwrap();
+        assert_eq!(decision.changed.get(id).map(String::as_str), expected, "{written}");
+        assert!(decision.approves(&asked.calls[0]));
+        fake.wait_for_requests(2).await;
+        respool.killed().await;
+    }
+}
+
 /// Without keys the page showed what `/v1/approvals` refuses, and let anybody drop dead letters.
 #[tokio::test]
 async fn approvals_are_for_operators() {
@@ -464,11 +490,8 @@ async fn drafts_and_results_are_shown() {
             assert_eq!(page.contains(text), !is_private, "{text}: {page}");
         }
         let (_, draft) = page.split_once(r#"<h2 id="drafts">"#).unwrap();
-        assert_eq!(draft.contains("<dt>body</dt>"), !is_private, "texts can be copied: {draft}");
-        assert!(
-            draft.contains("What it is for") && draft.contains("It is yours to send"),
-            "{draft}"
-        );
+        assert_eq!(draft.contains("<dt>text</dt>"), !is_private, "texts can be copied: {draft}");
+        assert!(draft.contains("What it is for") && draft.contains("It is yours to send"), "{draft}");
         let path = link_to_form(&page, "/ui/drafts/");
         let form = format!("csrf={}", csrf_mark(&page));
         assert_eq!(post(&respool, &path, "", &form, "http://127.0.0.1").await.status, 403);

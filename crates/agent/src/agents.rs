@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
 use http::HeaderValue;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 
 use super::active::{ActiveRuns, MOST_PARKED, RunOptions, Work};
@@ -61,6 +61,8 @@ pub enum DecideError {
     TooLate,
     /// The decision names a call that is not in the request, which has these.
     UnknownCall(String, Vec<String>),
+    /// The inputs of this call cannot be changed, and why.
+    NotChangeable(String, &'static str),
     /// The store cannot be used.
     Store(StoreError),
 }
@@ -78,6 +80,9 @@ impl DecideError {
             ),
             Self::UnknownCall(call, known) => {
                 format!("the approval {id} has no call {call}. Its calls: {}", known.join(", "))
+            }
+            Self::NotChangeable(call, why) => {
+                format!("the approval {id} was not decided: the inputs of {call} cannot be changed: {why}")
             }
             Self::Store(error) => error.0,
         }
@@ -508,6 +513,22 @@ pub async fn facts_of_work(store: &Store, fingerprint: &str) -> Result<Vec<RunFa
     Ok(all)
 }
 
+/// Refuses inputs that are no JSON object, and those of a call of which a person was shown what it changes:
+/// that would be another change.
+fn refuse_changes(request: &ApprovalRequest, decision: &Decision) -> Result<(), DecideError> {
+    for (id, inputs) in &decision.changed {
+        if serde_json::from_str::<Map<String, Value>>(inputs).is_err() {
+            return Err(DecideError::NotChangeable(id.clone(), "they must be a JSON object"));
+        }
+        if !request.can_change(id) {
+            let why =
+                "the request shows what the call changes, so reject it and say in the comment what to do";
+            return Err(DecideError::NotChangeable(id.clone(), why));
+        }
+    }
+    Ok(())
+}
+
 /// Records a decision about a request; a process that serves the run's agent lets it go on.
 ///
 /// # Errors
@@ -516,11 +537,12 @@ pub async fn record_decision(store: &Store, decision: &Decision) -> Result<(), D
     let row = store.approval(&decision.request).await.map_err(DecideError::Store)?;
     let row = row.ok_or(DecideError::Unknown)?;
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-    let is_known = |id: &&String| request.calls.iter().any(|call| call.id == **id);
-    if let Some(unknown) = decision.approved.iter().find(|id| !is_known(id)) {
+    let is_known = |id: &&str| request.calls.iter().any(|call| call.id == *id);
+    if let Some(unknown) = decision.approved_calls().into_iter().find(|id| !is_known(id)) {
         let known = request.calls.iter().map(|call| format!("{} ({})", call.id, call.name)).collect();
-        return Err(DecideError::UnknownCall(unknown.clone(), known));
+        return Err(DecideError::UnknownCall(unknown.to_owned(), known));
     }
+    refuse_changes(&request, decision)?;
     let text = serde_json::to_string(decision).unwrap_or_default();
     let late = match request.on_timeout {
         OnTimeout::Escalate => LateDecision::Counts,

@@ -6,7 +6,7 @@
 //! milliseconds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use serde::{Deserialize, Serialize};
 
@@ -145,6 +145,12 @@ pub struct ApprovalRequest {
 }
 
 impl ApprovalRequest {
+    /// Returns true if a person may approve this call with other inputs: not where the change was shown that
+    /// it makes.
+    pub fn can_change(&self, call: &str) -> bool {
+        self.effects.get(call).is_none_or(|effect| effect.change.is_none())
+    }
+
     /// Returns true if its time ran out, and that was reported to a person, who may still decide.
     pub fn is_overdue(&self, now: u64) -> bool {
         self.on_timeout == OnTimeout::Escalate && self.expires.is_some_and(|expires| expires < now)
@@ -156,8 +162,12 @@ impl ApprovalRequest {
 pub struct Decision {
     /// The request's id.
     pub request: String,
-    /// The ids of the approved calls.
+    /// The ids of the calls that are approved as they are.
     pub approved: Vec<String>,
+    /// The inputs with which other calls are approved in place of their own, by the calls' ids. A version
+    /// that does not know this field rejects them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub changed: BTreeMap<String, String>,
     /// Who decided, for the record: a person, or [`Decision::TIMEOUT`].
     pub by: String,
     /// The person's comment; the model reads it.
@@ -176,17 +186,35 @@ impl Decision {
     /// Approves all calls of a request.
     pub fn approve_all(request: &ApprovalRequest, by: &str) -> Self {
         let approved = request.calls.iter().map(|call| call.id.clone()).collect();
-        Self { request: request.id.clone(), approved, by: by.to_owned(), comment: None }
+        Self { request: request.id.clone(), approved, by: by.to_owned(), ..Self::default() }
     }
 
-    /// Returns the result of an approved call as the model gets it: with the person's comment.
-    pub(super) fn add_comment(&self, result: &str) -> String {
-        match &self.comment {
-            Some(comment) => {
-                format!("{result}\n\n[The person who approved this call says: {comment}]")
-            }
-            None => result.to_owned(),
+    /// Approves calls with other inputs than their own.
+    pub fn change_inputs(&mut self, changed: BTreeMap<String, String>) {
+        self.approved.retain(|id| !changed.contains_key(id));
+        self.changed = changed;
+    }
+
+    /// Returns true if this call runs, be it with other inputs.
+    pub fn approves(&self, call: &RequestedCall) -> bool {
+        self.approved.contains(&call.id) || self.changed.contains_key(&call.id)
+    }
+
+    /// Returns the ids of all calls that run.
+    pub fn approved_calls(&self) -> Vec<&str> {
+        self.approved.iter().chain(self.changed.keys()).map(String::as_str).collect()
+    }
+
+    /// Returns the result of an approved call as the model gets it: with what the person changed and says.
+    pub(super) fn add_comment(&self, call: &RequestedCall, result: &str) -> String {
+        let mut text = result.to_owned();
+        if let Some(inputs) = self.changed.get(&call.id) {
+            let _ = write!(text, "\n\n[The person who approved this call changed its inputs to: {inputs}]");
         }
+        if let Some(comment) = &self.comment {
+            let _ = write!(text, "\n\n[The person who approved this call says: {comment}]");
+        }
+        text
     }
 
     /// Returns the result that the model gets of a rejected call.

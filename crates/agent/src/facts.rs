@@ -127,7 +127,7 @@ impl Reader {
                 self.push_call(call.clone(), CallOutcome::HandedOver, String::new(), false);
             }
             EventKind::ApprovalDecided(decision) => {
-                self.has_consent |= !decision.approved.is_empty();
+                self.has_consent |= !decision.approved_calls().is_empty();
                 self.note_rejected(decision);
             }
             EventKind::ChildStarted { child } => {
@@ -142,7 +142,7 @@ impl Reader {
 
     fn note_rejected(&mut self, decision: &Decision) {
         let asked = self.run.awaited_approval().map(|request| request.calls.clone()).unwrap_or_default();
-        for call in asked.into_iter().filter(|call| !decision.approved.contains(&call.id)) {
+        for call in asked.into_iter().filter(|call| !decision.approves(call)) {
             self.push_call(call, CallOutcome::Denied, decision.rejection_text(), false);
         }
     }

@@ -1,6 +1,6 @@
 //! A run as people and programs see it: the row of a list, and the breakdown. Called by `server` and `cli`.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::approval::{ApprovalRequest, Decision, Requester};
 use super::call::{CallOutcome, RequestedCall};
@@ -118,9 +118,14 @@ pub fn approval_row(row: &ApprovalRow) -> Value {
     let decision = row.decision.as_deref().and_then(|text| serde_json::from_str::<Decision>(text).ok());
     if let Some(decision) = decision {
         body["decision"] = json!({
-            "approved": decision.approved, "by": decision.by, "comment": decision.comment,
+            "approved": decision.approved_calls(), "by": decision.by, "comment": decision.comment,
             "at": row.decided.map(clock::format_time),
         });
+        if !decision.changed.is_empty() {
+            let inputs = |text: &String| serde_json::from_str::<Value>(text).unwrap_or_default();
+            let changed = decision.changed.iter().map(|(call, text)| (call.clone(), inputs(text)));
+            body["decision"]["inputs"] = changed.collect::<Map<_, _>>().into();
+        }
     }
     body
 }
@@ -135,10 +140,11 @@ pub fn describe_end(row: &ApprovalRow) -> String {
         };
     };
     let request: ApprovalRequest = serde_json::from_str(&row.body).unwrap_or_default();
-    let (approved, all) = (decision.approved.len(), request.calls.len());
+    let (approved, all) = (decision.approved_calls().len(), request.calls.len());
     let what = match approved {
         0 => "it was rejected".to_owned(),
-        _ if approved == all => "it was approved".to_owned(),
+        _ if approved == all && decision.changed.is_empty() => "it was approved".to_owned(),
+        _ if approved == all => "it was approved with changed inputs".to_owned(),
         _ => format!("{approved} of its {all} calls were approved"),
     };
     let at = row.decided.map(|at| format!(" at {}", clock::format_time(at))).unwrap_or_default();

@@ -86,9 +86,9 @@ impl Approvals {
                 let comment = Some(why.to_owned()).filter(|why| !why.is_empty());
                 let reject = |request: &ApprovalRequest, by: &str| Decision {
                     request: request.id.clone(),
-                    approved: Vec::new(),
                     by: by.to_owned(),
                     comment,
+                    ..Decision::default()
                 };
                 self.decide_approval(store, id, reject).await?;
                 Ok(format!("{id} is rejected"))

@@ -2,6 +2,7 @@
 //! the list contains other clients' inputs, and a client that may decide could let an agent approve its own
 //! calls.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::extract::{Path, Request, State};
@@ -17,7 +18,7 @@ use wire::{ApiError, ErrorCode};
 
 /// The most requests in the list.
 const MOST: usize = 1_000;
-/// A decision is a list of ids and a comment.
+/// A decision is a list of ids, a comment, and inputs.
 const LARGEST_BODY: usize = 64 * 1024;
 
 /// The body of a decision.
@@ -27,6 +28,9 @@ struct DecisionBody {
     approve: Approve,
     #[serde(default)]
     comment: Option<String>,
+    /// Inputs in the place of those of approved calls, by the calls' ids.
+    #[serde(default)]
+    inputs: BTreeMap<String, Value>,
 }
 
 /// The calls that are approved.
@@ -83,7 +87,7 @@ pub(super) async fn decide_approval(
         let asked: ApprovalRequest = serde_json::from_str(&row.body).map_err(|_| unknown_approval(&id))?;
         let decision = read_decision(request, &asked, by).await?;
         app.agents.decide_approval(&decision).await.map_err(|error| decide_error(&id, error))?;
-        Ok(json!({"id": id, "approved": decision.approved, "by": decision.by}))
+        Ok(json!({"id": id, "approved": decision.approved_calls(), "by": decision.by}))
     };
     finish_response(decided.await, &record)
 }
@@ -115,7 +119,13 @@ async fn read_decision(request: Request, asked: &ApprovalRequest, by: String) ->
         Approve::All(false) => Vec::new(),
         Approve::Calls(calls) => calls,
     };
-    Ok(Decision { request: asked.id.clone(), approved, by, comment: body.comment })
+    let mut decision =
+        Decision { request: asked.id.clone(), approved, by, comment: body.comment, ..Decision::default() };
+    if let Some(rejected) = body.inputs.keys().find(|id| !decision.approved.contains(id)) {
+        return Err(bad(format!("`inputs` names the call `{rejected}`, which `approve` does not")));
+    }
+    decision.change_inputs(body.inputs.iter().map(|(id, inputs)| (id.clone(), inputs.to_string())).collect());
+    Ok(decision)
 }
 
 fn decide_error(id: &str, error: DecideError) -> ApiError {
@@ -134,6 +144,9 @@ fn decide_error(id: &str, error: DecideError) -> ApiError {
         DecideError::UnknownCall(call, known) => {
             let what = format!("the approval `{id}` has no call `{call}`. Its calls: {}", known.join(", "));
             ApiError::bad_request(ErrorCode::UnsupportedValue, what).with_param("approve")
+        }
+        error @ DecideError::NotChangeable(..) => {
+            ApiError::bad_request(ErrorCode::UnsupportedValue, error.describe_for(id)).with_param("inputs")
         }
         DecideError::Store(error) => store_failed(error),
     }

@@ -5,6 +5,8 @@
 //! this one. The key is checked against those that `respool serve` left in the store, not against the
 //! configuration, which the caller chooses.
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
 use serde_json::Value;
 
@@ -46,8 +48,8 @@ pub(in crate::cli) enum ApprovalsCommand {
     },
     /// Let calls run, with exactly the inputs that `show` prints.
     #[command(
-        override_usage = "respool expert approvals approve <APPROVALS>... [--only <CALL>] [--comment <COMMENT>]\n       respool expert approvals approve --expert <NAME> [--comment <COMMENT>]",
-        after_help = "Example:\n  respool expert approvals approve APPROVAL --only CALL"
+        override_usage = "respool expert approvals approve <APPROVALS>... [--only <CALL>] [--set <INPUT=VALUE>] [--comment <COMMENT>]\n       respool expert approvals approve --expert <NAME> [--comment <COMMENT>]",
+        after_help = "Examples:\n  respool expert approvals approve APPROVAL --only CALL\n  respool expert approvals approve APPROVAL --set 'body=The van costs 40 a day.'"
     )]
     Approve {
         /// The approvals, as `list` shows them
@@ -59,6 +61,9 @@ pub(in crate::cli) enum ApprovalsCommand {
         /// Approve only these calls, by their ids in `show`, and reject the others
         #[arg(long, value_name = "CALL")]
         only: Vec<String>,
+        /// Let the call run with this value of an input in place of its own
+        #[arg(long, value_name = "INPUT=VALUE", conflicts_with = "expert")]
+        set: Vec<String>,
         /// A comment, which the model reads with the results of the calls
         #[arg(long)]
         comment: Option<String>,
@@ -96,13 +101,20 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 list_approvals(&store, library, expert.as_deref(), &arguments).await
             }
             ApprovalsCommand::Show { approval } => show_approval(&store, library, &approval).await,
-            ApprovalsCommand::Approve { approvals, expert, only, comment } => {
+            ApprovalsCommand::Approve { approvals, expert, only, set, comment } => {
                 let by = decider_name(&store).await?;
-                let decision = |request: &ApprovalRequest| {
-                    let all = Decision { comment: comment.clone(), ..Decision::approve_all(request, &by) };
-                    if only.is_empty() { all } else { Decision { approved: only.clone(), ..all } }
-                };
                 let chosen = choose_approvals(&store, approvals, expert).await?;
+                let requests: Vec<&ApprovalRequest> = chosen.iter().map(|(_, request)| request).collect();
+                let changed = changed_inputs(&requests, &only, &set)?;
+                let decision = |request: &ApprovalRequest| {
+                    let mut decision = Decision::approve_all(request, &by);
+                    if !only.is_empty() {
+                        decision.approved.clone_from(&only);
+                    }
+                    decision.comment.clone_from(&comment);
+                    decision.change_inputs(changed.clone());
+                    decision
+                };
                 for (row, _) in &chosen {
                     refuse_lost_calls(&store, library, row).await?;
                 }
@@ -122,9 +134,9 @@ pub(super) fn run_approvals(loaded: &Loaded, command: ApprovalsCommand) -> Resul
                 let by = decider_name(&store).await?;
                 let decision = |request: &ApprovalRequest| Decision {
                     request: request.id.clone(),
-                    approved: Vec::new(),
                     by: by.clone(),
                     comment: comment.clone(),
+                    ..Decision::default()
                 };
                 let chosen = choose_approvals(&store, approvals, expert).await?;
                 let ending = chosen.iter().filter(|(_, request)| ends_task(request));
@@ -345,6 +357,40 @@ async fn choose_approvals(
     rows.into_iter().map(read).collect()
 }
 
+/// Returns the inputs of the one call that is approved with other values, by its id.
+fn changed_inputs(
+    chosen: &[&ApprovalRequest],
+    only: &[String],
+    set: &[String],
+) -> Result<BTreeMap<String, String>, Failure> {
+    if set.is_empty() {
+        return Ok(BTreeMap::new());
+    }
+    let calls = chosen.iter().flat_map(|request| &request.calls);
+    let calls: Vec<_> = calls.filter(|call| only.is_empty() || only.contains(&call.id)).collect();
+    let [call] = calls[..] else {
+        return Err("--set is about one call: name it with --only CALL; `show` has the ids"
+            .to_owned()
+            .into());
+    };
+    let Value::Object(mut inputs) = call.parsed_arguments() else {
+        return Err(format!("{} has no inputs that can be set", call.name).into());
+    };
+    for one in set {
+        let (name, value) =
+            one.split_once('=').ok_or_else(|| format!("write --set INPUT=VALUE, not {one:?}"))?;
+        let names = inputs.keys().cloned().collect::<Vec<_>>().join(", ");
+        let unknown = || format!("{} has no input {name:?}; it has {names}", call.name);
+        let input = inputs.get_mut(name).ok_or_else(unknown)?;
+        *input = match input {
+            Value::String(_) => value.into(),
+            _ => serde_json::from_str(value)
+                .map_err(|_| format!("{name} is no text: write its value as JSON, not {value:?}"))?,
+        };
+    }
+    Ok(BTreeMap::from([(call.id.clone(), Value::Object(inputs).to_string())]))
+}
+
 /// Decides about each request, also after one that can no longer be decided.
 async fn decide_all(
     store: &Store,
@@ -404,7 +450,7 @@ async fn decide_one(
     how: &str,
 ) -> Result<(), Failure> {
     record_decision(store, &decision).await.map_err(|error| error.describe_for(&row.id))?;
-    let (all, approved) = (request.calls.len(), decision.approved.len());
+    let (all, approved) = (request.calls.len(), decision.approved_calls().len());
     if approved == 0 || approved == all {
         say(&format!("{}  {how}", row.id));
     } else {
@@ -424,6 +470,33 @@ mod tests {
         let store = Store::open(&config).unwrap();
         let said = choose_approvals(&store, Vec::new(), Some("nix".to_owned())).await.unwrap_err();
         assert_eq!(said.to_string(), "no call of nix waits for approval");
+    }
+
+    #[test]
+    fn inputs_are_set_by_name() {
+        let call = |id: &str| agent::RequestedCall {
+            id: id.to_owned(),
+            name: "mail__send".to_owned(),
+            arguments: r#"{"body":"50 a day","days":2}"#.to_owned(),
+            ..agent::RequestedCall::default()
+        };
+        let request = ApprovalRequest { calls: vec![call("c1"), call("c2")], ..ApprovalRequest::default() };
+        let set = |only: &[&str], set: &[&str]| {
+            let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+            changed_inputs(&[&request], &owned(only), &owned(set)).map_err(|failure| failure.to_string())
+        };
+        let changed = set(&["c2"], &["body=40 = a day", "days=3"]).unwrap();
+        assert_eq!(changed["c2"], r#"{"body":"40 = a day","days":3}"#);
+        assert!(set(&[], &[]).unwrap().is_empty());
+        for (only, one, expected) in [
+            (&[][..], "body=x", "--set is about one call"),
+            (&["c1"], "body", "write --set INPUT=VALUE"),
+            (&["c1"], "bdy=x", "mail__send has no input \"bdy\"; it has body, days"),
+            (&["c1"], "days=three", "days is no text: write its value as JSON"),
+        ] {
+            let said = set(only, &[one]).unwrap_err();
+            assert!(said.contains(expected), "{said}");
+        }
     }
 
     #[test]

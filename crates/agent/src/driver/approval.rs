@@ -31,7 +31,7 @@ impl Driver {
     /// Writes the calls that a decision rejects into the audit log; they never come to the tools.
     pub(super) async fn note_rejections(&self, run: &Run, request: &ApprovalRequest, kind: &EventKind) {
         let EventKind::ApprovalDecided(decision) = kind else { return };
-        for call in request.calls.iter().filter(|call| !decision.approved.contains(&call.id)) {
+        for call in request.calls.iter().filter(|call| !decision.approves(call)) {
             let invocation = self.invocation(run, call, Duration::ZERO);
             self.tools.note_refusal(&invocation, &decision.by).await;
         }

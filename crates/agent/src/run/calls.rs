@@ -161,7 +161,7 @@ impl Run {
         match later.verdicts.get(&call.id) {
             // A rejection ends the run, so that the model reads nothing more.
             Some(Verdict::Approved(decision, _)) if later.rejection.is_none() => {
-                let text = decision.add_comment(&ended.text);
+                let text = decision.add_comment(call, &ended.text);
                 self.keep_result(call, &ToolEnd { text, ..ended.clone() });
             }
             _ => self.keep_result(call, ended),

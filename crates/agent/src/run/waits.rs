@@ -66,12 +66,11 @@ impl Run {
         matches!(&self.phase, Phase::Approval(wait) if wait.is_escalated)
     }
 
-    /// Exactly the recorded inputs run, whatever the reply would be read as today.
+    /// Exactly the recorded inputs run, or those of the person, whatever the reply would be read as today.
     pub(super) fn apply_decision(&mut self, wait: ApprovalWait, decision: &Decision) {
         let ApprovalWait { request, mut calls, .. } = wait;
         for call in &request.calls {
-            let is_approved = decision.approved.contains(&call.id);
-            let verdict = if is_approved {
+            let verdict = if decision.approves(call) {
                 Verdict::Approved(decision.clone(), request.effects.get(&call.id).cloned())
             } else {
                 Verdict::Rejected(decision.rejection_text())
@@ -79,13 +78,16 @@ impl Run {
             calls.verdicts.insert(call.id.clone(), verdict);
             if let Some(own) = calls.own.iter_mut().find(|own| own.id == call.id) {
                 own.clone_from(call);
+                if let Some(inputs) = decision.changed.get(&call.id) {
+                    own.arguments.clone_from(inputs);
+                }
             }
         }
         let rules = &self.setup.approvals;
-        let rejected = request.calls.iter().filter(|call| !decision.approved.contains(&call.id));
+        let rejected = request.calls.iter().filter(|call| !decision.approves(call));
         if !rules.is_all_proposals(rejected) && rules.on_rejection == OnRejection::EndRun {
             // Nothing but what the person approved is made before the run ends.
-            calls.own.retain(|call| decision.approved.contains(&call.id));
+            calls.own.retain(|call| decision.approves(call));
             calls.rejection = Some(Box::new(Rejection { request, decision: decision.clone() }));
         }
         self.next_call(calls);
@@ -95,7 +97,7 @@ impl Run {
     pub(super) fn rejection_failure(&self, rejection: &Rejection) -> ModelFailure {
         let Rejection { request, decision } = rejection;
         let (approved, rejected): (Vec<_>, Vec<_>) =
-            request.calls.iter().partition(|call| decision.approved.contains(&call.id));
+            request.calls.iter().partition(|call| decision.approves(call));
         let named: Vec<String> = rejected.into_iter().map(describe_call).collect();
         let mut text = format!("{}: {}", named.join(", "), decision.rejection_text());
         let results = self.last_exchange().map(|exchange| exchange.results.as_slice()).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Calls that wait for consent, with the exact inputs that will run, and tasks of experts that failed or were
 //! escalated.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::extract::{Path, Request, State};
@@ -25,6 +26,8 @@ use wire::visible::make_visible;
 
 /// The most of each that are listed.
 const MOST: usize = 200;
+/// The longest inputs that a form can change, in bytes.
+const LONGEST_CHANGEABLE: usize = 8 << 10;
 
 /// Says what a decision on this page did, by the word in the address that follows it.
 const SETTLED: [(&str, &str); 5] = [
@@ -196,8 +199,62 @@ fn call_item(asked: &ApprovalRequest, call: &RequestedCall) -> Markup {
             @if let Some(effect) = effect { " is " code { (make_visible(&effect.tool)) } }
         }
         (inputs_of(call))
+        @if let Some(inputs) = changeable_inputs(asked, call) {
+            details {
+                summary { "Change the inputs" }
+                p class="dim" { "Approve makes the call with these." }
+                @for (name, value) in &inputs {
+                    // A browser drops the first line break in it.
+                    label { (make_visible(name)) textarea name=(input_field(call, name)) rows=((value.lines().count() + value.len() / 60).clamp(1, 12)) { "\n" (value) } }
+                }
+            }
+        }
         @if let Some(change) = effect.and_then(|effect| effect.change.as_ref()) { p { "It makes this change:" } pre { (make_visible(change)) } }
     }
+}
+
+/// Returns the texts of the inputs that a person may change here; `None` if none may be, or they are long.
+fn changeable_inputs(asked: &ApprovalRequest, call: &RequestedCall) -> Option<Vec<(String, String)>> {
+    let is_short = call.arguments.len() <= LONGEST_CHANGEABLE;
+    let Value::Object(inputs) = call.parsed_arguments() else { return None };
+    let texts = inputs.iter().map(|(name, value)| (name.clone(), input_text(value)));
+    (is_short && asked.can_change(&call.id)).then(|| texts.collect())
+}
+
+/// Returns an input as it is shown: a text as it is, all else as JSON.
+fn input_text(value: &Value) -> String {
+    make_visible(&value.as_str().map_or_else(|| format!("{value:#}"), str::to_owned))
+}
+
+/// Returns the name of the field in which an input is changed.
+fn input_field(call: &RequestedCall, input: &str) -> String {
+    format!("input/{}/{input}", call.id)
+}
+
+/// Returns the inputs of a call as a form changes them, `None` if it does not.
+fn inputs_in_form(call: &RequestedCall, form: &Form) -> Result<Option<String>, DecideError> {
+    let Value::Object(mut inputs) = call.parsed_arguments() else { return Ok(None) };
+    let mut is_changed = false;
+    for (name, value) in &mut inputs {
+        let Some(written) = form.all(&input_field(call, name)).next().map(|text| text.replace("\r\n", "\n"))
+        else {
+            continue;
+        };
+        if written == input_text(value).replace("\r\n", "\n") {
+            continue;
+        }
+        is_changed = true;
+        *value = match value {
+            Value::String(_) => Value::String(written),
+            _ => serde_json::from_str(&written).map_err(|_| {
+                DecideError::NotChangeable(
+                    call.name.clone(),
+                    "the new value is not JSON, but the old one was a number, a list or the like",
+                )
+            })?,
+        };
+    }
+    Ok(is_changed.then(|| Value::Object(inputs).to_string()))
 }
 
 /// Shows the inputs of a call: texts with their lines as they are, all else as JSON.
@@ -213,7 +270,7 @@ pub(super) fn inputs_list(inputs: &Map<String, Value>) -> Markup {
     html! {
         dl { @for (name, value) in inputs {
             dt { (make_visible(name)) }
-            dd { pre { (make_visible(&value.as_str().map_or_else(|| format!("{value:#}"), str::to_owned))) } }
+            dd { pre { (input_text(value)) } }
         } }
     }
 }
@@ -323,9 +380,17 @@ async fn decide_by_form(
     let is_approved = |call: &RequestedCall| {
         form.get("approve") == "yes" && form.all("call").any(|chosen| chosen == call.id)
     };
-    let approved = asked.calls.iter().filter(|call| is_approved(call)).map(|call| call.id.clone()).collect();
+    let (mut approved, mut changed) = (Vec::new(), BTreeMap::new());
+    for call in asked.calls.iter().filter(|call| is_approved(call)) {
+        let Some(inputs) = inputs_in_form(call, form)? else {
+            approved.push(call.id.clone());
+            continue;
+        };
+        changed.insert(call.id.clone(), inputs);
+    }
     let comment = Some(form.get("comment").trim().to_owned()).filter(|comment| !comment.is_empty());
-    let decision = Decision { request: asked.id.clone(), approved, by: viewer.name.clone(), comment };
+    let decision =
+        Decision { request: asked.id.clone(), approved, changed, by: viewer.name.clone(), comment };
     app.agents.decide_approval(&decision).await?;
     let is_dropped = form.get("approve") == "drop";
     Ok(if is_dropped { drop_rejected(store, &run).await.err() } else { None })

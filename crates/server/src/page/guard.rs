@@ -14,7 +14,7 @@ use crate::app::App;
 use experts::Experts;
 
 /// The largest form.
-const LARGEST_FORM: usize = 16 << 10;
+const LARGEST_FORM: usize = 64 << 10;
 /// How long a browser may take to send a form.
 const FORM_WITHIN: Duration = Duration::from_secs(30);
 

@@ -106,7 +106,8 @@ fn one_request_covers_all_calls() {
     assert_eq!(sim.run.next(), Step::AwaitApproval(request.clone()));
     let approved = vec![request.calls[1].id.clone()];
     let comment = Some("not to them".to_owned());
-    let decision = Decision { request: request.id.clone(), approved, by: "anna".into(), comment };
+    let decision =
+        Decision { request: request.id.clone(), approved, by: "anna".into(), comment, ..Decision::default() };
     sim.after(90_000_000, EventKind::ApprovalDecided(decision)).runs("book");
     assert_eq!(
         sim.results(),
@@ -152,6 +153,26 @@ fn exactly_the_recorded_inputs_run() {
     assert_eq!(restored, sim.run);
 }
 
+/// A person could not correct a call, only reject it and hope for a better one.
+#[test]
+fn a_person_can_change_the_inputs() {
+    let mut sim = sim(|setup| setup.approvals.on_rejection = OnRejection::EndRun);
+    sim.after(0, EventKind::ModelReplied(calls(&[SEND])));
+    let request = sim.requests();
+    let mut decision = Decision::approve_all(&request, "anna");
+    let id = request.calls[0].id.clone();
+    decision.change_inputs(BTreeMap::from([(id, r#"{"to":"b"}"#.to_owned())]));
+    assert_eq!(decision.approved, Vec::<String>::new(), "an older version rejects it");
+    sim.after(1, EventKind::ApprovalDecided(decision));
+    let Step::Act(Action::CallTool(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
+    assert_eq!((step.call.arguments.as_str(), step.approved_by.as_deref()), (r#"{"to":"b"}"#, Some("anna")));
+    sim.runs("send");
+    let told = "send done\n\n[The person who approved this call changed its inputs to: {\"to\":\"b\"}]";
+    assert_eq!(sim.results(), [told]);
+    let restored = Run::restore(sim.run.setup().clone(), sim.kept).unwrap();
+    assert_eq!(restored, sim.run);
+}
+
 #[test]
 fn a_rejection_or_timeout_can_end_the_run() {
     for (by, code) in [("anna", "approval_rejected"), (Decision::TIMEOUT, "approval_timeout")] {
@@ -183,7 +204,8 @@ fn approved_calls_run_before_a_rejection_ends_it() {
         let request = sim.requests();
         let approved = vec![request.calls[1].id.clone()];
         let comment = Some("not to them".to_owned());
-        let decision = Decision { request: request.id, approved, by: "anna".into(), comment };
+        let decision =
+            Decision { request: request.id, approved, by: "anna".into(), comment, ..Decision::default() };
         sim.after(1, EventKind::ApprovalDecided(decision));
         let Step::Act(Action::CallTool(step)) = sim.run.next() else { panic!("{:?}", sim.run.next()) };
         assert_eq!((step.call.name.as_str(), step.approved_by.as_deref()), ("book", Some("anna")));
