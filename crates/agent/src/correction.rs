@@ -113,12 +113,11 @@ fn how_to_call(form: CallForm) -> &'static str {
 
 /// Returns the tool that the error text of a reply names, as a refused call.
 pub(super) fn refused_call_in(text: &str, code: Option<ErrorCode>, setup: &Setup) -> Vec<(String, String)> {
-    let named = match code {
-        Some(ErrorCode::UnknownTool) => text.split('`').nth(1),
-        _ => {
-            let mut offered = setup.tools.iter().map(|tool| tool.name.as_str());
-            offered.find(|name| text.contains(&format!("`{name}`")))
-        }
+    let named = if code == Some(ErrorCode::UnknownTool) {
+        text.split('`').nth(1)
+    } else {
+        let mut offered = setup.tools.iter().map(|tool| tool.name.as_str());
+        offered.find(|name| text.contains(&format!("`{name}`")))
     };
     named.map(|name| (name.to_owned(), "it could not be read".to_owned())).into_iter().collect()
 }
