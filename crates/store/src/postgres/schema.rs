@@ -126,3 +126,96 @@ fn update(change: &mut Change<'_>) -> Result<Found, postgres::Error> {
     }
     Ok(Found::Usable)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use super::super::address::Address;
+    use super::*;
+
+    /// Lists all that statements depend on, by name: `required` columns must be given in each new row, and a
+    /// `rule` may refuse rows.
+    const PARTS: &str = "
+        SELECT 'column ' || table_name || '.' || column_name, udt_name || CASE WHEN is_nullable = 'NO'
+                AND column_default IS NULL AND is_identity = 'NO' THEN ' required' ELSE '' END, table_name::text
+            FROM information_schema.columns WHERE table_schema = 'respool'
+        UNION ALL SELECT 'function ' || oid::regprocedure, prorettype::regtype::text, ''
+            FROM pg_proc WHERE pronamespace = 'respool'::regnamespace
+        UNION ALL SELECT 'constraint ' || conname, 'rule', relname::text FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid
+            WHERE relnamespace = 'respool'::regnamespace AND contype <> 'n'
+        UNION ALL SELECT 'index ' || indexrelid::regclass, 'rule', relname::text FROM pg_index JOIN pg_class ON pg_class.oid = indrelid
+            WHERE relnamespace = 'respool'::regnamespace AND indisunique
+        UNION ALL SELECT 'trigger ' || tgname, 'rule', relname::text FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+            WHERE relnamespace = 'respool'::regnamespace AND NOT tgisinternal";
+
+    /// Parts by name, each with what it is and its table.
+    type Parts = BTreeMap<String, (String, String)>;
+
+    fn parts(change: &mut Change<'_>) -> Result<Parts, postgres::Error> {
+        let part = |row: &postgres::Row| Ok((row.try_get(0)?, (row.try_get(1)?, row.try_get(2)?)));
+        Ok(change.list(PARTS, &[], part)?.into_iter().collect())
+    }
+
+    /// Returns what a step takes from the versions before, or asks of them.
+    fn breaks(before: &Parts, after: &Parts) -> Vec<String> {
+        let is_needed = |what: &str| what != "rule";
+        let gone = before.iter().filter(|(name, (what, _))| {
+            is_needed(what) && after.get(*name).is_none_or(|(now, _)| !what.starts_with(now.as_str()))
+        });
+        let is_old = |table: &str| !table.is_empty() && before.values().any(|(_, other)| other == table);
+        let asked = after.iter().filter(|(name, (what, table))| {
+            !before.contains_key(*name) && is_old(table) && (what == "rule" || what.ends_with(" required"))
+        });
+        gone.chain(asked).map(|(name, (what, _))| format!("{name}: {what}")).collect()
+    }
+
+    /// In a rolling upgrade, nodes of the version before go on with a schema that another one has updated.
+    #[test]
+    fn steps_leave_older_nodes_working() {
+        let Some(url) = testing::postgres_server::new_database() else { return };
+        let mut link = Link::new(Address::parse(&url).unwrap(), Arc::default());
+        link.transact(&|change: &mut Change<'_>| change.run_script(VERSIONS)).unwrap();
+        let mut before = link.transact(&parts).unwrap();
+        for (index, (step, oldest)) in STEPS.iter().enumerate() {
+            link.transact(&|change: &mut Change<'_>| change.run_script(step)).unwrap();
+            let after = link.transact(&parts).unwrap();
+            let version = u32::try_from(index + 1).unwrap();
+            // One that says so ends those of before, with 78.
+            if index > 0 && *oldest < version {
+                assert_eq!(breaks(&before, &after), [""; 0], "step to {version}");
+            }
+            before = after;
+        }
+    }
+
+    #[test]
+    fn what_breaks_older_nodes_is_found() {
+        let Some(url) = testing::postgres_server::new_database() else { return };
+        let mut link = Link::new(Address::parse(&url).unwrap(), Arc::default());
+        prepare(&mut link).unwrap();
+        let before = link.transact(&parts).unwrap();
+        for (sql, found) in [
+            (
+                "ALTER TABLE respool.queue ADD later text NOT NULL DEFAULT ''; CREATE TABLE respool.new (id text NOT NULL)",
+                "",
+            ),
+            ("ALTER TABLE respool.queue ADD must text NOT NULL", "column queue.must: text required"),
+            ("ALTER TABLE respool.queue RENAME payload TO load", "column queue.load: text required"),
+            ("ALTER TABLE respool.events ALTER seq TYPE text", "column events.seq: int8"),
+            ("CREATE UNIQUE INDEX one ON respool.outbox (kind)", "index respool.one: rule"),
+            ("DROP FUNCTION respool.claim", "function respool.claim("),
+        ] {
+            let change_and_undo = |change: &mut Change<'_>| {
+                change.run_script("SAVEPOINT before")?;
+                change.run_script(sql)?;
+                let after = parts(change)?;
+                change.run_script("ROLLBACK TO before")?;
+                Ok(after)
+            };
+            let all = breaks(&before, &link.transact(&change_and_undo).unwrap()).join("; ");
+            assert!(all.contains(found) && all.is_empty() == found.is_empty(), "{sql}: {all}");
+        }
+    }
+}
