@@ -89,7 +89,8 @@ pub enum ClaimScope {
 pub struct Ack {
     /// A cancellation of the run was requested.
     pub cancel: bool,
-    /// Another process works on the run by now. Nothing was written.
+    /// The store has the run otherwise: another process works on it by now, or the database was restored.
+    /// Nothing was written.
     pub lost: bool,
 }
 

@@ -223,13 +223,19 @@ impl Link {
         let value = match opened.and_then(|()| work(&mut change)) {
             Ok(value) => value,
             Err(error) => {
-                let is_lost = change.client.is_closed();
+                // The last word of a server that ends is an answer, too.
+                let is_lost = change.client.is_closed() || is_away(&error);
+                let is_standby = error.code() == Some(&SqlState::READ_ONLY_SQL_TRANSACTION);
                 if mode == Mode::Transaction && !is_lost {
                     let _ = change.client.batch_execute("ROLLBACK");
                 }
                 // Nothing of a connection that was lost before the commit is kept.
                 let is_undone = mode != Mode::Statement || !is_open;
                 let may_repeat = (is_lost && was_connected && is_undone) || is_conflict(&error);
+                // Another server may be the primary by now.
+                if is_lost || is_standby {
+                    self.client = None;
+                }
                 return Err(if may_repeat { Failed::MayRepeat(error) } else { Failed::Final(error) });
             }
         };
@@ -404,4 +410,36 @@ pub(super) fn limit(most: usize) -> i64 {
 pub(super) fn span(duration: Duration) -> i64 {
     // Added to a time, it must stay a number.
     as_bigint(clock::to_millis(duration)).min(i64::MAX / 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression: after a restart of the server, work failed once on each connection that was idle.
+    #[test]
+    fn work_is_repeated_on_a_new_connection() {
+        let Some(url) = testing::postgres_server::new_database() else { return };
+        let mut links = [0; 2].map(|_| Link::new(Address::parse(&url).unwrap(), Arc::default()));
+        let count = |change: &mut Change<'_>| change.execute("SELECT 1", &[]);
+        links[0].transact(&count).unwrap();
+        let end = |change: &mut Change<'_>| {
+            let sql = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
+                WHERE datname = current_database() AND pid <> pg_backend_pid()";
+            change.execute(sql, &[])
+        };
+        links[1].transact(&end).unwrap();
+        assert_eq!(links[0].transact(&count), Ok(1));
+    }
+
+    /// After a failover a connection to the server of before would fail for ever.
+    #[test]
+    fn a_standby_is_not_asked_again() {
+        let Some(url) = testing::postgres_server::new_database() else { return };
+        let mut link = Link::new(Address::parse(&url).unwrap(), Arc::default());
+        let make = |change: &mut Change<'_>| change.execute("CREATE TABLE made ()", &[]);
+        link.connect().unwrap().run_script("SET default_transaction_read_only = on").unwrap();
+        assert!(link.transact(&make).unwrap_err().0.contains("name the primary"));
+        link.transact(&make).unwrap();
+    }
 }

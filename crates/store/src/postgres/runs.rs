@@ -90,10 +90,12 @@ impl Runs for PostgresStore {
     }
 }
 
+/// Begins a run, unless it was begun by a commit whose answer was lost.
 fn begin(change: &mut Change<'_>, run: &NewRun, parent: Option<&str>, owner: &str) -> Result<(), Error> {
     let sql = "INSERT INTO respool.runs (id, agent, status, owner, created, updated, fingerprint, setup, client, epoch, parent)
          VALUES ($1, $2, 'running', $3, $4, $4, $5, $6,
-                 CASE WHEN $9::text IS NULL THEN $7 ELSE (SELECT client FROM respool.runs WHERE id = $9) END, $8, $9)";
+                 CASE WHEN $9::text IS NULL THEN $7 ELSE (SELECT client FROM respool.runs WHERE id = $9) END, $8, $9)
+         ON CONFLICT (id) DO NOTHING";
     let NewRun { id, agent, at, fingerprint, client, setup } = run;
     let (at, epoch) = (as_bigint(*at), as_bigint(FIRST_EPOCH));
     change.execute(sql, &[id, agent, &owner, &at, fingerprint, setup, client, &epoch, &parent]).map(drop)
@@ -132,7 +134,12 @@ fn claim(change: &mut Change<'_>, run: &str, owner: &str, scope: ClaimScope) -> 
 }
 
 fn write_append(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<Ack, Error> {
-    if is_lost(change, append)? {
+    let held = find_held(change, append)?;
+    if held == Held::Incomplete {
+        let sql = "UPDATE respool.runs SET status = 'interrupted' WHERE id = $1";
+        change.execute(sql, &[&append.run])?;
+    }
+    if held != Held::Whole {
         return Ok(Ack { lost: true, cancel: false });
     }
     write_parts(change, append, owner)?;
@@ -175,12 +182,33 @@ fn write_parts(change: &mut Change<'_>, append: &Append, owner: &str) -> Result<
     Ok(())
 }
 
-/// Returns true if another process has claimed the run since this writer did. If not, none does before the
-/// commit.
-fn is_lost(change: &mut Change<'_>, append: &Append) -> Result<bool, Error> {
-    let sql = "SELECT epoch FROM respool.runs WHERE id = $1 FOR UPDATE";
-    let epoch: Option<i64> = change.find(sql, &[&append.run], |row| row.try_get(0))?;
-    Ok(epoch.is_some_and(|epoch| epoch != as_bigint(append.epoch)))
+/// How the database has the run of a writer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Held {
+    /// As the writer knows it, until the commit.
+    Whole,
+    /// Without the event before this one: the database was restored, or a standby took over that lacked it.
+    Incomplete,
+    /// Not at all, or another process has claimed it since.
+    No,
+}
+
+fn find_held(change: &mut Change<'_>, append: &Append) -> Result<Held, Error> {
+    let sql = "SELECT epoch, $2::bigint = 0 OR EXISTS (SELECT 1 FROM respool.events WHERE run = $1 AND seq = $2 - 1)
+         FROM respool.runs WHERE id = $1 FOR UPDATE";
+    let seq = append.event.as_ref().map_or(0, |(seq, ..)| as_bigint(*seq));
+    let found: Option<(i64, bool)> =
+        change.find(sql, &[&append.run, &seq], |row| Ok((row.try_get(0)?, row.try_get(1)?)))?;
+    Ok(match found {
+        Some((epoch, is_whole)) if epoch == as_bigint(append.epoch) => {
+            if is_whole {
+                Held::Whole
+            } else {
+                Held::Incomplete
+            }
+        }
+        _ => Held::No,
+    })
 }
 
 fn cancel(change: &mut Change<'_>, run: &str, _at: u64) -> Result<bool, Error> {
