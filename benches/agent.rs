@@ -121,7 +121,7 @@ async fn run(agents: &Arc<Agents>, number: usize) -> Duration {
     let agent = agents.get("helper").unwrap();
     let body = json!({"model": "helper", "messages": [{"role": "user", "content": format!("task {number} ").repeat(100)}]});
     let request = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
-    let mut watch = agents.serve_request(&agent, request, None).await;
+    let mut watch = agents.serve_request(&agent, request, None).await.unwrap();
     loop {
         if let WatchEvent::End(ended) = watch.next().await {
             assert!(

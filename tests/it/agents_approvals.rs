@@ -57,7 +57,7 @@ fn request() -> AgentRequest {
 }
 
 pub async fn serve(respool: &Respool, agent: &Arc<Agent>) -> (String, WorkEnd) {
-    let watch = respool.agents.serve_request(agent, request(), None).await;
+    let watch = respool.agents.serve_request(agent, request(), None).await.unwrap();
     end(watch).await
 }
 
@@ -314,7 +314,7 @@ async fn sleeping_processes_lose_their_run() {
     let tools = echoing();
     let respool = Respool::with_agent(&fake, &tools, state.path(), WINDOW).await;
     let agent = respool.agents.get("helper").unwrap();
-    let watch = respool.agents.serve_request(&agent, request(), None).await;
+    let watch = respool.agents.serve_request(&agent, request(), None).await.unwrap();
     eventually(|| (fake.requests().len() == 1).then_some(())).await;
     let store = respool.agents.store().unwrap();
     store.claim(&watch.run, ClaimScope::Any).await.unwrap().unwrap();

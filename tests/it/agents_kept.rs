@@ -213,7 +213,7 @@ async fn disconnects_during_resumption_lose_nothing() {
     body["tools"] = client_tools();
     let agent = respool.agents.get("helper").unwrap();
     let first = AgentRequest::parse(body.to_string().as_bytes()).unwrap();
-    let mut watch = respool.agents.serve_request(&agent, first, None).await;
+    let mut watch = respool.agents.serve_request(&agent, first, None).await.unwrap();
     let suspension = loop {
         if let agent::WatchEvent::End(ended) = watch.next().await {
             break ended;
@@ -224,7 +224,7 @@ async fn disconnects_during_resumption_lose_nothing() {
     let waits = Some(Status::Suspended);
     assert_eq!(gone_before_the_commit(&respool, state.path(), &back, waits).await, Status::Cancelled);
     let again = AgentRequest::parse(back.to_string().as_bytes()).unwrap();
-    let mut again = respool.agents.serve_request(&agent, again, None).await;
+    let mut again = respool.agents.serve_request(&agent, again, None).await.unwrap();
     assert_eq!(again.run, watch.run);
     let ended = loop {
         if let agent::WatchEvent::End(ended) = again.next().await {

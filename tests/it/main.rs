@@ -46,6 +46,7 @@ mod live;
 mod long_turns;
 mod loops;
 mod nodes;
+mod nodes_away;
 mod nodes_harmed;
 mod page;
 mod passthrough;

@@ -153,7 +153,7 @@ async fn a_node_that_slept_too_long_does_no_harm() {
 }
 
 /// A process of a database, named so, with this rest of its configuration.
-fn serve_node(url: &str, name: &str, toml: &str) -> Served {
+pub fn serve_node(url: &str, name: &str, toml: &str) -> Served {
     let toml = format!("{toml}\n[store]\nurl = \"{url}\"\npool = 2\n[node]\nname = \"{name}\"\n");
     Served::with_file(&toml, &[])
 }
@@ -310,7 +310,7 @@ async fn an_alert_is_sent_by_one_node() {
     let first = tokio::time::timeout(Duration::from_mins(1), told.recv()).await.unwrap().unwrap();
     assert_eq!(first["alerts"][0]["rule"], "upstream_down");
     // Twice the time between two looks.
-    let second = tokio::time::timeout(Duration::from_secs(15), told.recv()).await;
+    let second = tokio::time::timeout(Duration::from_secs(10), told.recv()).await;
     assert!(second.is_err(), "{second:?}");
 }
 
@@ -542,7 +542,8 @@ async fn events_keep_their_version_of_a_package() {
         assert_eq!(text.contains(MARK), *is_new, "{id} with the wrong version");
     }
     // A version that no node has any more does not hold an event up.
-    new_node.kill().await.unwrap();
+    send_signal(&new_node, Signal::SIGTERM);
+    new_node.wait().await.unwrap();
     let mut event = invocation("late", "inbound-email-triage", json!({"message_id": "late"}));
     event.digest.clone_from(&digests[1]);
     enqueue(&store, event).await;

@@ -1,6 +1,6 @@
 //! Three processes of the real program on one store, while they are killed, stopped for longer than a lease
-//! and cut off from the database, with clocks that differ by minutes. An MCP server counts: no event is lost,
-//! none is worked on twice, and none is stuck.
+//! and cut off from the database, while it is slow, and with clocks that differ by minutes. An MCP server
+//! counts: no event is lost, none is worked on twice, and none is stuck.
 //!
 //! `RESPOOL_KILLS=1000 RESPOOL_SEED=7` harms more often than the few times of every test run, in that order;
 //! `RESPOOL_RESTARTS=20` restarts the database 20 times.
@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use store::{DatabaseConfig, EntryState, Store, StoreConfig};
 use testing::postgres_server::{self, RemoteDatabase, RestartableServer};
 use testing::seed::seed;
 use testing::waiting::delay;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
 use tokio::task::AbortHandle;
@@ -42,31 +44,37 @@ const LANES: usize = 5;
 /// The largest number of events that are under way or waiting.
 const BACKLOG: usize = 15;
 
-/// The way to the database, which can be cut.
-struct Road {
-    port: u16,
+/// The way to the database, which can be cut, and can be slow.
+pub struct Road {
+    pub port: u16,
     is_closed: Arc<AtomicBool>,
     connections: Arc<Mutex<Vec<AbortHandle>>>,
+    /// The milliseconds that each piece of data takes.
+    lag: Arc<AtomicU64>,
 }
 
 impl Road {
     /// Builds a way to this port.
-    async fn to(port: u16) -> Self {
+    pub async fn to(port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let road = Self {
             port: listener.local_addr().unwrap().port(),
             is_closed: Arc::default(),
             connections: Arc::default(),
+            lag: Arc::default(),
         };
         let (is_closed, connections) = (Arc::clone(&road.is_closed), Arc::clone(&road.connections));
+        let lag = Arc::clone(&road.lag);
         tokio::spawn(async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 if is_closed.load(Ordering::Relaxed) {
                     continue;
                 }
+                let lag = Arc::clone(&lag);
                 let passed_on = tokio::spawn(async move {
                     if let Ok(mut far) = TcpStream::connect(("127.0.0.1", port)).await {
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                        let ((asks, answers), (gets, says)) = (near.split(), far.split());
+                        tokio::select! { () = pass_on(asks, says, &lag) => {}, () = pass_on(gets, answers, &lag) => {} }
                     }
                 });
                 connections.lock().unwrap_or_else(PoisonError::into_inner).push(passed_on.abort_handle());
@@ -87,21 +95,48 @@ impl Road {
         });
     }
 
-    /// Cuts all connections, and lets none through for a while.
-    async fn close_for(&self, duration: Duration) {
+    /// Cuts all connections, and lets none through.
+    pub fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         for connection in self.connections.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             connection.abort();
         }
-        delay(duration).await;
+    }
+
+    pub fn open(&self) {
         self.is_closed.store(false, Ordering::Relaxed);
+    }
+
+    /// Cuts all connections, and lets none through for a while.
+    async fn close_for(&self, duration: Duration) {
+        self.close();
+        delay(duration).await;
+        self.open();
+    }
+
+    /// Delays each piece of data, for a while.
+    async fn slow_down_for(&self, duration: Duration, lag: u64) {
+        self.lag.store(lag, Ordering::Relaxed);
+        delay(duration).await;
+        self.lag.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Passes on what is read, late as long as there is a lag.
+async fn pass_on(mut from: ReadHalf<'_>, mut to: WriteHalf<'_>, lag: &AtomicU64) {
+    let mut piece = vec![0; 1 << 16];
+    while let Ok(length @ 1..) = from.read(&mut piece).await {
+        delay(Duration::from_millis(lag.load(Ordering::Relaxed))).await;
+        if to.write_all(&piece[..length]).await.is_err() {
+            return;
+        }
     }
 }
 
 /// Shifts the clock of a process, where Debian's `faketime` is installed.
 const SHIFT: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
-fn start_node(desk: &Desk, number: usize, clocks: &[&str]) -> Child {
+pub fn start_node(desk: &Desk, number: usize, clocks: &[&str]) -> Child {
     let mut command = program_of(desk, &format!("log-{number}"));
     if let Some(shift) = clocks.get(number) {
         assert!(fs::exists(SHIFT).unwrap() || std::env::var_os("CI").is_none(), "faketime is not installed");
@@ -182,9 +217,14 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
                 send_signal(&nodes[number], Signal::SIGCONT);
                 "stopped"
             }
-            7..9 if let Some(road) = road => {
+            7 if let Some(road) = road => {
                 road.cut(random);
                 "cut off"
+            }
+            8 if let Some(road) = road => {
+                let span = Duration::from_millis(random.random_range(0..1_500));
+                road.slow_down_for(span, random.random_range(1..400)).await;
+                "slow"
             }
             _ if let Some(road) = road => {
                 road.close_for(Duration::from_millis(random.random_range(0..1_500))).await;
@@ -199,11 +239,11 @@ async fn harm(desk: &Desk, store: &Store, road: Option<&Road>, clocks: &[&str], 
     told
 }
 
-fn id(number: usize) -> String {
+pub fn id(number: usize) -> String {
     format!("{number:05}")
 }
 
-fn event(number: usize) -> experts::Invocation {
+pub fn event(number: usize) -> experts::Invocation {
     let mut event = invocation(&id(number), "inbound-email-triage", json!({"message_id": id(number)}));
     let value = format!("lane-{}", number % LANES);
     event.lane = Some(experts::InvocationLane::Key { path: "contact_id".into(), value });
@@ -245,7 +285,7 @@ async fn desk_behind_a_road(fake: &FakeVllm) -> Option<(Desk, Store, Road)> {
 }
 
 /// A desk whose processes reach a database at this port, and the store, which reaches it directly.
-fn desk_on(fake: &FakeVllm, database: &RemoteDatabase, port: u16) -> (Desk, Store) {
+pub fn desk_on(fake: &FakeVllm, database: &RemoteDatabase, port: u16) -> (Desk, Store) {
     let (desk, _) = desk(&fake.url());
     let url = |port: u16| format!("postgres://postgres@127.0.0.1:{port}/{}?sslmode=disable", database.name);
     let toml = fs::read_to_string(desk.path("respool.toml")).unwrap();
@@ -310,7 +350,7 @@ async fn a_node_starts_while_its_database_is_away() {
     fake.allow_cut_requests();
     let Some((desk, store, road)) = desk_behind_a_road(&fake).await else { return };
     enqueue(&store, event(0)).await;
-    road.is_closed.store(true, Ordering::Relaxed);
+    road.close();
     let mut node = start_node(&desk, 0, &[]);
     let log = || fs::read_to_string(desk.path("log-0")).unwrap();
     let mut listens = async || {
@@ -329,7 +369,7 @@ async fn a_node_starts_while_its_database_is_away() {
     let usage = usage.output().await.unwrap();
     let said = String::from_utf8_lossy(&usage.stderr);
     assert!(usage.status.success() && said.contains("of this node alone"), "{said}");
-    road.is_closed.store(false, Ordering::Relaxed);
+    road.open();
     let row = crate::experts_run::until(&store, &id(0), is_over).await;
     assert_eq!(row.state, EntryState::Done, "{row:?}");
     let is_ready = async || exchange(address, &Request::get("/ready")).await.json()["state"]["ready"] == true;
@@ -406,7 +446,7 @@ async fn a_database_that_cannot_be_written_is_waited_for() {
 }
 
 /// The address that a process said it listens on.
-fn address_in(log: &str) -> Option<SocketAddr> {
+pub fn address_in(log: &str) -> Option<SocketAddr> {
     let mut lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.find_map(|line| line["listen"].as_str()?.parse().ok())
 }

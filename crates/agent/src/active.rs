@@ -18,13 +18,13 @@ use super::config::OnDisconnect;
 use super::definition::Agent;
 use super::driver::{Driver, StopSignals, WorkEnd};
 use super::event::EventKind;
-use super::journal::Journal;
+use super::journal::{Journal, Unkept};
 use super::progress;
 use super::run::Run;
 use super::stored::{ok_or_log, restore};
 use super::telemetry::Telemetry;
 use super::watch::{ActiveRun, Watch, WorkReport};
-use store::{Append, ClaimScope, EntryLease, NewRun, RunFilter, Store, StoreError};
+use store::{Append, ClaimScope, EntryLease, NewRun, RunFilter, Status, Store, StoreError};
 use telemetry::{Accounts, ErrorReport, Recording};
 
 /// Progress lines that a slow client may be behind; it loses older ones, but not the answer.
@@ -44,6 +44,8 @@ pub(super) struct ActiveRuns {
     pub(super) recording: OnceLock<Recording>,
     runs: Mutex<HashMap<String, Arc<ActiveRun>>>,
     parked: Mutex<Vec<ParkedRun>>,
+    /// The ends of runs that were refused.
+    refused: Mutex<VecDeque<Append>>,
     /// Held while the run that a request belongs to is looked up and resumed, so that two equal requests
     /// resume it once.
     pub(super) resuming: tokio::sync::Mutex<()>,
@@ -106,6 +108,7 @@ impl ActiveRuns {
             recording: OnceLock::new(),
             runs: Mutex::default(),
             parked: Mutex::default(),
+            refused: Mutex::default(),
             resuming: tokio::sync::Mutex::default(),
             tasks: TaskTracker::new(),
             shutdown,
@@ -144,19 +147,62 @@ impl ActiveRuns {
         active.inspect(|active| active.stops.cancel.cancel()).is_some()
     }
 
-    /// Stores a new run and works on it, even if it cannot be stored.
-    pub(super) async fn begin_run(self: &Arc<Self>, agent: &Arc<Agent>, new: NewRun, work: Work) -> Watch {
+    /// Stores a new run and works on it. Where no other process shares the store, it does so even if the run
+    /// cannot be stored.
+    ///
+    /// # Errors
+    /// When it cannot be stored where others could not find it: then it does not begin.
+    pub(super) async fn begin_run(
+        self: &Arc<Self>,
+        agent: &Arc<Agent>,
+        new: NewRun,
+        work: Work,
+    ) -> Result<Watch, StoreError> {
         let (active, agent, mut work) = (Arc::clone(self), Arc::clone(agent), work);
         self.run_detached(async move {
             if let Some(store) = work.store.take() {
                 match store.begin(new).await {
                     Ok(()) => work.store = Some(store),
+                    Err(error) if store.is_shared() => {
+                        active.cancel_refused(store, &work.id);
+                        return Err(error);
+                    }
                     Err(error) => active.telemetry(&agent, &work.id).not_durable(&work.run, &error),
                 }
             }
-            active.work_on(&agent, work)
+            Ok(active.work_on(&agent, work))
         })
         .await
+    }
+
+    fn lock_refused(&self) -> MutexGuard<'_, VecDeque<Append>> {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Cancels a run that was refused, once the store can be written: whether it was stored is not known.
+    fn cancel_refused(self: &Arc<Self>, store: Arc<Store>, run: &str) {
+        let mut refused = self.lock_refused();
+        let is_at_work = !refused.is_empty();
+        if refused.len() < MOST_PARKED {
+            refused.push_back(Append::status(run, Store::FIRST_EPOCH, clock::now(), Status::Cancelled));
+        }
+        drop(refused);
+        if is_at_work {
+            return;
+        }
+        let active = Arc::clone(self);
+        self.tasks.spawn(async move {
+            loop {
+                let next = active.lock_refused().front().cloned();
+                let Some(next) = next else { return };
+                if store.append(next).await.is_ok() {
+                    active.lock_refused().pop_front();
+                } else if active.shutdown.run_until_cancelled(tokio::time::sleep(WRITE_AGAIN)).await.is_none()
+                {
+                    return;
+                }
+            }
+        });
     }
 
     /// Keeps a new run, and works on it.
@@ -187,7 +233,7 @@ impl ActiveRuns {
 
     /// Makes this process the one that works on a stored run, and works on it; `None` when another one does,
     /// or it is over. `is_returned`: its client is back. Then it may be one whose client went away; and a
-    /// store that cannot be written does not stop it: to begin another one would do its work again.
+    /// store in files that cannot be written does not stop it: to begin another one would do its work again.
     pub(super) async fn claim_run(
         self: &Arc<Self>,
         agent: &Arc<Agent>,
@@ -203,7 +249,7 @@ impl ActiveRuns {
                 Some(lease) => store.claim_leased(&work.id, lease).await,
             };
             let epoch = match claimed {
-                Err(error) if is_returned => {
+                Err(error) if is_returned && !store.is_shared() => {
                     ok_or_log::<()>(Err(error));
                     Some(work.epoch)
                 }
@@ -265,7 +311,11 @@ impl ActiveRuns {
         telemetry.log_start(&run, origin);
         let (began, before, cancel) = (Instant::now(), run.iterations().len(), stops.cancel.clone());
         let mut journal = Journal::new(&id, work.epoch, work.store, work.seq);
-        journal.is_required = work.options.is_durable;
+        journal.unkept = match &self.store {
+            _ if work.options.is_durable => Unkept::Stops,
+            Some(store) if store.is_shared() => Unkept::Waits,
+            _ => Unkept::GoesOn,
+        };
         let observer = Arc::new(move |activity: super::activity::Activity<'_>| {
             // There may be no observer.
             let _ = progress::activity_text(activity).map(|text| progress.send(text));
@@ -299,7 +349,8 @@ impl ActiveRuns {
             // The request to cancel came after the last look at it.
             ok_or_log(store.request_cancel(&id, clock::now()).await);
         }
-        if matches!(end, WorkEnd::Suspended(_)) && !is_kept {
+        let is_shared = self.store.as_ref().is_some_and(|store| store.is_shared());
+        if matches!(end, WorkEnd::Suspended(_)) && !is_kept && !is_shared {
             self.park_run(ParkedRun { id, client, run });
         }
         WorkReport { end, spent, overhead }

@@ -144,25 +144,28 @@ impl Agents {
     }
 
     /// Serves a request: resumes the run that it belongs to, or begins one.
+    ///
+    /// # Errors
+    /// When a store that processes share cannot be read or written: the run could be found by no other one.
     pub async fn serve_request(
         &self,
         agent: &Arc<Agent>,
         request: AgentRequest,
         authorization: Option<HeaderValue>,
-    ) -> Watch {
+    ) -> Result<Watch, StoreError> {
         let has_results = !request.results.is_empty();
         {
             let _alone = self.active.resuming.lock().await;
             if has_results
                 && let Some(watch) =
-                    resume::resume_with_results(&self.active, agent, &request, authorization.clone()).await
+                    resume::resume_with_results(&self.active, agent, &request, authorization.clone()).await?
             {
-                return watch;
+                return Ok(watch);
             }
             if let Some(watch) =
-                unanswered::resume_unanswered(&self.active, agent, &request, authorization.clone()).await
+                unanswered::resume_unanswered(&self.active, agent, &request, authorization.clone()).await?
             {
-                return watch;
+                return Ok(watch);
             }
         }
         // The run was deleted or belongs to another client or agent: only the client's own history is left.
@@ -174,7 +177,7 @@ impl Agents {
     /// Begins a run that no client's request asked for.
     ///
     /// # Errors
-    /// When it must be durable and cannot be kept.
+    /// When it cannot be kept, and must be durable or the store is that of several processes.
     pub async fn start_run(
         &self,
         agent: &Arc<Agent>,
@@ -187,7 +190,7 @@ impl Agents {
         if is_durable {
             self.active.begin_durable(agent, new, work).await
         } else {
-            Ok(self.active.begin_run(agent, new, work).await)
+            self.active.begin_run(agent, new, work).await
         }
     }
 

@@ -19,7 +19,7 @@ use super::call::{CallOutcome, RequestedCall, ToolEnd};
 use super::definition::{Agent, ChildRuns, Notice, Notices};
 use super::event::{Event, EventKind};
 use super::failure::{FailureKind, ModelFailure};
-use super::journal::{Committed, Journal};
+use super::journal::{Committed, Journal, Unkept};
 use super::model_client::ModelClient;
 use super::outcome::Outcome;
 use super::run::Run;
@@ -33,6 +33,9 @@ use wire::ErrorCode;
 
 /// A tool set ends a call that takes too long. It gets this much more time to do so.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// The pause before what could not be committed is tried again.
+const COMMIT_AGAIN: Duration = Duration::from_millis(500);
 
 /// Executes the steps of one run.
 pub(super) struct Driver {
@@ -204,11 +207,15 @@ impl Driver {
 
     /// Ends the work on a run whose client is gone. It can be resumed.
     async fn leave_run(&mut self, run: &Run) -> WorkEnd {
-        let status = if self.stops.shutdown.is_cancelled() { Status::Interrupted } else { Status::Cancelled };
+        let status = self.status_when_left();
         if let Committed::Failed(error) = self.journal.commit_status(status).await {
             self.telemetry.not_durable(run, &error);
         }
         WorkEnd::Left
+    }
+
+    fn status_when_left(&self) -> Status {
+        if self.stops.shutdown.is_cancelled() { Status::Interrupted } else { Status::Cancelled }
     }
 
     /// Applies an event to the run and stores it.
@@ -243,8 +250,38 @@ impl Driver {
             synchronous,
             ..self.journal.status_append(status_of(run), at)
         };
-        let committed = self.journal.commit_event(kind.name(), body, append).await;
+        let mut committed = self.journal.commit_event(kind.name(), body, append).await;
+        if let Committed::Failed(error) = &committed
+            && self.waits_for_store(run)
+        {
+            self.telemetry.waits_for_store(run, error);
+            committed = self.await_commit().await;
+            if matches!(committed, Committed::Failed(_)) {
+                // Written later, after the rest. Then the run can be taken up.
+                self.journal.commit_status(self.status_when_left()).await;
+            }
+        }
         self.note_commit(run, committed);
+    }
+
+    fn waits_for_store(&self, run: &Run) -> bool {
+        self.journal.unkept == Unkept::Waits && run.outcome().is_none()
+    }
+
+    /// Waits until the run is kept, unless the process ends or the client goes away before.
+    async fn await_commit(&mut self) -> Committed {
+        let (stops, is_detached) = (self.stops.clone(), self.is_detached);
+        loop {
+            let is_stopped = tokio::select! {
+                () = stops.shutdown.cancelled() => true,
+                () = stops.gone.cancelled(), if !is_detached => true,
+                () = tokio::time::sleep(COMMIT_AGAIN) => false,
+            };
+            let committed = self.journal.commit_backlog().await;
+            if is_stopped || !matches!(committed, Committed::Failed(_)) {
+                return committed;
+            }
+        }
     }
 
     /// Returns the notice that people get of an event that the run has taken in.
@@ -275,11 +312,12 @@ impl Driver {
             Committed::Done => {}
             Committed::CancelWanted => self.stops.cancel.cancel(),
             Committed::Failed(error) => {
-                if self.journal.has_just_failed() {
+                let waited = self.waits_for_store(run);
+                if self.journal.has_just_failed() && !waited {
                     self.telemetry.not_durable(run, &error);
                     (self.observer)(Activity::NotStored);
                 }
-                self.is_lost |= self.journal.is_required;
+                self.is_lost |= waited || self.journal.unkept == Unkept::Stops;
             }
             Committed::Lost => {
                 let (id, epoch) = (self.journal.run_id(), self.journal.epoch());

@@ -1,8 +1,8 @@
 //! The record of one run in the store: every event is committed before its effect is relied on.
 //!
-//! What cannot be committed now is tried again with every further event, in order; the run goes on meanwhile,
-//! except where it was begun as one that must be durable. A run that another process has claimed is lost:
-//! nothing more is written. Called by `driver`.
+//! What cannot be committed now is tried again with every further event, in order; [`Unkept`] says what the
+//! run does meanwhile. A run that another process has claimed is lost: nothing more is written. Called by
+//! `driver`.
 
 use std::sync::Arc;
 
@@ -18,8 +18,19 @@ pub(super) struct Journal {
     seq: u64,
     /// Events that are not committed yet.
     backlog: Vec<Append>,
-    /// Without a commit the run does not go on.
-    pub(super) is_required: bool,
+    pub(super) unkept: Unkept,
+}
+
+/// A run whose events cannot be committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Unkept {
+    /// It goes on.
+    #[default]
+    GoesOn,
+    /// It waits until they are, unless it is over. Other processes may take it over meanwhile.
+    Waits,
+    /// It stops, and begins again with what is kept.
+    Stops,
 }
 
 /// The result of a commit.
@@ -37,7 +48,7 @@ pub(super) enum Committed {
 
 impl Journal {
     pub(super) fn new(run: &str, epoch: u64, store: Option<Arc<Store>>, seq: u64) -> Self {
-        Self { run: run.to_owned(), epoch, store, seq, backlog: Vec::new(), is_required: false }
+        Self { run: run.to_owned(), epoch, store, seq, backlog: Vec::new(), unkept: Unkept::default() }
     }
 
     /// Returns the run's id.
@@ -107,8 +118,15 @@ impl Journal {
     }
 
     async fn commit_append(&mut self, append: Append) -> Committed {
+        if self.store.is_some() {
+            self.backlog.push(append);
+        }
+        self.commit_backlog().await
+    }
+
+    /// Commits what could not be committed before.
+    pub(super) async fn commit_backlog(&mut self) -> Committed {
         let Some(store) = self.store.clone() else { return Committed::Done };
-        self.backlog.push(append);
         let mut is_cancel_wanted = false;
         while let Some(first) = self.backlog.first() {
             match store.append(first.clone()).await {

@@ -15,31 +15,35 @@ use super::request::{AgentRequest, normalize_id};
 use super::resume_error::ResumeError;
 use super::run::Run;
 use super::step::Step;
-use super::stored::{REPEATABLE_FOR, ok_or_log, restore};
+use super::stored::{REPEATABLE_FOR, check_answer, restore};
 use super::watch::{Watch, WorkReport};
-use store::{Status, Store, StoredRun};
+use store::{Status, Store, StoreError, StoredRun};
 
 /// Returns the run that waits for the results that the client brings; also one that was interrupted after it
 /// got them.
+///
+/// # Errors
+/// When a store that processes share failed: the run may be there.
 pub(super) async fn resume_with_results(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
     request: &AgentRequest,
     authorization: Option<HeaderValue>,
-) -> Option<Watch> {
+) -> Result<Option<Watch>, StoreError> {
     let ids: Vec<String> = request.results.iter().map(|(id, _)| id.clone()).collect();
     let parked =
         active.take_parked_run(&agent.name, &request.client, |call| ids.contains(&normalize_id(&call.id)));
     if let Some(parked) = parked {
-        return Some(active.work_on(agent, parked_work(parked, request, authorization)));
+        return Ok(Some(active.work_on(agent, parked_work(parked, request, authorization))));
     }
-    let store = active.store.clone()?;
-    let id = ok_or_log(store.run_of_calls(ids, &agent.name, &request.client).await)??;
+    let Some(store) = active.store.clone() else { return Ok(None) };
+    let id = check_answer(&store, store.run_of_calls(ids, &agent.name, &request.client).await)?;
+    let Some(id) = id else { return Ok(None) };
     if let Some(watch) = active.watch_run(&id) {
-        return Some(watch);
+        return Ok(Some(watch));
     }
-    let stored = ok_or_log(store.run(&id).await)??;
-    let (run, last) = restore(&stored)?;
+    let Some(stored) = check_answer(&store, store.run(&id).await)? else { return Ok(None) };
+    let Some((run, last)) = restore(&stored) else { return Ok(None) };
     let is_awaited = run
         .awaited_calls()
         .iter()
@@ -47,20 +51,26 @@ pub(super) async fn resume_with_results(
     let (first, origin) = if is_awaited {
         (client_return(&run, request), "client returned")
     } else if !is_repeated(last.as_ref(), request) {
-        return None;
+        return Ok(None);
     } else if let Some(end) = work_end(&run) {
-        return is_replayable(&end, stored.row.updated).then(|| finished_watch(id, &run, end));
+        return Ok(is_replayable(&end, stored.row.updated).then(|| finished_watch(id, &run, end)));
     } else {
         (EventKind::Resumed, "resumed")
     };
     let work = stored_work(&stored, run, authorization, first, origin);
-    if let Some(watch) = ok_or_log(active.claim_run(agent, Arc::clone(&store), true, work).await)? {
-        return Some(watch);
+    match active.claim_run(agent, Arc::clone(&store), true, work).await {
+        Ok(None) => {}
+        claimed => return check_answer(&store, claimed),
     }
     // One whose client went away can be claimed, so this one was cancelled: its work does not go on as
     // another run.
-    let stored = ok_or_log(store.run(&id).await)?.filter(|stored| stored.row.status == Status::Cancelled)?;
-    let (mut run, _) = restore(&stored)?;
+    let stored = check_answer(&store, store.run(&id).await)?;
+    Ok(stored.and_then(|stored| cancelled_watch(id, &stored)))
+}
+
+/// Returns the view of a run that was cancelled.
+fn cancelled_watch(id: String, stored: &StoredRun) -> Option<Watch> {
+    let (mut run, _) = restore(stored).filter(|_| stored.row.status == Status::Cancelled)?;
     run.apply(Event { at: clock::now(), kind: EventKind::Cancelled }).ok()?;
     Some(finished_watch(id, &run, work_end(&run)?))
 }

@@ -8,7 +8,7 @@ use super::event::{Event, EventKind};
 use super::run::Run;
 use super::setup::Setup;
 use super::transcript::Entry;
-use store::{StoreError, StoredEvent, StoredRun};
+use store::{Store, StoreError, StoredEvent, StoredRun};
 
 /// A repeated request gets the run of the first one within this time, in milliseconds.
 pub(super) const REPEATABLE_FOR: u64 = 15 * 60_000;
@@ -90,6 +90,21 @@ pub(super) fn ok_or_log<T>(answer: Result<T, StoreError>) -> Option<T> {
             }
             None
         }
+    }
+}
+
+/// Returns the answer of a store. The error of one in files is logged, as if there was nothing; that of one
+/// which processes share counts: another one may work on what is there.
+///
+/// # Errors
+/// When a store that processes share failed.
+pub(super) fn check_answer<T>(
+    store: &Store,
+    answer: Result<Option<T>, StoreError>,
+) -> Result<Option<T>, StoreError> {
+    match answer {
+        Err(error) if store.is_shared() => Err(error),
+        answer => Ok(ok_or_log(answer).flatten()),
     }
 }
 

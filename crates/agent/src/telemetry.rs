@@ -150,6 +150,12 @@ impl Telemetry {
         self.report_error(run.iterations().len(), "store", error.0.clone(), "the run goes on, not durable");
     }
 
+    /// Records that the run waits until a step can be committed.
+    pub(super) fn waits_for_store(&self, run: &Run, error: &StoreError) {
+        tracing::warn!(target: "respool::agent", run_id = self.run, %error, "a step cannot be kept: the run waits until it can");
+        self.report_error(run.iterations().len(), "store", error.0.clone(), "the run waits for the store");
+    }
+
     /// Records the end of the run.
     pub(super) fn record_end(&self, run: &Run, outcome: &Outcome) {
         agent_metrics::record_run(&self.agent, outcome.as_str());

@@ -15,40 +15,45 @@ use super::definition::Agent;
 use super::request::AgentRequest;
 use super::resume::{finished_report, stored_run};
 use super::resume_error::ResumeError;
-use super::stored::{REPEATABLE_FOR, ok_or_log};
+use super::stored::{REPEATABLE_FOR, check_answer, ok_or_log};
 use super::watch::{Watch, WorkReport};
-use store::{Status, Store};
+use store::{Status, Store, StoreError};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// A process that lives says so within this time.
 const SAID_WITHIN: Duration = Duration::from_millis(2_500);
 
 /// Returns a run that the same request began and whose answer its client has not got: it asks again.
+///
+/// # Errors
+/// When a store that processes share failed: the run may be there.
 pub(super) async fn resume_unanswered(
     active: &Arc<ActiveRuns>,
     agent: &Arc<Agent>,
     request: &AgentRequest,
     authorization: Option<HeaderValue>,
-) -> Option<Watch> {
-    let store = active.store.as_ref()?;
+) -> Result<Option<Watch>, StoreError> {
+    let Some(store) = active.store.as_ref() else { return Ok(None) };
     let since = clock::now().saturating_sub(REPEATABLE_FOR);
-    let id = ok_or_log(store.unanswered_run(&request.fingerprint, since).await)??;
+    let id = check_answer(store, store.unanswered_run(&request.fingerprint, since).await)?;
+    let Some(id) = id else { return Ok(None) };
     if active.is_active(&id) {
         // Another client may have asked the same; only a run that was left behind and goes on is shared.
         let is_detached = agent.config.on_disconnect == OnDisconnect::Detach;
-        return active.watch_run(&id).filter(|watch| is_detached && watch.guard.is_none());
+        return Ok(active.watch_run(&id).filter(|watch| is_detached && watch.guard.is_none()));
     }
-    let stored = ok_or_log(store.run(&id).await)??;
+    let Some(stored) = check_answer(store, store.run(&id).await)? else { return Ok(None) };
     if let Some(report) = finished_report(&stored) {
-        return Some(Watch::new_finished(id, report));
+        return Ok(Some(Watch::new_finished(id, report)));
     }
-    match stored_run(active, agent, &stored, authorization.clone(), RunOptions::default()).await {
+    Ok(match stored_run(active, agent, &stored, authorization.clone(), RunOptions::default()).await {
         Ok(watch) => Some(watch),
         Err(ResumeError::NotClaimed(Status::Running)) if may_be_left(store, &id).await => {
             Some(watch_left_run(active, agent, id, authorization))
         }
+        Err(ResumeError::Store(error)) => return check_answer(store, Err(error)),
         Err(_) => None,
-    }
+    })
 }
 
 /// Waits for the next heartbeat of the other process that works on a run. Returns true if it is so late that

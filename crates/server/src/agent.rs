@@ -14,6 +14,7 @@ use super::app::App;
 use super::final_error::ErrorForm;
 use super::front::NamedAgent;
 use super::heartbeat::{self, Source, sse_frame};
+use super::own_route::store_failed;
 use super::respond;
 use super::stream_head::{StreamHead, run_until_stopped};
 use agent::{Agent, AgentRequest, ApprovalRequest, RequestedCall, Watch, WatchEvent, WorkEnd, WorkReport};
@@ -34,7 +35,7 @@ pub(super) const RUN_ID: HeaderName = HeaderName::from_static("x-respool-run-id"
 ///
 /// # Errors
 /// 403 for another site's page, 400 when the body is not a chat request or asks for something that an agent
-/// does not do.
+/// does not do, 503 when the run cannot be kept where other processes look for it.
 pub(super) async fn begin_run(
     app: App,
     named: NamedAgent,
@@ -60,7 +61,7 @@ pub(super) async fn begin_run(
     {
         return Err(ApiError::new(503, ErrorCode::ExpertNotReady, why));
     }
-    let watch = app.agents.serve_request(&agent, request, key).await;
+    let watch = app.agents.serve_request(&agent, request, key).await.map_err(store_failed)?;
     let errors = app.error_form(Wire::Chat, program);
     record.set_run(&watch.run);
     Ok(RunReply { app, agent, watch, record: record.clone(), stream, usage, errors })

@@ -105,11 +105,15 @@ impl ErrorForm {
 }
 
 /// Returns the error in a form that OpenClaw does not repeat, in words that it shows to its owner unchanged.
-/// An error that asks OpenClaw to shorten the conversation stays as it is, and so does the end of respool,
-/// after which OpenClaw should try again.
+/// An error that asks OpenClaw to shorten the conversation stays as it is. After the end of respool, and
+/// while its store is away, OpenClaw should try again.
 fn openclaw_error(error: ApiError) -> ApiError {
     match error.code {
         Some(ErrorCode::ShuttingDown) => error,
+        Some(ErrorCode::StoreFailed) => {
+            let message = "the store of respool cannot be used at the moment; its log says why".to_owned();
+            ApiError { message, ..error }
+        }
         Some(ErrorCode::ContextLengthExceeded) if is_harmless_overflow(&error.message) => error,
         Some(ErrorCode::ContextLengthExceeded) => {
             let message =
@@ -281,6 +285,8 @@ mod tests {
         assert!(!openclaw_error(echo).message.contains("unauthorized"));
         let stopping = ApiError::new(503, ErrorCode::ShuttingDown, "respool is being stopped");
         assert_eq!(openclaw_error(stopping.clone()), stopping);
+        let away = openclaw_error(ApiError::new(503, ErrorCode::StoreFailed, "connection refused"));
+        assert!(away.status == 503 && is_harmless_for_openclaw(&away.message), "{away:?}");
     }
 
     #[test]

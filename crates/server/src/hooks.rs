@@ -2,8 +2,6 @@
 //! client keys do not count here, nor do the checks of hosts and pages. The answer is 202, once everything
 //! in the request is committed.
 
-use std::time::Duration;
-
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
@@ -13,14 +11,13 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::config::LimitsConfig;
 use super::front::begin_record;
+use super::own_route::store_failed;
 use super::{body, keys, respond};
 use experts::{Accepted, Hook, HookError, Proof, Signature};
 use openexperts::MODEL_PREFIX;
 use store::StoreError;
 use wire::{ApiError, ErrorCode};
 
-/// The `retry-after` of a sender when the store fails.
-const RETRY_AFTER: Duration = Duration::from_secs(5);
 /// The most characters of a name that are logged before its sender has proven anything.
 const LONGEST_NAME: usize = 64;
 
@@ -150,11 +147,7 @@ fn error_of(error: HookError) -> ApiError {
             let what = format!("the secret of this hook cannot be read: {why}");
             ApiError::new(503, ErrorCode::StoreFailed, what)
         }
-        HookError::Store(error) => {
-            let mut error = ApiError::new(503, ErrorCode::StoreFailed, error.0);
-            error.retry_after = Some(RETRY_AFTER.as_secs());
-            error
-        }
+        HookError::Store(error) => store_failed(error),
     }
 }
 

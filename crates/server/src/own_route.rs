@@ -30,7 +30,10 @@ pub(super) fn finish_response(body: Result<Value, ApiError>, record: &RequestRec
     respond::finish_response(response, record)
 }
 
-/// Returns the error of a store that cannot be read or written.
+/// The `retry-after` of a request that the store could not serve, in seconds.
+const RETRY_AFTER: u64 = 5;
+
+/// Returns the error of a store that cannot be read or written at present.
 pub(super) fn store_failed(error: StoreError) -> ApiError {
-    ApiError::new(500, ErrorCode::StoreFailed, error.0)
+    ApiError { retry_after: Some(RETRY_AFTER), ..ApiError::new(503, ErrorCode::StoreFailed, error.0) }
 }

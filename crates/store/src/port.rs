@@ -42,6 +42,11 @@ pub trait StorePort:
         None
     }
 
+    /// Whether other processes share it, on other machines perhaps.
+    fn is_shared(&self) -> bool {
+        self.node().is_some()
+    }
+
     /// The usage of all processes; `None` for a store in files, where each process has its own.
     fn shared_usage(&self) -> Option<&dyn SharedUsage> {
         None

@@ -193,12 +193,37 @@ impl RestartableServer {
         })
     }
 
+    /// Copies all that the server has, as it restarts. Blocks, and must not be called on a thread of the
+    /// runtime.
+    pub fn copy(&mut self) {
+        self.server.stop("fast");
+        copy_directory(
+            &self.server.directory.path().join("data"),
+            &self.server.directory.path().join("copy"),
+        );
+        self.server.launch();
+    }
+
+    /// Loses the server. Another one with what was copied takes its place. Blocks as well.
+    pub fn replace_by_copy(&mut self) {
+        self.server.stop("immediate");
+        let data = self.server.directory.path().join("data");
+        fs::remove_dir_all(&data).unwrap();
+        copy_directory(&self.server.directory.path().join("copy"), &data);
+        self.server.launch();
+    }
+
     /// Stops the server, in a mode of `pg_ctl stop`, and starts it again. Blocks, and must not be called on a
     /// thread of the runtime.
     pub fn restart(&mut self, mode: &str) {
         self.server.stop(mode);
         self.server.launch();
     }
+}
+
+/// Copies a directory with its owner and rights.
+fn copy_directory(from: &Path, to: &Path) {
+    assert!(Command::new("cp").arg("-a").args([from, to]).status().unwrap().success());
 }
 
 impl Drop for RestartableServer {

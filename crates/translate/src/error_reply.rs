@@ -37,10 +37,10 @@ pub(super) fn retry_headers(error: &ApiError) -> Vec<(&'static str, String)> {
     vec![]
 }
 
-/// Returns true when respool is busy or restarting: the same request may succeed later.
+/// Returns true when respool is busy or restarting, or its store away: the same request may succeed later.
 pub(super) fn is_busy(error: &ApiError) -> bool {
-    use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown};
-    matches!(error.code, Some(ShuttingDown | QueueFull | BodiesFull | ResponsesFull))
+    use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown, StoreFailed};
+    matches!(error.code, Some(ShuttingDown | QueueFull | BodiesFull | ResponsesFull | StoreFailed))
 }
 
 /// Returns true when a repeat of the request is useless: the request is at fault, or respool has already
@@ -64,9 +64,8 @@ mod tests {
             .filter(|status| is_final(&ApiError::new(*status, None, "")))
             .collect();
         assert_eq!(finals, [400, 401, 404, 413, 422, 500, 502, 503, 504, 529]);
-        for code in
-            [ErrorCode::ShuttingDown, ErrorCode::QueueFull, ErrorCode::BodiesFull, ErrorCode::ResponsesFull]
-        {
+        use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown, StoreFailed};
+        for code in [ShuttingDown, QueueFull, BodiesFull, ResponsesFull, StoreFailed] {
             assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
         }
         let final_error = ApiError { is_final: true, ..ApiError::new(429, ErrorCode::RateLimitExceeded, "") };

@@ -87,7 +87,7 @@ impl Driver {
 
     async fn drive_child(&mut self, child: Child, call: &RequestedCall) -> ActionEnd {
         let Child { agent, mut run, mut journal, is_resumed } = child;
-        journal.is_required = self.journal.is_required;
+        journal.unkept = self.journal.unkept;
         let id = journal.run_id().to_owned();
         let content = self.telemetry.content && !run.setup().is_private;
         let telemetry =

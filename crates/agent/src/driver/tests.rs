@@ -140,14 +140,34 @@ async fn a_run_claimed_elsewhere_is_left() {
 
 #[tokio::test]
 async fn a_durable_run_stops_without_its_store() {
-    for (is_required, expected) in [(true, "left"), (false, "failed")] {
+    for (unkept, expected) in [(Unkept::Stops, "left"), (Unkept::GoesOn, "failed")] {
         let dir = tempfile::tempdir().unwrap();
         let (_store, mut driver, mut run) = begun(dir.path()).await;
         testing::stores::refuse_events(dir.path());
-        driver.journal.is_required = is_required;
+        driver.journal.unkept = unkept;
         driver.record_event(&mut run, EventKind::Resumed).await;
         let end = driver.drive_run(&mut run).await;
         let found = if end == WorkEnd::Left { "left" } else { "failed" };
         assert_eq!(found, expected, "{end:?}");
     }
+}
+
+/// Another process may take it over meanwhile. Once it is written, any process can.
+#[tokio::test]
+async fn a_shared_run_waits_for_its_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_store, mut driver, mut run) = begun(dir.path()).await;
+    driver.journal.unkept = Unkept::Waits;
+    testing::stores::refuse_events(dir.path());
+    let gone = driver.stops.gone.clone();
+    {
+        let mut waits = Box::pin(driver.record_event(&mut run, reply()));
+        assert!(tokio::time::timeout(Duration::from_millis(100), &mut waits).await.is_err());
+        gone.cancel();
+        waits.await;
+    }
+    assert_eq!(driver.drive_run(&mut run).await, WorkEnd::Left);
+    let (_, backlog) = driver.journal.into_backlog().unwrap();
+    let statuses: Vec<Status> = backlog.iter().map(|append| append.status).collect();
+    assert_eq!(statuses, [Status::Running, Status::Cancelled]);
 }

@@ -12,7 +12,9 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
-use store::{KeptResponse, Store, StoreConfig, StoreError, UnfinishedResponse};
+use super::unwritten::{ResponseChange, Unwritten};
+use crate::own_route::store_failed;
+use store::{KeptResponse, Store, StoreConfig, UnfinishedResponse};
 use translate::responses::{
     FinishedResponse, ItemReferences, RecalledItems, conversation_items, output_items_named,
 };
@@ -21,6 +23,8 @@ use wire::{ApiError, ErrorCode};
 
 /// The `retry-after` of a response in the background that found no room, in seconds.
 const RETRY_AFTER: u64 = 30;
+/// The pause before what could not be written is tried again.
+const WRITE_AGAIN: Duration = Duration::from_millis(500);
 /// The pause between clearings of a store that no agent uses.
 const EVERY: Duration = Duration::from_hours(1);
 
@@ -33,6 +37,7 @@ pub struct KeptResponses {
     /// The bytes that were kept since all were last counted.
     uncounted: AtomicU64,
     in_background: Mutex<HashMap<String, CancellationToken>>,
+    unwritten: Unwritten,
 }
 
 impl KeptResponses {
@@ -40,7 +45,13 @@ impl KeptResponses {
     pub fn new(config: &StoreConfig, store: Option<Arc<Store>>) -> Self {
         let store = OnceCell::new_with(store.map(Some));
         let uncounted = AtomicU64::new(config.responses.max_size.0);
-        Self { config: config.clone(), store, uncounted, in_background: Mutex::default() }
+        Self {
+            config: config.clone(),
+            store,
+            uncounted,
+            in_background: Mutex::default(),
+            unwritten: Unwritten::default(),
+        }
     }
 
     /// Returns the store for responses; `None` when the owner disabled it or it cannot be opened.
@@ -60,10 +71,12 @@ impl KeptResponses {
         self.store.get()?.as_ref()
     }
 
-    /// Returns the store, if it may contain something.
+    /// Returns the store, if it may contain something, with what could not be written before.
     pub(super) async fn existing_store(&self) -> Option<&Arc<Store>> {
         let is_present = self.store.initialized() || Store::is_present(&self.config);
-        if is_present { self.store().await } else { None }
+        let store = if is_present { self.store().await } else { None }?;
+        self.unwritten.write_to(store).await;
+        Some(store)
     }
 
     /// Returns the kept items that a client's request names. Together with them the request must not exceed
@@ -82,7 +95,7 @@ impl KeptResponses {
         let Some(store) = self.existing_store().await else { return Ok(recalled) };
         if let Some(id) = wanted.previous {
             let found = store.continued_responses(&id, client, clock::now(), left, conversation_items).await;
-            let found = found.map_err(|error| store_error(&error))?;
+            let found = found.map_err(store_failed)?;
             let items = found.ok_or_else(|| too_large("previous_response_id", most))?;
             left = left.saturating_sub(items.iter().map(String::len).sum());
             if items.is_empty() {
@@ -92,7 +105,7 @@ impl KeptResponses {
         }
         if !wanted.items.is_empty() {
             let found = store.response_items(wanted.items.clone(), client, left, output_items_named).await;
-            let found = found.map_err(|error| store_error(&error))?;
+            let found = found.map_err(store_failed)?;
             recalled.items = found.ok_or_else(|| too_large("input", most))?.into_iter().collect();
             // An item that is named a hundred times is sent a hundred times.
             let recalled_sizes = wanted.items.iter().filter_map(|id| recalled.items.get(id)).map(String::len);
@@ -105,7 +118,7 @@ impl KeptResponses {
 
     /// A response that is still being made cannot be continued yet.
     async fn refuse_unfinished(&self, store: &Store, id: &str, client: &str) -> Result<(), ApiError> {
-        let found = store.response(id, client).await.map_err(|error| store_error(&error))?;
+        let found = store.response(id, client).await.map_err(store_failed)?;
         if found.is_none_or(|response| response.request.is_none()) {
             return Ok(());
         }
@@ -117,13 +130,35 @@ impl KeptResponses {
             .with_param("previous_response_id"))
     }
 
-    /// Keeps a response. When that fails, its client still gets its answer.
-    pub(super) async fn keep_response(&self, client: &str, response: FinishedResponse) {
+    /// Keeps a response, or lets it be kept later: its client gets its answer in any case.
+    pub(super) async fn keep_response(self: &Arc<Self>, client: &str, response: FinishedResponse) {
         let FinishedResponse { id, previous, status, input, items, body } = response;
         let kept =
             KeptResponse { id, client: client.to_owned(), previous, status, input, body, request: None };
-        if let Err(error) = self.put_response(kept, items).await.map(drop) {
-            tracing::error!(target: "respool::store", error = error.message, "a response could not be kept");
+        match self.put_response(kept.clone(), items.clone()).await {
+            Ok(_) => {}
+            Err(error) if error.code == Some(ErrorCode::StoreFailed) => {
+                self.write_later(ResponseChange::Kept(kept, items), error.message).await;
+            }
+            Err(error) => {
+                tracing::error!(target: "respool::store", error = error.message, "a response could not be kept");
+            }
+        }
+    }
+
+    /// Makes a change as soon as the store can be written again.
+    async fn write_later(self: &Arc<Self>, change: ResponseChange, error: String) {
+        tracing::error!(target: "respool::store", error, "a response could not be kept: it is tried again");
+        if self.unwritten.push(change).await {
+            let responses = Arc::clone(self);
+            tokio::spawn(async move {
+                while let Some(store) = responses.store().await {
+                    tokio::time::sleep(WRITE_AGAIN).await;
+                    if responses.unwritten.write_to(store).await {
+                        return;
+                    }
+                }
+            });
         }
     }
 
@@ -148,8 +183,7 @@ impl KeptResponses {
     async fn put_response(&self, response: KeptResponse, items: Vec<String>) -> Result<bool, ApiError> {
         let Some(store) = self.store().await else { return Err(no_store()) };
         let bytes = response.input.len() + response.body.len();
-        let is_kept =
-            store.keep_response(response, items, clock::now()).await.map_err(|error| store_error(&error))?;
+        let is_kept = store.keep_response(response, items, clock::now()).await.map_err(store_failed)?;
         // The store never exceeds the limit by more than a sixteenth.
         let most = self.config.responses.max_size.0;
         if self.uncounted.fetch_add(bytes as u64, Ordering::Relaxed) >= most / 16 {
@@ -160,17 +194,17 @@ impl KeptResponses {
         Ok(is_kept)
     }
 
-    /// Ends a response that was made in the background.
-    pub(super) async fn finish_response(&self, response: FinishedResponse) {
+    /// Ends a response that was made in the background, perhaps later.
+    pub(super) async fn finish_response(self: &Arc<Self>, response: FinishedResponse) {
         let Some(store) = self.store().await else { return };
-        let FinishedResponse { id, status, items, body, .. } = response;
-        if let Err(error) = store.finish_response(&id, &status, body, items, clock::now()).await {
-            tracing::error!(target: "respool::store", %error, "the end of a response in the background could not be kept");
+        let change = ResponseChange::Ended(response);
+        if let Err(error) = change.write_to(store).await {
+            self.write_later(change, error.0).await;
         }
     }
 
     /// Ends a response that cannot be made.
-    pub(super) async fn fail_response(&self, id: String, body: String) {
+    pub(super) async fn fail_response(self: &Arc<Self>, id: String, body: String) {
         self.finish_response(ended_response(&id, "failed", body)).await;
     }
 
@@ -258,11 +292,6 @@ pub(super) fn ended_response(id: &str, status: &str, body: String) -> FinishedRe
         items: Vec::new(),
         body,
     }
-}
-
-/// Returns the error of a store that cannot be read or written.
-pub(super) fn store_error(error: &StoreError) -> ApiError {
-    ApiError::new(500, ErrorCode::StoreFailed, error.0.clone())
 }
 
 fn too_large(field: &str, most: Size) -> ApiError {

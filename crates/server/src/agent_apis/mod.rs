@@ -16,6 +16,7 @@ mod reply;
 mod source;
 pub(super) mod stored;
 mod turn;
+mod unwritten;
 mod writer;
 
 pub(super) use self::api::{Call, with_request_id};

@@ -1,6 +1,8 @@
 //! `GET` and `DELETE /v1/responses/{id}`, `/cancel` and `/input_items`: the responses that a client keeps,
 //! for the key that made them.
 
+use std::sync::Arc;
+
 use axum::extract::{FromRequest, FromRequestParts as _, Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
@@ -8,12 +10,14 @@ use serde_json::{Value, json};
 use url::form_urlencoded;
 
 use super::api::upstream_headers;
-use super::kept::{ended_response, store_error};
+use super::kept::ended_response;
+use super::unwritten::ResponseChange;
 use crate::app::App;
 use crate::front::begin_record;
+use crate::own_route::store_failed;
 use crate::{respond, transparent};
 use agent::client_digest;
-use store::KeptResponse;
+use store::{KeptResponse, Store};
 use telemetry::RequestRecord;
 use translate::responses::{item_id, with_status};
 use wire::{ApiError, ErrorCode, array_elements};
@@ -94,18 +98,19 @@ async fn is_kept(app: &App, id: &str, client: &str) -> bool {
 }
 
 impl Asking {
+    async fn store(&self) -> Result<&Arc<Store>, ApiError> {
+        self.app.agent_apis.responses.existing_store().await.ok_or_else(|| unknown_response(&self.id))
+    }
+
     async fn find_response(&self) -> Result<KeptResponse, ApiError> {
-        let store =
-            self.app.agent_apis.responses.existing_store().await.ok_or_else(|| unknown_response(&self.id))?;
-        let found = store.response(&self.id, &self.client).await.map_err(|error| store_error(&error))?;
+        let store = self.store().await?;
+        let found = store.response(&self.id, &self.client).await.map_err(store_failed)?;
         found.ok_or_else(|| unknown_response(&self.id))
     }
 
     async fn delete_response(&self) -> Result<String, ApiError> {
-        let store =
-            self.app.agent_apis.responses.existing_store().await.ok_or_else(|| unknown_response(&self.id))?;
-        let deleted =
-            store.remove_response(&self.id, &self.client).await.map_err(|error| store_error(&error))?;
+        let store = self.store().await?;
+        let deleted = store.remove_response(&self.id, &self.client).await.map_err(store_failed)?;
         if !deleted {
             return Err(unknown_response(&self.id));
         }
@@ -117,7 +122,8 @@ impl Asking {
         let response = self.find_response().await?;
         if response.request.is_some() {
             let body = with_status(&response.body, "cancelled");
-            self.app.agent_apis.responses.finish_response(ended_response(&self.id, "cancelled", body)).await;
+            let end = ResponseChange::Ended(ended_response(&self.id, "cancelled", body));
+            end.write_to(self.store().await?).await.map_err(store_failed)?;
             self.app.agent_apis.responses.work_ends(&self.id);
         } else if !is_of_background(&response.body) {
             let what = "only a response that was made with `background: true` can be cancelled";
