@@ -21,11 +21,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(label) = body.find(['>', '\n', '<']) else {
-        return if body.len() > WINDOW {
-            Step::Not(view.mark + WINDOW)
-        } else {
-            view.wait_or_reject(Wait::Any)
-        };
+        return view.await_end_within(view.mark, WINDOW);
     };
     if label > WINDOW || !body[label..].starts_with('>') {
         return Step::Not(view.mark + label.min(WINDOW));
@@ -33,7 +29,7 @@ fn read_call(view: &View<'_>) -> Step {
     let start = view.skip_space(view.mark + label + 1);
     let text = &view.text[start..];
     let Some(length) = text.find(|char: char| char.is_whitespace() || char == '<') else {
-        return if text.len() > WINDOW { Step::Not(start + WINDOW) } else { view.wait_or_reject(Wait::Any) };
+        return view.await_end_within(start, WINDOW);
     };
     let name = &text[..length];
     if length > WINDOW || view.tools.resolve(name).is_none() {

@@ -35,10 +35,5 @@ fn read_call(view: &View<'_>) -> Step {
     if view.tools.resolve(name).is_none() {
         return Step::Not(start);
     }
-    match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated_call(view, name),
-        None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read_arguments(view, name, start, &["<|eot_id|>", "<|eom_id|>"]),
-        Some(_) => Step::Not(start),
-    }
+    named_json::read_object(view, name, start, &["<|eot_id|>", "<|eom_id|>"])
 }

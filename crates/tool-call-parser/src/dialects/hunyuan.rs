@@ -30,7 +30,7 @@ fn read_call(view: &View<'_>) -> Step {
     };
     let from = start + INNER.len();
     let Some(length) = body.find('<') else {
-        return if body.len() > 128 { Step::Not(from + 128) } else { view.wait_or_reject(Wait::Any) };
+        return view.await_end_within(from, 128);
     };
     let name = body[..length].trim();
     if length > 128 || name.is_empty() || name.contains(['{', '(', '"', '\n']) {

@@ -136,11 +136,7 @@ fn read_call(view: &View<'_>) -> Step {
 pub(super) fn read_invocation(view: &View<'_>, head: &str, tags: Tags<'_>, closers: &[&str]) -> Step {
     let from = view.text.len() - head.len();
     let Some(length) = head.find(['>', '\n']) else {
-        return match head.len() {
-            length if length > 128 => Step::Not(from + 128),
-            _ if view.cut => named_json::truncated_call(view, head.trim_matches(['"', '\''])),
-            _ => view.wait_or_reject(Wait::Any),
-        };
+        return named_json::unended_name(view, from, 128, head.trim_matches(['"', '\'']));
     };
     let name = head[..length].trim();
     let closes = name.ends_with('/') && head[length..].starts_with('>');

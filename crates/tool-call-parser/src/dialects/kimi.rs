@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Dialect, Found, Opens, Step, View, Wait, named_json};
+use super::{Dialect, Found, Opens, Step, View, named_json};
 use crate::calls::RawCall;
 use crate::schema::{properties, required_names};
 use crate::tools::Tool;
@@ -35,21 +35,12 @@ fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let window = body.floor_char_boundary(256);
     let Some(length) = body[..window].find(ARGUMENTS) else {
-        return match body.len() {
-            length if length > 256 => Step::Not(view.mark + 256),
-            _ if view.cut => named_json::truncated_call(view, body),
-            _ => view.wait_or_reject(Wait::Any),
-        };
+        return named_json::unended_name(view, view.mark, 256, body);
     };
     let id = body[..length].trim();
     let start = view.skip_space(view.mark + length + ARGUMENTS.len());
     let name = name_in_id(view, id, start);
-    match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated_call(view, name),
-        None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => with_id(named_json::read_arguments(view, name, start, &["<|tool_call_end|>"]), id),
-        Some(_) => Step::Not(start),
-    }
+    with_id(named_json::read_object(view, name, start, &["<|tool_call_end|>"]), id)
 }
 
 /// Returns the name in the id. A bare counter means the only tool, or the only one that takes such arguments.

@@ -27,11 +27,7 @@ pub(super) static DIALECT: Dialect = Dialect {
 fn read_call(view: &View<'_>) -> Step {
     let body = view.body();
     let Some(length) = body.find(['>', '\n']) else {
-        return if body.len() > 128 {
-            Step::Not(view.mark + 128)
-        } else {
-            view.wait_or_reject(super::Wait::Any)
-        };
+        return view.await_end_within(view.mark, 128);
     };
     let name = body[..length].trim().trim_matches(['"', '\'']);
     if length > 128 || view.tools.resolve(name).is_none() {

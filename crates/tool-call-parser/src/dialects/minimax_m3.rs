@@ -40,11 +40,7 @@ fn read_call(view: &View<'_>) -> Step {
     };
     let from = start + INVOKE.len();
     let Some(length) = head.find('>') else {
-        return match head.len() {
-            length if length > 128 => Step::Not(from + 128),
-            _ if view.cut => named_json::truncated_call(view, head.trim_matches('"')),
-            _ => view.wait_or_reject(Wait::Any),
-        };
+        return named_json::unended_name(view, from, 128, head.trim_matches('"'));
     };
     let name = head[..length].trim().trim_matches(['"', '\'']);
     if length > 128 {

@@ -21,6 +21,22 @@ pub(super) fn read_arguments(view: &View<'_>, name: &str, start: usize, closers:
     }
 }
 
+/// Reads the arguments of `name` as of [`read_arguments`], if an object begins at `start`.
+pub(super) fn read_object(view: &View<'_>, name: &str, start: usize, closers: &[&str]) -> Step {
+    match view.text.as_bytes().get(start) {
+        None if view.cut => truncated_call(view, name),
+        None => view.wait_or_reject(Wait::Any),
+        Some(b'{') => read_arguments(view, name, start, closers),
+        Some(_) => Step::Not(start),
+    }
+}
+
+/// Handles a name that begins at `from`, takes `most` bytes at most, and has no end yet.
+pub(super) fn unended_name(view: &View<'_>, from: usize, most: usize, name: &str) -> Step {
+    let is_cut = view.cut && view.text.len() - from <= most;
+    if is_cut { truncated_call(view, name) } else { view.await_end_within(from, most) }
+}
+
 /// Returns one call that ends at `end`.
 pub(super) fn single_call(view: &View<'_>, call: RawCall, end: usize) -> Step {
     Step::Read(Found::Calls { calls: vec![call], firm: view.line_start || !view.is_quoted() }, end)

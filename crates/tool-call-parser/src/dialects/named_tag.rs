@@ -27,7 +27,7 @@ fn read_call(view: &View<'_>) -> Step {
     }
     let rest = &view.text[start..];
     let Some(length) = rest.find(['>', '\n', '<', '{']) else {
-        return if rest.len() > NAME { Step::Not(start + NAME) } else { view.wait_or_reject(Wait::Any) };
+        return view.await_end_within(start, NAME);
     };
     let name = without_category(rest[..length].trim(), view);
     let ends = rest[length..].starts_with(['>', '\n']);
@@ -35,12 +35,7 @@ fn read_call(view: &View<'_>) -> Step {
         return Step::Not(start + length.min(NAME));
     }
     let body = view.skip_space(start + length + 1);
-    match view.text.as_bytes().get(body) {
-        None if view.cut => named_json::truncated_call(view, name),
-        None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read_arguments(view, name, body, &["</tool_call>"]),
-        Some(_) => Step::Not(body),
-    }
+    named_json::read_object(view, name, body, &["</tool_call>"])
 }
 
 /// Removes the category that GLM-5.3 Flash writes before a tool's name: `Files/read`.

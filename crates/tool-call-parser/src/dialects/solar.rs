@@ -65,12 +65,7 @@ fn read_first(view: &View<'_>) -> Step {
         Err(step) => return step,
     };
     let start = view.skip_space(after_name);
-    match view.text.as_bytes().get(start) {
-        None if view.cut => named_json::truncated_call(view, name),
-        None => view.wait_or_reject(Wait::Any),
-        Some(b'{') => named_json::read_arguments(view, name, start, &["<|tool_call:end|>"]),
-        Some(_) => Step::Not(start),
-    }
+    named_json::read_object(view, name, start, &["<|tool_call:end|>"])
 }
 
 /// Returns the text up to a mark, and the end of that mark.

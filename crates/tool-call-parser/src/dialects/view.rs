@@ -270,6 +270,12 @@ impl View<'_> {
         }
     }
 
+    /// Answers a text whose end has not come, from `from` on: "not this dialect" if it is longer than `most`
+    /// bytes.
+    pub(crate) fn await_end_within(&self, from: usize, most: usize) -> Step {
+        if self.text.len() - from > most { Step::Not(from + most) } else { self.wait_or_reject(Wait::Any) }
+    }
+
     /// Answers a text that is too short: "more" while text may still come, else "not this dialect".
     pub(crate) fn wait_or_reject(&self, wait: Wait) -> Step {
         if self.eof { Step::Not(self.text.len()) } else { Step::More(wait) }
