@@ -40,6 +40,7 @@ pub(super) const AT_ONCE: [&str; 21] = [
 ];
 
 /// Keys among them of which a part may wait for a restart, with words that say when each takes effect.
+#[cfg(test)]
 pub(super) const IN_PART: [(&str, &str); 10] = [
     ("agents.<NAME>.tools", "at once; tools that the agent did not have after a restart"),
     ("agents.<NAME>.system_prompt_file", "after a restart"),

@@ -17,6 +17,7 @@ mod flags;
 mod keys;
 mod loaded;
 mod misspelt;
+#[cfg(test)]
 mod page;
 mod problem;
 mod search;
@@ -33,7 +34,6 @@ pub use flags::{Environment, Flags, VLLM_KEY};
 pub use keys::{KEYS, Key};
 pub use loaded::{Loaded, resolve};
 pub use misspelt::Misspelt;
-pub use page::page;
 pub use problem::{Place, Problem, Problems};
 pub use settings::Settings;
 

@@ -10,7 +10,7 @@ use super::keys::{KEYS, Key};
 const HEAD: &str = include_str!("page.md");
 
 /// Returns the text of `docs/configuration.md`.
-pub fn page() -> String {
+pub(crate) fn page() -> String {
     let mut out = HEAD.to_owned();
     let mut section = None;
     for key in KEYS.iter() {

@@ -639,6 +639,7 @@ fn mark_length(text: &str) -> Option<usize> {
 }
 
 /// Writes the rows of the reference page.
+#[cfg(test)]
 pub(super) fn reference_rows() -> String {
     use std::fmt::Write as _;
     let mut rows = String::new();

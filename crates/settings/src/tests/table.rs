@@ -1,6 +1,7 @@
 //! The table of keys against the structs, the page and the example file.
 
 use super::*;
+use crate::page::page;
 use crate::tree::Table;
 use tools::never_allowed;
 

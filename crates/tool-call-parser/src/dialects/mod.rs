@@ -13,6 +13,7 @@ mod cwm;
 mod deepseek;
 mod echo;
 mod envelope;
+#[cfg(test)]
 mod families;
 mod fenced;
 mod framing;
@@ -45,6 +46,7 @@ mod plamo;
 mod pythonic;
 mod qwen_xml;
 mod react;
+#[cfg(test)]
 mod reference;
 mod registry;
 mod solar;
@@ -58,7 +60,6 @@ pub(crate) mod xml_arguments;
 
 pub use framing::has_reasoning_end;
 pub(crate) use framing::lane_of_beginning;
-pub use reference::reference;
 pub use registry::TABLE;
 pub(crate) use registry::{holds_mark, is_own};
 pub use view::Dialect;

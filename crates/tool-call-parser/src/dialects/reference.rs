@@ -4,7 +4,7 @@ use super::{Dialect, TABLE, families};
 use crate::{repairs, templates};
 
 /// Writes the reference page of all dialects, in Markdown. A test compares it with `docs/dialects.md`.
-pub fn reference() -> String {
+fn reference() -> String {
     use std::fmt::Write as _;
     let mut page = String::from(
         "# Dialects\n\nEvery way of writing a tool call that respool reads, in the order in which they are tried. \
@@ -55,7 +55,6 @@ pub fn reference() -> String {
 
 /// Writes a table of the dialects with the models that write them, in Markdown. A test compares it with the
 /// crate's README.
-#[cfg(test)]
 fn summary() -> String {
     let rows = TABLE.iter().map(|dialect| {
         let models = dialect.models.replace('|', "\\|");
