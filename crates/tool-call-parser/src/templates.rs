@@ -13,16 +13,16 @@ use crate::dialects::TABLE;
 use crate::preferred_dialects::PreferredDialects;
 
 /// The marks of one family's template, or of several that share it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Template {
     /// The families.
     pub name: &'static str,
     /// The dialects that these families write, by which a model's template is found.
-    pub dialects: &'static [&'static str],
+    pub dialects: Vec<&'static str>,
     /// Marks that begin or end a message, a role or a text.
-    pub turns: &'static [&'static str],
+    pub turns: Vec<&'static str>,
     /// Marks that frame calls, results and reasoning, in addition to those that open the dialects.
-    pub calls: &'static [&'static str],
+    pub calls: Vec<&'static str>,
 }
 
 /// A selection of marks.
@@ -34,439 +34,23 @@ pub enum Scope {
     Turns,
 }
 
-/// All templates.
-pub const TEMPLATES: &[Template] = &[
-    Template {
-        name: "gpt-oss, Muse Glimmer",
-        dialects: &["beam", "harmony", "harmony_recipient", "harmony_text", "harmony_glued"],
-        turns: &[
-            "<|start|>",
-            "<|end|>",
-            "<|message|>",
-            "<|channel|>",
-            "<|constrain|>",
-            "<|call|>",
-            "<|return|>",
-            "<|refusal|>",
-            "<|startoftext|>",
-            "<|endoftext|>",
-            "<|endofprompt|>",
-        ],
-        calls: &["<atem:", "</atem:", "<rfl:", "</rfl:"],
-    },
-    Template {
-        name: "ChatML: Qwen, Hermes, InternLM, Nemotron, LFM2, Olmo, MiMo, Step 3.5",
-        dialects: &["hermes", "qwen_xml", "pythonic_tags", "mcp_tag", "headed"],
-        turns: &[
-            "<|im_start|>",
-            "<|im_end|>",
-            "<|im_sep|>",
-            "<|endoftext|>",
-            "<|startoftext|>",
-            "<SPECIAL_",
-            "<extra_id_",
-            "<|vision_start|>",
-            "<|vision_end|>",
-            "<|image_pad|>",
-            "<|video_pad|>",
-        ],
-        calls: &[
-            "</tool_call>",
-            "<tool_response>",
-            "</tool_response>",
-            "</tools>",
-            "<TOOLCALL>",
-            "</TOOLCALL>",
-            "<TOOL_RESPONSE>",
-            "</TOOL_RESPONSE>",
-            "<AVAILABLE_TOOLS>",
-            "</AVAILABLE_TOOLS>",
-            "<functions>",
-            "</functions>",
-            "<function=",
-            "</function>",
-            "<parameter=",
-            "</parameter>",
-            "<|action_start|>",
-            "<|action_end|>",
-            "<|plugin|>",
-            "<|interpreter|>",
-            "<|tool_list_start|>",
-            "<|tool_list_end|>",
-            "<|tool_response_start|>",
-            "<|tool_response_end|>",
-            "<|tool_call_end|>",
-            "</function_calls>",
-        ],
-    },
-    Template {
-        name: "Seed-OSS",
-        dialects: &["qwen_xml"],
-        turns: &["<seed:bos>", "<seed:eos>", "<seed:pad>"],
-        calls: &["</seed:tool_call>", "<seed:cot_budget_reflect>", "</seed:cot_budget_reflect>"],
-    },
-    Template {
-        name: "Granite, LongCat, Jamba, Reka, xLAM",
-        dialects: &["hermes"],
-        turns: &[
-            "<|start_of_role|>",
-            "<|end_of_role|>",
-            "<|end_of_text|>",
-            "<|bom|>",
-            "<|eom|>",
-            "<longcat_s>",
-            "</longcat_s>",
-            "<longcat_user>",
-            "<longcat_assistant>",
-            "<longcat_system>",
-            "<sep>",
-        ],
-        calls: &[
-            "</longcat_tool_call>",
-            "<longcat_think>",
-            "</longcat_think>",
-            "<|tool_call|>",
-            "<tool_output>",
-            "</tool_output>",
-        ],
-    },
-    Template {
-        name: "MiniMax M2 and M3",
-        dialects: &["invoke", "minimax_m3"],
-        turns: &["]~b]", "]~!b[", "[e~[", "]!p~[", "]!d~[", "]<]minimax[>["],
-        calls: &["</minimax:tool_call>", "<invoke name=", "</invoke>", "<parameter name=", "</parameter>"],
-    },
-    Template {
-        name: "DeepSeek",
-        dialects: &["deepseek", "invoke"],
-        turns: &[
-            "<｜begin▁of▁sentence｜>",
-            "<｜end▁of▁sentence｜>",
-            "<｜User｜>",
-            "<｜Assistant｜>",
-            "<｜System｜>",
-            "<｜▁pad▁｜>",
-            "<|EOT|>",
-            "<｜begin of sentence｜>",
-            "<｜end of sentence｜>",
-        ],
-        calls: &[
-            "<｜tool▁calls▁end｜>",
-            "<｜tool▁call▁end｜>",
-            "<｜tool▁sep｜>",
-            "<｜tool▁outputs▁begin｜>",
-            "<｜tool▁outputs▁end｜>",
-            "<｜tool▁output▁begin｜>",
-            "<｜tool▁output▁end｜>",
-            "<｜DSML｜",
-            "</｜DSML｜",
-            "<function_results>",
-            "</function_results>",
-            "</function_calls>",
-        ],
-    },
-    Template {
-        name: "Step-3",
-        dialects: &["invoke"],
-        turns: &["<｜BOT｜>", "<｜EOT｜>"],
-        calls: &["<steptml:", "</steptml:", "<｜tool_call_end｜>", "<｜tool_calls_end｜>", "<｜tool_sep｜>"],
-    },
-    Template {
-        name: "GLM, Poolside",
-        dialects: &["glm", "named_tag"],
-        turns: &[
-            "[gMASK]",
-            "[sMASK]",
-            "[MASK]",
-            "<sop>",
-            "<eop>",
-            "<|system|>",
-            "<|user|>",
-            "<|assistant|>",
-            "<|observation|>",
-            "<|endoftext|>",
-            "<|begin_of_image|>",
-            "<|end_of_image|>",
-        ],
-        calls: &[
-            "</tool_call>",
-            "<arg_key>",
-            "</arg_key>",
-            "<arg_value>",
-            "</arg_value>",
-            "<tool_response>",
-            "</tool_response>",
-            "<|tool|>",
-            "</tools>",
-        ],
-    },
-    Template {
-        name: "Hunyuan",
-        dialects: &["hunyuan", "hunyuan_suffixed", "hermes"],
-        turns: &[
-            "<｜hy_begin▁of▁sentence｜>",
-            "<｜hy_end▁of▁sentence｜>",
-            "<｜hy_User｜>",
-            "<｜hy_Assistant｜>",
-            "<|startoftext|>",
-            "<|extra_0|>",
-            "<|extra_4|>",
-            "<|eos|>",
-        ],
-        calls: &[
-            "<tool_sep>",
-            "<answer>",
-            "</answer>",
-            "<arg_key>",
-            "</arg_key>",
-            "<arg_value>",
-            "</arg_value>",
-            "</tool_call>",
-            "</tool_calls>",
-            "<tool_responses>",
-            "</tool_responses>",
-            "<tool_response>",
-            "</tool_response>",
-        ],
-    },
-    Template {
-        name: "Kimi K2 and K3",
-        dialects: &["kimi", "kimi_k3"],
-        turns: &[
-            "[BOS]",
-            "[EOS]",
-            "[EOT]",
-            "[PAD]",
-            "[UNK]",
-            "[EOT_ID]",
-            "<|im_user|>",
-            "<|im_assistant|>",
-            "<|im_system|>",
-            "<|im_middle|>",
-            "<|im_end|>",
-            "<|open|>",
-            "<|close|>",
-            "<|sep|>",
-            "<|media_start|>",
-            "<|media_begin|>",
-            "<|media_end|>",
-        ],
-        calls: &["<|tool_call_end|>", "<|tool_call_argument_begin|>", "◁think▷", "◁/think▷"],
-    },
-    Template {
-        name: "Inkling",
-        dialects: &["inkling"],
-        turns: &[
-            "<|message_user|>",
-            "<|message_system|>",
-            "<|message_model|>",
-            "<|message_tool|>",
-            "<|end_message|>",
-            "<|content_text|>",
-            "<|content_thinking|>",
-            "<|content_model_end_sampling|>",
-        ],
-        calls: &["<|content_invoke_tool_json|>", "<|content_invoke_tool_text|>"],
-    },
-    Template {
-        name: "K2 Horizon",
-        dialects: &["k2_horizon"],
-        turns: &["<|im_start|>", "<|im_end|>"],
-        calls: &["<ifm|", "</ifm|"],
-    },
-    Template {
-        name: "IQuest",
-        dialects: &["iquest"],
-        turns: &["<|im_start|>", "<|im_end|>"],
-        calls: &["</iquest_tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
-    },
-    Template {
-        name: "Solar Open",
-        dialects: &["solar", "solar_1"],
-        turns: &["<|begin|>", "<|end|>", "<|content|>", "<|think|>", "<|flush|>"],
-        calls: &["<|tool_arg:start|>", "<|tool_call:end|>"],
-    },
-    Template { name: "PLaMo 3", dialects: &["plamo"], turns: &["<|plamo:"], calls: &[] },
-    Template {
-        name: "CWM",
-        dialects: &["cwm"],
-        turns: &["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"],
-        calls: &["</tool>"],
-    },
-    Template {
-        name: "MiniCPM5",
-        dialects: &["minicpm5"],
-        turns: &["<|im_start|>", "<|im_end|>", "<s>", "</s>"],
-        calls: &[
-            "<function name=",
-            "</function>",
-            "<param name=",
-            "</param>",
-            "<tool_response>",
-            "</tool_response>",
-        ],
-    },
-    Template {
-        name: "Gemma",
-        dialects: &["gemma", "gemma_stripped", "think_tokens"],
-        turns: &[
-            "<bos>",
-            "<eos>",
-            "<pad>",
-            "<start_of_turn>",
-            "<end_of_turn>",
-            "<|turn>",
-            "<turn|>",
-            "<|channel>",
-            "<channel|>",
-            "<start_of_image>",
-            "<end_of_image>",
-            "<|image>",
-            "<image|>",
-            "<|audio>",
-            "<audio|>",
-        ],
-        calls: &[
-            "<|tool>",
-            "<tool|>",
-            "<tool_call|>",
-            "<|tool_response>",
-            "<tool_response|>",
-            "<|\"|>",
-            "<|think|>",
-            "<end_function_call>",
-            "<start_function_response>",
-            "<end_function_response>",
-            "<start_function_declaration>",
-            "<end_function_declaration>",
-            "<escape>",
-        ],
-    },
-    Template {
-        name: "GigaChat",
-        dialects: &["gigachat", "gigachat_role"],
-        turns: &["<s>", "</s>", "<|role_sep|>", "<|message_sep|>"],
-        calls: &["<|function_call|>"],
-    },
-    Template {
-        name: "Mistral, Llama 2",
-        dialects: &["mistral", "bare_name"],
-        turns: &[
-            "<s>",
-            "</s>",
-            "[INST]",
-            "[/INST]",
-            "[SYSTEM_PROMPT]",
-            "[/SYSTEM_PROMPT]",
-            "<<SYS>>",
-            "<</SYS>>",
-            "[IMG]",
-            "[IMG_BREAK]",
-            "[IMG_END]",
-            "[AUDIO]",
-            "[BEGIN_AUDIO]",
-            "[PREFIX]",
-            "[MIDDLE]",
-            "[SUFFIX]",
-            "[MODEL_SETTINGS]",
-            "[/MODEL_SETTINGS]",
-        ],
-        calls: &[
-            "[AVAILABLE_TOOLS]",
-            "[/AVAILABLE_TOOLS]",
-            "[TOOL_RESULTS]",
-            "[/TOOL_RESULTS]",
-            "[TOOL_CONTENT]",
-            "[/TOOL_CALLS]",
-            "[ARGS]",
-            "[CALL_ID]",
-            "[THINK]",
-            "[/THINK]",
-        ],
-    },
-    Template {
-        name: "Llama 3 and 4",
-        dialects: &["llama", "pythonic", "bare_json", "functionary"],
-        turns: &[
-            "<|begin_of_text|>",
-            "<|end_of_text|>",
-            "<|start_header_id|>",
-            "<|end_header_id|>",
-            "<|eot_id|>",
-            "<|eom_id|>",
-            "<|header_start|>",
-            "<|header_end|>",
-            "<|eot|>",
-            "<|eom|>",
-            "<|step|>",
-            "<|finetune_right_pad_id|>",
-            "<|image|>",
-            "<|image_start|>",
-            "<|image_end|>",
-        ],
-        calls: &["<|python_end|>", "<function=", "</function>"],
-    },
-    Template {
-        name: "Command R and A",
-        dialects: &["cohere", "answer_frames"],
-        turns: &[
-            "<BOS_TOKEN>",
-            "<EOS_TOKEN>",
-            "<PAD_TOKEN>",
-            "<|START_OF_TURN_TOKEN|>",
-            "<|END_OF_TURN_TOKEN|>",
-            "<|USER_TOKEN|>",
-            "<|CHATBOT_TOKEN|>",
-            "<|SYSTEM_TOKEN|>",
-            "<EOP_TOKEN>",
-        ],
-        calls: &[
-            "<|START_TOOL_RESULT|>",
-            "<|END_TOOL_RESULT|>",
-            "<|END_ACTION|>",
-            "<|START_THINKING|>",
-            "<|END_THINKING|>",
-            "<|START_RESPONSE|>",
-            "<|END_RESPONSE|>",
-        ],
-    },
-    Template {
-        name: "Apertus",
-        dialects: &["apertus"],
-        turns: &[
-            "<s>",
-            "</s>",
-            "<|system_start|>",
-            "<|system_end|>",
-            "<|developer_start|>",
-            "<|developer_end|>",
-            "<|user_start|>",
-            "<|user_end|>",
-            "<|assistant_start|>",
-            "<|assistant_end|>",
-        ],
-        calls: &["<|inner_prefix|>", "<|inner_suffix|>", "<|tools_suffix|>"],
-    },
-    Template {
-        name: "Phi",
-        dialects: &["phi"],
-        turns: &[
-            "<|system|>",
-            "<|user|>",
-            "<|assistant|>",
-            "<|end|>",
-            "<|endoftext|>",
-            "<|im_start|>",
-            "<|im_sep|>",
-            "<|im_end|>",
-        ],
-        calls: &["<|tool|>", "<|/tool|>", "<|tool_call|>", "<|/tool_call|>", "<|tool_response|>"],
-    },
-];
+/// All templates, as `templates.md` lists them.
+pub static TEMPLATES: LazyLock<Vec<Template>> =
+    LazyLock::new(|| include_str!("templates.md").split("\n## ").skip(1).map(Template::read).collect());
+
+impl Template {
+    /// Reads a section: its name, then the dialects, turns and calls, each in a line and each in backticks.
+    fn read(section: &'static str) -> Self {
+        let mut lines = section.lines().filter(|line| !line.is_empty());
+        let name = lines.next().unwrap_or_default();
+        let mut marks = || lines.next().unwrap_or_default().split('`').skip(1).step_by(2).collect();
+        Self { name, dialects: marks(), turns: marks(), calls: marks() }
+    }
+}
 
 /// The first characters of the listed marks.
 static FIRST: LazyLock<Vec<char>> = LazyLock::new(|| {
-    let marks = TEMPLATES.iter().flat_map(|template| template.turns.iter().chain(template.calls));
+    let marks = TEMPLATES.iter().flat_map(|template| template.turns.iter().chain(&template.calls));
     let firsts: BTreeSet<char> = marks.chain(REASONING).filter_map(|mark| mark.chars().next()).collect();
     firsts.into_iter().collect()
 });
@@ -643,8 +227,8 @@ fn mark_length(text: &str) -> Option<usize> {
 pub(super) fn reference_rows() -> String {
     use std::fmt::Write as _;
     let mut rows = String::new();
-    for template in TEMPLATES {
-        let marks = template.turns.iter().chain(template.calls);
+    for template in TEMPLATES.iter() {
+        let marks = template.turns.iter().chain(&template.calls);
         let marks: Vec<String> = marks.map(|mark| format!("`{mark}`").replace('|', "\\|")).collect();
         let _ = writeln!(rows, "| {} | {} |", template.name, marks.join(" "));
     }
@@ -658,7 +242,7 @@ mod tests {
 
     fn all_marks() -> impl Iterator<Item = &'static str> {
         let of = |template: &'static Template| {
-            template.turns.iter().chain(template.calls).copied().chain(template_openers(template))
+            template.turns.iter().chain(&template.calls).copied().chain(template_openers(template))
         };
         TEMPLATES.iter().flat_map(of).chain(REASONING.iter().copied())
     }
@@ -671,8 +255,9 @@ mod tests {
 
     #[test]
     fn every_mark_is_broken_also_for_unknown_models() {
-        for template in TEMPLATES {
-            for mark in template.turns.iter().chain(template.calls).copied().chain(template_openers(template))
+        for template in TEMPLATES.iter() {
+            for mark in
+                template.turns.iter().chain(&template.calls).copied().chain(template_openers(template))
             {
                 for dialects in [
                     PreferredDialects::from_dialect_names(template.dialects.iter().copied()),
@@ -746,9 +331,9 @@ mod tests {
         for dialect in TABLE.iter().filter(|dialect| !dialect.families.is_empty()) {
             let is_known = dialect.name == "bare_think"
                 || TEMPLATES.iter().any(|template| template.dialects.contains(&dialect.name));
-            assert!(is_known, "{} has families, but no row of TEMPLATES names it", dialect.name);
+            assert!(is_known, "{} has families, but no section of templates.md names it", dialect.name);
         }
-        for name in TEMPLATES.iter().flat_map(|template| template.dialects) {
+        for name in TEMPLATES.iter().flat_map(|template| &template.dialects) {
             assert!(TABLE.iter().any(|dialect| dialect.name == *name), "{name}");
         }
         assert!(TEMPLATES.len() < 64 && all_marks().all(|mark| mark.len() < LONGEST));
