@@ -73,8 +73,7 @@ pub(super) struct Found {
     due_in: Option<i64>,
     /// The place of the entry that was accepted last.
     pub(super) last_place: u64,
-    has_decided: bool,
-    next_expiry: Option<u64>,
+    approvals: FoundApprovals,
     pub(super) has_interrupted: bool,
     /// There are runs of processes that are gone.
     pub(super) has_orphans: bool,
@@ -91,6 +90,15 @@ pub(super) struct Found {
     pub(super) silences: Option<String>,
 }
 
+/// The requests for approval.
+#[derive(Debug)]
+struct FoundApprovals {
+    /// One was decided whose run does not go on yet.
+    has_decided: bool,
+    /// When the time for the next one is over.
+    next_expiry: Option<u64>,
+}
+
 impl Found {
     /// Reads the row of a poll that began at a time, on a day.
     pub(super) fn read(row: &Row, wanted: Wanted, at: Instant, day: u64) -> Result<Self, Error> {
@@ -103,8 +111,7 @@ impl Found {
             at,
             due_in: row.try_get(3)?,
             last_place: some_number(row, 4)?.unwrap_or_default(),
-            has_decided: row.try_get(5)?,
-            next_expiry: some_number(row, 6)?,
+            approvals: FoundApprovals { has_decided: row.try_get(5)?, next_expiry: some_number(row, 6)? },
             has_interrupted: row.try_get(7)?,
             has_orphans: row.try_get(8)?,
             has_messages: row.try_get(9)?,
@@ -132,7 +139,7 @@ impl Found {
 
     /// Whether no run goes on because of a decision, or because the time for one is over.
     pub(super) fn wakes_no_run(&self, now: u64) -> bool {
-        !self.has_decided && self.next_expiry.is_none_or(|expiry| expiry > now)
+        !self.approvals.has_decided && self.approvals.next_expiry.is_none_or(|expiry| expiry > now)
     }
 
     /// Whether there is nothing to deliver.
