@@ -57,7 +57,8 @@ impl Driver {
             }
             // A request that is not recorded could never be decided.
             None if !self.journal.is_complete() => {
-                Some(EventKind::ApprovalDecided(rejection_without_store(request)))
+                let why = "no one can be asked: the store of runs cannot be used";
+                Some(EventKind::ApprovalDecided(own_rejection(request, why)))
             }
             None => None,
         }
@@ -70,7 +71,7 @@ impl Driver {
         }
         let decision = row.decision.as_deref().and_then(|text| serde_json::from_str(text).ok());
         // What cannot be read is no consent.
-        Some(decision.unwrap_or_else(|| rejection_of_unreadable(request)))
+        Some(decision.unwrap_or_else(|| own_rejection(request, "the recorded decision cannot be read")))
     }
 
     /// Records a decision of respool's own. A person may have decided at the same moment: then that decision
@@ -113,24 +114,10 @@ async fn asked_in_person(approver: &dyn Approver, request: &ApprovalRequest) -> 
     decision
 }
 
-fn rejection_without_store(request: &ApprovalRequest) -> Decision {
-    let comment = "no one can be asked: the store of runs cannot be used".to_owned();
-    Decision {
-        request: request.id.clone(),
-        by: "respool".into(),
-        comment: Some(comment),
-        ..Decision::default()
-    }
-}
-
-fn rejection_of_unreadable(request: &ApprovalRequest) -> Decision {
-    let comment = "the recorded decision cannot be read".to_owned();
-    Decision {
-        request: request.id.clone(),
-        by: "respool".into(),
-        comment: Some(comment),
-        ..Decision::default()
-    }
+/// Rejects all calls where no person can.
+fn own_rejection(request: &ApprovalRequest, why: &str) -> Decision {
+    let comment = Some(why.to_owned());
+    Decision { request: request.id.clone(), by: "respool".into(), comment, ..Decision::default() }
 }
 
 /// Returns the change of an approval that comes with an event. `awaited`: the request that the run waited for
