@@ -70,7 +70,7 @@ fn offered_tool(spec: ToolSpec, config: &AgentConfig, supervision: &Supervision)
         name: spec.name,
         description: spec.description,
         parameters: spec.parameters,
-        executor: Executor::Respool { timeout: millis(timeout), repeatable: spec.is_repeatable },
+        executor: Executor::Respool { timeout: clock::to_millis(timeout), repeatable: spec.is_repeatable },
         result_limit: spec.result_limit.unwrap_or(config.result_limit.to_usize()),
     }
 }
@@ -79,19 +79,15 @@ fn run_limits(config: &AgentConfig, model: ModelSizes) -> Limits {
     let ModelSizes { window, max_tokens, is_harmony, dialects } = model;
     Limits {
         iterations: config.max_iterations,
-        time: millis(config.run_timeout),
-        model_time: millis(config.model_timeout),
+        time: clock::to_millis(config.run_timeout),
+        model_time: clock::to_millis(config.model_timeout),
         tokens: config.token_budget,
         max_tokens,
         window,
         is_harmony,
         dialects,
-        pause: millis(config.pause),
+        pause: clock::to_millis(config.pause),
     }
-}
-
-fn millis(duration: std::time::Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn call_style(config: &AgentConfig) -> CallStyle {

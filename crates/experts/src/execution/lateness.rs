@@ -129,16 +129,12 @@ fn delivery_settings(expert: &Expert, invocation: &Invocation) -> Option<Deliver
 /// Returns when an entry becomes late; `None` if its process has no limit.
 fn deadline_of(expert: &Expert, row: &EntryRow) -> Option<u64> {
     let invocation = Invocation::read(&row.payload).ok()?;
-    let sla = length_millis(delivery_settings(expert, &invocation)?.sla.as_ref()?);
+    let sla = clock::to_millis(delivery_settings(expert, &invocation)?.sla.as_ref()?.length());
     Some(invocation.asked.saturating_add(sla))
 }
 
 fn has_sla(expert: &Expert) -> bool {
     expert.package.processes.items.iter().any(|process| process.settings.delivery.sla.is_some())
-}
-
-fn length_millis(length: &openexperts::Length) -> u64 {
-    u64::try_from(length.length().as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Returns the message about an entry that is still open.

@@ -100,7 +100,7 @@ fn name_limit(limit: &Limit) -> String {
 /// Decides what follows from a failed attempt; attempts count from 1.
 pub(super) fn judge_failure(execution: &Execution, attempt: u32, may_retry: bool) -> Next {
     if may_retry && attempt < execution.max_attempts {
-        return Next::Retry(u64::try_from(execution.delay_after(attempt).as_millis()).unwrap_or(u64::MAX));
+        return Next::Retry(clock::to_millis(execution.delay_after(attempt)));
     }
     match execution.on_failure {
         OnFailure::Escalate => Next::End { end: EntryEnd::Failed, escalates: true },
@@ -218,7 +218,7 @@ pub(super) fn delivery_body(results: &Results, declared: &[Parameter], delivery:
 /// Returns how late a result is, including queue and approvals.
 pub(super) fn measure_lateness(delivery: &Delivery, took: u64) -> Option<(Value, SlaBreach)> {
     let sla = delivery.sla.as_ref()?;
-    let allowed = u64::try_from(sla.length().as_millis()).unwrap_or(u64::MAX);
+    let allowed = clock::to_millis(sla.length());
     (took > allowed).then(|| (json!({"sla": sla.to_string(), "took_ms": took}), delivery.sla_breach))
 }
 

@@ -144,7 +144,7 @@ impl Responses for SqliteStore {
     }
 
     async fn clear_responses(&self, now: u64) -> Result<usize, StoreError> {
-        let keep = u64::try_from(self.responses.keep.as_millis()).unwrap_or(u64::MAX);
+        let keep = clock::to_millis(self.responses.keep);
         let (before, most) = (now.saturating_sub(keep), self.responses.max_size.0);
         let sql = "DELETE FROM responses WHERE id IN
                      (SELECT id FROM responses WHERE used < ?1 AND request IS NULL LIMIT ?2)";
