@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
+use axum::Extension;
+use axum::extract::State;
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::guard::authorize_post;
+use super::guard::Pressed;
 use super::response::redirect_response;
 use super::session::Viewer;
 use super::{format, layout};
@@ -127,12 +128,12 @@ fn alert_link(rule: Rule, subject: &str) -> Option<(String, &'static str)> {
 }
 
 /// Silences an alert, or ends its silence.
-pub(super) async fn silence_alert(State(app): State<App>, request: Request) -> Response {
-    let client = request.extensions().get::<Peer>().map(|peer| peer.0.to_string());
-    let (viewer, form) = match authorize_post(&app, request).await {
-        Ok(pressed) => pressed,
-        Err(response) => return *response,
-    };
+pub(super) async fn silence_alert(
+    State(app): State<App>,
+    peer: Option<Extension<Peer>>,
+    Pressed { viewer, form }: Pressed,
+) -> Response {
+    let client = peer.map(|Extension(peer)| peer.0.to_string());
     if let Some(rule) = Rule::from_name(form.get("rule")) {
         let (subject, ends) = (form.get("subject"), form.get("until") == "now");
         let changed = if ends {

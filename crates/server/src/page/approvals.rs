@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 
-use super::guard::{Form, authorize_post, may_decide, require_viewer};
+use super::guard::{Form, Pressed, may_decide};
 use super::query::PageQuery;
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
@@ -38,11 +38,7 @@ const SETTLED: [(&str, &str); 5] = [
     ("ended", "The task is dropped: it needs you no longer."),
 ];
 
-pub(super) async fn show_approvals(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_approvals(State(app): State<App>, uri: Uri, viewer: Viewer) -> Response {
     if !may_decide(&viewer) {
         let main = html! { h1 { "Approvals" } (how_to_decide(app.access.has_operators())) };
         return page_response(
@@ -320,12 +316,8 @@ pub(super) fn decide_error(has_operators: bool) -> Response {
 pub(super) async fn decide_approval(
     State(app): State<App>,
     Path(id): Path<String>,
-    request: Request,
+    Pressed { viewer, form }: Pressed,
 ) -> Response {
-    let (viewer, form) = match authorize_post(&app, request).await {
-        Ok(pressed) => pressed,
-        Err(response) => return *response,
-    };
     if !may_decide(&viewer) {
         return decide_error(app.access.has_operators());
     }
@@ -399,12 +391,8 @@ async fn decide_by_form(
 pub(super) async fn settle_task(
     State(app): State<App>,
     Path(id): Path<String>,
-    request: Request,
+    Pressed { viewer, form }: Pressed,
 ) -> Response {
-    let (viewer, form) = match authorize_post(&app, request).await {
-        Ok(pressed) => pressed,
-        Err(response) => return *response,
-    };
     if !may_decide(&viewer) {
         return decide_error(app.access.has_operators());
     }

@@ -1,11 +1,11 @@
 //! Messages of experts below the approvals: the drafts on which a person still has to act, and the latest
 //! results. For operators alone.
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::response::Response;
 use maud::{Markup, html};
 
-use super::guard::{authorize_post, may_decide};
+use super::guard::{Pressed, may_decide};
 use super::response::redirect_response;
 use super::session::Viewer;
 use super::{approvals, format, layout};
@@ -116,11 +116,11 @@ fn may_quote_private(app: &App, name: &str) -> bool {
     })
 }
 
-pub(super) async fn end_draft(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (viewer, _) = match authorize_post(&app, request).await {
-        Ok(pressed) => pressed,
-        Err(response) => return *response,
-    };
+pub(super) async fn end_draft(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Pressed { viewer, .. }: Pressed,
+) -> Response {
     if !may_decide(&viewer) {
         return approvals::decide_error(app.access.has_operators());
     }

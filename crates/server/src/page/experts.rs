@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use maud::{Markup, html};
 
-use super::guard::require_viewer;
 use super::layout::EXPERTS as PATH;
 use super::query::PageQuery;
 use super::response::page_response;
@@ -27,11 +26,7 @@ const MOST_RUNS: usize = 1_000;
 /// How many runs of an expert are listed, and how many of its invocations.
 const LISTED: usize = 20;
 
-pub(super) async fn show_experts(State(app): State<App>, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_experts(State(app): State<App>, viewer: Viewer) -> Response {
     let work = work_of_experts(&app, None).await;
     let last = newest_runs(&app, &viewer).await;
     let main = html! {
@@ -195,12 +190,8 @@ fn next_start(expert: &Expert, now: u64) -> String {
 pub(super) async fn show_expert(
     State(app): State<App>,
     Path(name): Path<String>,
-    headers: HeaderMap,
+    viewer: Viewer,
 ) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
     let found = app.experts.as_deref().and_then(|experts| Some((experts, experts.get(&name)?)));
     let Some((experts, expert)) = found else {
         let main =

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use axum::body::{Body, Bytes};
+use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::Response;
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use url::form_urlencoded;
 
@@ -18,10 +20,17 @@ const LARGEST_FORM: usize = 64 << 10;
 /// How long a browser may take to send a form.
 const FORM_WITHIN: Duration = Duration::from_secs(30);
 
-/// Returns the viewer, or the answer for a visitor who may not see the page.
-pub(super) fn require_viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Box<Response>> {
-    let viewer = app.access.page_viewer(headers).map_err(|denied| Box::new(refuse_visitor(&denied)))?;
-    Ok(Viewer { has_experts: has_experts(app), ..viewer })
+/// Who looks at a page; a visitor who may not see it gets another one.
+impl FromRequestParts<App> for Viewer {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Response> {
+        find_viewer(app, &parts.headers).map_err(|denied| refuse_visitor(&denied))
+    }
+}
+
+pub(super) fn find_viewer(app: &App, headers: &HeaderMap) -> Result<Viewer, Denied> {
+    Ok(Viewer { has_experts: has_experts(app), ..app.access.page_viewer(headers)? })
 }
 
 /// Returns true if there are experts to show.
@@ -30,16 +39,22 @@ fn has_experts(app: &App) -> bool {
     app.experts.as_deref().is_some_and(is_any)
 }
 
-/// Returns the viewer who pressed a button and the form, or the answer for a visitor who may not press it.
-pub(super) async fn authorize_post(
-    app: &App,
-    request: axum::extract::Request,
-) -> Result<(Viewer, Form), Box<Response>> {
-    let (parts, body) = request.into_parts();
-    let viewer = require_viewer(app, &parts.headers)?;
-    let form = read_form(body).await?;
-    let is_own = app.access.is_own_origin(&parts.headers) && viewer.knows_csrf(form.get("csrf"));
-    if is_own { Ok((viewer, form)) } else { Err(Box::new(refuse_visitor(&Denied::Forged))) }
+/// A button that was pressed: by whom, and its form. A visitor who may not press it gets another page.
+pub(super) struct Pressed {
+    pub(super) viewer: Viewer,
+    pub(super) form: Form,
+}
+
+impl FromRequest<App> for Pressed {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let viewer = Viewer::from_request_parts(&mut parts, app).await?;
+        let form = read_form(body).await.map_err(|response| *response)?;
+        let is_own = app.access.is_own_origin(&parts.headers) && viewer.knows_csrf(form.get("csrf"));
+        if is_own { Ok(Self { viewer, form }) } else { Err(refuse_visitor(&Denied::Forged)) }
+    }
 }
 
 /// Returns true if the viewer may decide. Approvals need an operator's key here as on the API. Where clients

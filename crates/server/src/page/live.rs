@@ -14,10 +14,10 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, header};
 use tokio::time::{Instant, sleep};
 
-use super::guard::require_viewer;
 use super::live_parts::LivePart;
 use super::overview;
 use super::response::with_policy;
+use super::session::Viewer;
 use crate::app::App;
 
 /// The time between two looks at what changed.
@@ -29,11 +29,11 @@ const REPORT_EVERY: Duration = Duration::from_secs(5);
 const LASTS: Duration = Duration::from_secs(15);
 
 /// Sends each part that changed as HTML, until the session ends.
-pub(super) async fn stream_live_parts(State(app): State<App>, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn stream_live_parts(
+    State(app): State<App>,
+    viewer: Viewer,
+    headers: HeaderMap,
+) -> Response {
     let events = stream! {
         let (mut sent, began) = (BTreeMap::new(), Instant::now());
         let (mut today, mut reported) = (overview::report_today(&app).await, Instant::now());

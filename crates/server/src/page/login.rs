@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header};
 use maud::{Markup, html};
 use url::Url;
 
-use super::guard::{authorize_post, read_form, refuse_visitor};
+use super::guard::{Pressed, read_form, refuse_visitor};
 use super::layout;
 use super::response::{page_response, redirect_response};
 use super::session::{Denied, set_cookie};
@@ -42,15 +42,9 @@ pub(super) async fn log_in(State(app): State<App>, request: Request) -> Response
     }
 }
 
-pub(super) async fn log_out(State(app): State<App>, request: Request) -> Response {
-    let headers = request.headers().clone();
-    match authorize_post(&app, request).await {
-        Ok(_) => {
-            app.access.end_session(&headers);
-            with_cookie(redirect_response("/ui/login"), "", &headers)
-        }
-        Err(response) => *response,
-    }
+pub(super) async fn log_out(State(app): State<App>, headers: HeaderMap, _: Pressed) -> Response {
+    app.access.end_session(&headers);
+    with_cookie(redirect_response("/ui/login"), "", &headers)
 }
 
 /// A browser that sends an origin of TLS reached respool, or the proxy before it, over TLS.

@@ -98,9 +98,9 @@ pub(super) fn answer_lost_visitor<B>(app: &App, request: &Request<B>, error: &Ap
     if TABS.contains(&path) {
         return Some(redirect_response(&format!("/ui{path}")));
     }
-    let viewer = match guard::require_viewer(app, headers) {
+    let viewer = match guard::find_viewer(app, headers) {
         Ok(viewer) => viewer,
-        Err(response) => return Some(*response),
+        Err(denied) => return Some(guard::refuse_visitor(&denied)),
     };
     let main = html! { h1 { "Not found" } p { "This page does not exist." } };
     Some(page_response(StatusCode::NOT_FOUND, layout::page_layout(&viewer, "", "Not found", &main)))

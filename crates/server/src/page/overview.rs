@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, StatusCode};
+use http::StatusCode;
 use maud::{Markup, html};
 
-use super::guard::require_viewer;
 use super::live_parts::{LivePart, running_requests};
 use super::nodes::{node_notice, node_section};
 use super::query::PageQuery;
@@ -26,11 +25,7 @@ const LONG_SILENCE: Duration = Duration::from_mins(2);
 /// How many problems are shown.
 const PROBLEMS: usize = 8;
 
-pub(super) async fn show_overview(State(app): State<App>, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_overview(State(app): State<App>, viewer: Viewer) -> Response {
     let now = clock::now();
     let waiting = app.agents.waiting_approvals(1_000).await.map(|all| all.len()).unwrap_or_default();
     let (nodes, drafts) = match app.agents.store() {

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 
-use super::guard::require_viewer;
 use super::nodes::node_notice;
 use super::query::PageQuery;
 use super::response::page_response;
+use super::session::Viewer;
 use super::waterfall::{Bar, waterfall};
 use super::{exchange, format, layout, remedy, requests, words};
 use crate::app::App;
@@ -22,12 +22,8 @@ pub(super) async fn show_request(
     State(app): State<App>,
     Path(id): Path<String>,
     uri: Uri,
-    headers: HeaderMap,
+    viewer: Viewer,
 ) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
     let at = PageQuery::parse(&uri).get("at").parse().ok();
     let (status, main) = match app.usage.records().find_request(&id, at).await {
         Ok(Some(row)) => {

@@ -2,13 +2,13 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 
-use super::guard::require_viewer;
 use super::nodes::node_notice;
 use super::query::PageQuery;
 use super::response::page_response;
+use super::session::Viewer;
 use super::{format, layout, words};
 use crate::app::App;
 use store::{Dimension, RequestOrder, RequestQuery, StoreError};
@@ -29,11 +29,7 @@ const FILTERS: [(Dimension, &str); 8] = [
     (Dimension::Node, "Node"),
 ];
 
-pub(super) async fn show_requests(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_requests(State(app): State<App>, uri: Uri, viewer: Viewer) -> Response {
     let query = PageQuery::parse(&uri);
     let main = match requests_markup(&app, &query).await {
         Ok(main) => main,

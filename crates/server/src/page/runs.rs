@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::guard::{authorize_post, require_viewer};
+use super::guard::Pressed;
 use super::query::PageQuery;
 use super::response::{page_response, redirect_response};
 use super::session::Viewer;
@@ -30,11 +30,7 @@ const MOST: usize = 2_000;
 /// how many of them a page lists, and how many requests of a run it shows.
 const PAGE: usize = 100;
 
-pub(super) async fn show_runs(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_runs(State(app): State<App>, uri: Uri, viewer: Viewer) -> Response {
     let query = PageQuery::parse(&uri);
     let newest = match app.agents.store() {
         Some(store) => store.newest(visible_runs(&viewer), MOST).await.unwrap_or_default(),
@@ -206,11 +202,7 @@ fn end_button(viewer: &Viewer, run: &str) -> Markup {
     html! { details class="inline" { summary { "End the run …" } (button) } }
 }
 
-pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_run(State(app): State<App>, Path(id): Path<String>, viewer: Viewer) -> Response {
     let stored = match app.agents.store() {
         Some(store) => store.run(&id).await.ok().flatten(),
         None => None,
@@ -337,11 +329,11 @@ pub(super) fn step_bars(body: &Value) -> Vec<Bar> {
     bars
 }
 
-pub(super) async fn end_run(State(app): State<App>, Path(id): Path<String>, request: Request) -> Response {
-    let (viewer, _) = match authorize_post(&app, request).await {
-        Ok(pressed) => pressed,
-        Err(response) => return *response,
-    };
+pub(super) async fn end_run(
+    State(app): State<App>,
+    Path(id): Path<String>,
+    Pressed { viewer, .. }: Pressed,
+) -> Response {
     let may_end = app.agents.is_of(&id, &visible_runs(&viewer)).await.unwrap_or(false);
     if may_end && app.agents.cancel_run(&id).await.unwrap_or(false) {
         tracing::info!(target: "respool::server", run_id = id, by = viewer.name, "a run was ended on the page");

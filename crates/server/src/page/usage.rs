@@ -3,13 +3,13 @@
 
 use axum::extract::State;
 use axum::response::Response;
-use http::{HeaderMap, StatusCode, Uri};
+use http::{StatusCode, Uri};
 use maud::{Markup, html};
 
 use super::chart::{Bar, bar_chart};
-use super::guard::require_viewer;
 use super::query::PageQuery;
 use super::response::page_response;
+use super::session::Viewer;
 use super::{format, layout, limits};
 use crate::app::App;
 use store::{Dimension, StoreError, UsageQuery};
@@ -35,11 +35,7 @@ const TABLES: [(Dimension, &str, &str, &str); 4] = [
     (Dimension::Agent, "By agent", "Agent", "no agent"),
 ];
 
-pub(super) async fn show_usage(State(app): State<App>, uri: Uri, headers: HeaderMap) -> Response {
-    let viewer = match require_viewer(&app, &headers) {
-        Ok(viewer) => viewer,
-        Err(response) => return *response,
-    };
+pub(super) async fn show_usage(State(app): State<App>, uri: Uri, viewer: Viewer) -> Response {
     let main = match usage_markup(&app, &PageQuery::parse(&uri)).await {
         Ok(main) => main,
         Err(error) => html! { h1 { "Usage" } p class="problem" { (error) } },
