@@ -10,7 +10,7 @@ use agent::{
     Tier, WatchEvent, WorkEnd,
 };
 use serde_json::{Value, json};
-use store::{ApprovalState, ClaimRequest, ClaimScope, NewEntry, Queue as _, Status};
+use store::{ApprovalState, ClaimRequest, ClaimScope, NewEntry, Status};
 
 use crate::agents::{READ, ask, echoing, scripts};
 use crate::support::client::{Request, exchange};

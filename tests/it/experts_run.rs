@@ -14,7 +14,7 @@ use experts::{
     settled_operations,
 };
 use serde_json::{Value, json};
-use store::{EntryRow, EntryState, MessageFilter, Queue as _, RunFilter, Status, Store, StoreConfig};
+use store::{EntryRow, EntryState, MessageFilter, RunFilter, Status, Store, StoreConfig};
 
 use crate::support::client::{Request, exchange};
 use crate::support::fake_vllm::FakeVllm;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use agent::{ApprovalRules, Decision};
 use serde_json::{Value, json};
-use store::{ClaimRequest, EntryEnd, NewMessage, Queue as _};
+use store::{ClaimRequest, EntryEnd, NewMessage};
 
 use crate::agents::{READ, echoing};
 use crate::agents_approvals::{awaited, confirms, serve, supervised};

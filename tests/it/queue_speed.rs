@@ -9,10 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::join_all;
-use store::{
-    Append, ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Queue as _, Status, Store,
-    StoreConfig,
-};
+use store::{Append, ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Status, Store, StoreConfig};
 use tokio::sync::{Mutex, Semaphore};
 
 const EVENTS: usize = 10_000;

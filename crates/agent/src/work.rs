@@ -28,7 +28,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use store::{Append, ClaimRequest, NewEntry, NewRun, Queue as _, Status, StoreConfig};
+    use store::{Append, ClaimRequest, NewEntry, NewRun, Status, StoreConfig};
 
     /// Regression: the approval of an isolated function did not say what it was for.
     #[tokio::test]

@@ -13,7 +13,7 @@ use super::hook_secrets::HookSecrets;
 use super::invocation::Invocation;
 use super::trigger::{Event, PayloadError, Proof, Refusal, events_of, invocation, is_proven, why_off};
 use openexperts::{ChannelBinding, Trigger, TriggerKind, outputs, suggest_nearest};
-use store::{Enqueued, NewEntry, Queue, StoreError};
+use store::{Enqueued, NewEntry, Store, StoreError};
 use wire::units::Secret;
 
 /// How long a signed request may be repeated; its id is remembered at least as long.
@@ -22,7 +22,7 @@ const REMEMBERED_AT_LEAST: Duration = Duration::from_mins(15);
 /// The hooks of all experts.
 pub struct Hooks {
     catalog: Arc<Catalog>,
-    queue: Arc<dyn Queue>,
+    store: Arc<Store>,
     secrets: HookSecrets,
     config: ExpertsConfig,
     /// The secret to compare with if there is no such hook, so that the answer takes equally long.
@@ -74,12 +74,12 @@ impl Hooks {
     /// Returns the hooks of these experts; events go to the queue.
     pub fn new(
         catalog: Arc<Catalog>,
-        queue: Arc<dyn Queue>,
+        store: Arc<Store>,
         secrets: HookSecrets,
         config: ExpertsConfig,
     ) -> Self {
         let decoy = Secret::new(format!("{:032x}", rand::random::<u128>()));
-        Self { catalog, queue, secrets, config, decoy }
+        Self { catalog, store, secrets, config, decoy }
     }
 
     /// Finds the hook of a webhook trigger. For an unknown trigger it returns a hook whose secret is random,
@@ -141,7 +141,7 @@ impl Hooks {
             }
             invocation
         });
-        queue_all(&*self.queue, invocations, remembered).await.map_err(HookError::Store)
+        queue_all(&self.store, invocations, remembered).await.map_err(HookError::Store)
     }
 
     /// Returns the channels and senders whose messages start a channel trigger. It is off until the user
@@ -209,7 +209,7 @@ fn check_message(message: &Value) -> Result<(), PayloadError> {
 /// Queues invocations in order, in one commit: when it fails nothing is queued, and the sender may send all
 /// of it again.
 async fn queue_all(
-    queue: &dyn Queue,
+    store: &Store,
     invocations: impl IntoIterator<Item = Invocation>,
     remembered: Duration,
 ) -> Result<Vec<Accepted>, StoreError> {
@@ -221,7 +221,7 @@ async fn queue_all(
         return Ok(Vec::new());
     }
     let ids: Vec<String> = entries.iter().map(|entry| entry.id.clone()).collect();
-    let queued = queue.enqueue_all(entries).await?;
+    let queued = store.enqueue_all(entries).await?;
     let accepted = ids.into_iter().zip(queued).zip(warnings).map(|((id, what), warnings)| match what {
         Enqueued::Accepted => Accepted { id, is_duplicate: false, warnings },
         Enqueued::Duplicate(id) => Accepted { id, is_duplicate: true, warnings: Vec::new() },
@@ -235,7 +235,7 @@ async fn queue_all(
 /// # Errors
 /// When it cannot fire, with the reason for people.
 pub async fn fire_trigger(
-    queue: &dyn Queue,
+    store: &Store,
     snapshot: &Snapshot,
     trigger: &str,
     payload: Option<Value>,
@@ -277,7 +277,7 @@ pub async fn fire_trigger(
             }
         }
     }
-    queue_all(queue, invocations.clone(), Duration::ZERO).await?;
+    queue_all(store, invocations.clone(), Duration::ZERO).await?;
     Ok(invocations)
 }
 

@@ -1,7 +1,7 @@
 //! An invocation: one execution of a process, requested by a trigger or a person, as the queue keeps it.
 //! Pure.
 //!
-//! Triggers create invocations and queue them (`store::Queue`); `execution` reads them back. Stored
+//! Triggers create invocations and queue them (`store`); `execution` reads them back. Stored
 //! invocations stay readable: fields keep their names, and new ones have defaults.
 
 use std::time::Duration;

@@ -13,7 +13,7 @@ use super::hooks::new_id;
 use super::invocation::Invocation;
 use super::trigger::{Event, invocation};
 use openexperts::{Schedule, Trigger, TriggerKind, Watch};
-use store::{Clock, ClockTime, Enqueued, EntryState, GoneClocks, NewEntry, Queue as _, Store, StoreError};
+use store::{Clock, ClockTime, Enqueued, EntryState, GoneClocks, NewEntry, Store, StoreError};
 
 /// How often the clocks are checked, besides when one is due.
 const EVERY: Duration = Duration::from_secs(1);

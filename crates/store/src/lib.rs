@@ -50,7 +50,7 @@ pub use outbox::{MessageFilter, MessageRow, NewMessage, Outbox};
 pub use port::StorePort;
 pub use queue::{
     Backoff, BackoffKind, ClaimRequest, Claimed, Clock, ClockTime, DedupeKey, Enqueued, EntryEnd, EntryLease,
-    EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, OpenCount, Queue, QueueEntries,
+    EntryRow, EntryState, GoneClocks, LaneKey, NewEntry, OpenCount, QueueEntries,
 };
 pub use responses::{ItemsNamed, ItemsOf, KeptResponse, Responses, UnfinishedResponse};
 pub use run_rows::{Cleared, RunFilter, RunRow, RunRows, StoredEvent, StoredRun, Usage};

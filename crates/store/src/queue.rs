@@ -9,8 +9,9 @@ mod port;
 mod rows;
 
 pub use plan::{Backoff, BackoffKind, DedupeKey, LaneKey};
+pub(crate) use port::Queue;
 pub use port::{
-    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
+    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry,
     QueueEntries,
 };
 pub use rows::{EntryRow, EntryState, OpenCount};

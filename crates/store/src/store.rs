@@ -1,17 +1,11 @@
 //! The store as the rest of respool has it: a port, and the engine behind it that the configuration chose.
 
 use std::ops::Deref;
-use std::time::Duration;
-
-use async_trait::async_trait;
 
 use super::config::{RunsConfig, StoreConfig};
 use super::error::StoreError;
 use super::port::StorePort;
 use super::postgres::PostgresStore;
-use super::queue::{
-    ClaimRequest, Claimed, Clock, ClockTime, Enqueued, EntryEnd, EntryLease, GoneClocks, NewEntry, Queue,
-};
 use super::runs::FIRST_EPOCH;
 use super::sqlite::SqliteStore;
 
@@ -78,58 +72,5 @@ impl Deref for Store {
 
     fn deref(&self) -> &Self::Target {
         &*self.port
-    }
-}
-
-/// For what needs the queue alone.
-#[async_trait]
-impl Queue for Store {
-    async fn enqueue_all(&self, entries: Vec<NewEntry>) -> Result<Vec<Enqueued>, StoreError> {
-        self.port.enqueue_all(entries).await
-    }
-
-    async fn correct_clock(&self, now: u64) -> Result<Option<u64>, StoreError> {
-        self.port.correct_clock(now).await
-    }
-
-    async fn clock_mark(&self, clock: &Clock, now: u64) -> Result<u64, StoreError> {
-        self.port.clock_mark(clock, now).await
-    }
-
-    async fn skip_time(&self, time: &ClockTime) -> Result<(), StoreError> {
-        self.port.skip_time(time).await
-    }
-
-    async fn forget_clocks(&self, gone: GoneClocks) -> Result<(), StoreError> {
-        self.port.forget_clocks(gone).await
-    }
-
-    async fn claim_entries(&self, request: ClaimRequest) -> Result<Vec<Claimed>, StoreError> {
-        self.port.claim_entries(request).await
-    }
-
-    async fn heartbeat(&self, lease: &EntryLease, length: Duration) -> Result<bool, StoreError> {
-        self.port.heartbeat(lease, length).await
-    }
-
-    async fn retry_after(
-        &self,
-        lease: &EntryLease,
-        pause: Duration,
-        note: String,
-    ) -> Result<bool, StoreError> {
-        self.port.retry_after(lease, pause, note).await
-    }
-
-    async fn hold(&self, lease: &EntryLease, note: String) -> Result<bool, StoreError> {
-        self.port.hold(lease, note).await
-    }
-
-    async fn wake(&self, entry: &str) -> Result<bool, StoreError> {
-        self.port.wake(entry).await
-    }
-
-    async fn complete(&self, lease: &EntryLease, end: EntryEnd, note: String) -> Result<bool, StoreError> {
-        self.port.complete(lease, end, note).await
     }
 }

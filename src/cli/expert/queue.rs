@@ -505,7 +505,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use store::{ClaimRequest, EntryEnd, NewEntry, NewMessage, Queue as _, StoreConfig};
+    use store::{ClaimRequest, EntryEnd, NewEntry, NewMessage, StoreConfig};
 
     #[test]
     fn a_listed_message_says_what_it_is_about() {

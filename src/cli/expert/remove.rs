@@ -16,9 +16,7 @@ use experts::{Installed, Library, Stays, cancel_invocation};
 use openexperts::is_agent_of;
 use openexperts::name::{NameKind, check_name};
 use settings::Settings;
-use store::{
-    ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Queue as _, Store, StoreError,
-};
+use store::{ApprovalRow, ApprovalState, EntryState, GoneClocks, MessageFilter, Store, StoreError};
 
 /// The most rows of each kind that are counted.
 const MOST: usize = 10_000;

@@ -17,7 +17,7 @@ use experts::{DryRun, Experts, Worker, WorkerScope, copy_state, message_json};
 use openexperts::visible;
 use server::App;
 use settings::Loaded;
-use store::{EntryState, MessageFilter, Queue as _, Store};
+use store::{EntryState, MessageFilter, Store};
 
 /// How long to wait for an expert's servers.
 const FIRST_START: Duration = Duration::from_secs(30);

@@ -18,7 +18,7 @@ use crate::tools::Role;
 use crate::workspace::Workspace;
 use agent::{AgentRequest, FactsError, MadeCall, Outcome, RunFacts, RunOptions, Watch, WorkEnd};
 use openexperts::{Delivery, Execution, Package, Process};
-use store::{Claimed, EntryEnd, MessageFilter, Queue as _, StoreError};
+use store::{Claimed, EntryEnd, MessageFilter, StoreError};
 
 /// The session that the triggers of the main session share.
 pub(super) const MAIN_SESSION: &str = "main";

@@ -57,9 +57,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use store::{
-        Append, ClaimRequest, EntryEnd, EntryLease, NewEntry, NewRun, Queue as _, Status, StoreConfig,
-    };
+    use store::{Append, ClaimRequest, EntryEnd, EntryLease, NewEntry, NewRun, Status, StoreConfig};
 
     /// An entry that is claimed and whose run waits for a person.
     async fn asking(store: &Store, id: &str) -> EntryLease {

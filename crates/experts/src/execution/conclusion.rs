@@ -19,7 +19,7 @@ use crate::message::{Message, MessageKind, operation_json};
 use crate::trigger::event_facts;
 use crate::workspace::Workspace;
 use agent::{ApprovalRequest, CallOutcome, MadeCall, ModelFailure, Outcome};
-use store::{Claimed, EntryEnd, EntryRow, Queue as _, StoreError};
+use store::{Claimed, EntryEnd, EntryRow, StoreError};
 
 /// Replaces the reason of a failure that may quote private knowledge, for lists. The escalation has the whole
 /// reason; it is kept even if it reaches no person.

@@ -37,7 +37,7 @@ pub use worker::{Worker, WorkerScope};
 
 use super::resume::Interrupted;
 use openexperts::label::MODEL_PREFIX;
-use store::{ClaimRequest, Claimed, EntryState, Queue as _, Status, StoreError, WokenRun};
+use store::{ClaimRequest, Claimed, EntryState, Status, StoreError, WokenRun};
 
 /// How often the queue is checked for due entries and entries of other processes.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

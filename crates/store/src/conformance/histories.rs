@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::Bed;
-use crate::{
-    ClaimRequest, DedupeKey, Enqueued, EntryEnd, EntryLease, EntryState, LaneKey, NewEntry, Queue as _, Store,
-};
+use crate::{ClaimRequest, DedupeKey, Enqueued, EntryEnd, EntryLease, EntryState, LaneKey, NewEntry, Store};
 
 const LONG: Duration = Duration::from_hours(1);
 const STEPS: usize = 400;

@@ -8,7 +8,7 @@ use super::Bed;
 use super::refusals::run_sql;
 use crate::{
     Append, ApprovalChange, AuditLogLine, AuditLogPart, ClaimRequest, EndedSession, EntryEnd, LateDecision,
-    NewEntry, NewRun, NodeConfig, Queue as _, SentAlert, Status, Store,
+    NewEntry, NewRun, NodeConfig, SentAlert, Status, Store,
 };
 
 fn open_server(bed: &Bed, name: &str) -> Store {

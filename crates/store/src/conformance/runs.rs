@@ -6,7 +6,7 @@ use super::Bed;
 use super::refusals::run_sql;
 use crate::{
     Append, ApprovalChange, ApprovalState, Attention, ClaimRequest, ClaimScope, EntryEnd, EntryRow, KeyUsage,
-    LateDecision, NewEntry, NewMessage, NewRun, Queue as _, RunFilter, RunsConfig, Status, Store,
+    LateDecision, NewEntry, NewMessage, NewRun, RunFilter, RunsConfig, Status, Store,
 };
 
 fn new(id: &str, fingerprint: &str, at: u64) -> NewRun {

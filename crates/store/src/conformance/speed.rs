@@ -8,7 +8,7 @@ use futures::future::join_all;
 use wire::UsageRow;
 
 use super::Bed;
-use crate::{ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Queue as _, Store, UncopiedUsage};
+use crate::{ClaimRequest, Claimed, EntryEnd, LaneKey, NewEntry, NewRun, Store, UncopiedUsage};
 
 const ENTRIES: usize = 2_000;
 const WORKERS: usize = 8;
