@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::assembly::{app, open_parts};
-use super::expert_names::find_unknown_names;
 use super::failure::Failure;
 use super::findings::Findings;
 use super::listing::{Noun, parse_span};
@@ -32,7 +31,7 @@ use super::tool_check::check_tools;
 use alerts::Rule;
 use relay::{Opened, Origin, Relay, StreamPart};
 use server::{Access, App, is_for_everybody, is_open_to_others};
-use settings::{Advice, find_advice, find_unknown_keys, start_problems, uses_own_key};
+use settings::{Advice, find_advice, find_unknown_keys, find_unknown_names, start_problems, uses_own_key};
 use settings::{Loaded, Place, Settings, VLLM_KEY};
 use store::{Store, find_damaged, find_set_aside, try_directory, write_remedy};
 use telemetry::{Recording, RequestRecord, RequestStart};

@@ -16,7 +16,6 @@ mod check;
 mod confirm;
 mod demo;
 mod expert;
-mod expert_names;
 mod experts;
 mod failure;
 mod findings;

@@ -25,6 +25,7 @@ mod settings;
 mod shape;
 mod show;
 mod tree;
+mod unknown_names;
 
 pub use advice::{Advice, approval_warning, find_advice, find_unknown_keys, start_problems, uses_own_key};
 pub use effect::Change;
@@ -36,6 +37,7 @@ pub use loaded::{Loaded, resolve};
 pub use misspelt::Misspelt;
 pub use problem::{Place, Problem, Problems};
 pub use settings::Settings;
+pub use unknown_names::find_unknown_names;
 
 #[cfg(test)]
 mod tests;

@@ -1,14 +1,14 @@
 //! Finds names in the settings of experts that no installed package has: `serve` logs them, `check` prints
 //! them.
 
+use crate::Settings;
+use crate::advice::Advice;
 use experts::{ExpertConfig, Installed, Library};
 use openexperts::{MODEL_PREFIX, Package, TriggerKind, suggest_nearest, visible};
-use settings::Advice;
-use settings::Settings;
 
 /// Lists sections of experts that are not installed, secrets of hooks that their packages do not have, and
 /// budgets of unknown agents.
-pub(super) fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
+pub fn find_unknown_names(settings: &Settings) -> Vec<Advice> {
     let experts = &settings.experts;
     let mut found = Vec::new();
     if experts.by_name.is_empty() && settings.budgets.agents.is_empty() {
@@ -88,7 +88,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use settings::{Environment, FileText, Flags, resolve};
+    use crate::{Environment, FileText, Flags, resolve};
 
     #[test]
     fn unknown_experts_and_hooks_are_named() {
