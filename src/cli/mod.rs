@@ -8,7 +8,6 @@ mod agents;
 mod alerts;
 mod assembly;
 mod audit;
-mod audit_copy;
 mod banner;
 #[cfg(feature = "chat")]
 mod chat;

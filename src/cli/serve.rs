@@ -14,7 +14,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::assembly::{Assembled, assemble, open_parts};
-use super::audit_copy::AuditCopy;
 use super::banner;
 use super::expert::warn_of_lost_models;
 use super::failure::{Failure, log_problem};
@@ -30,7 +29,8 @@ use relay::Relay;
 use server::{App, CurrentApp, Stop, build_routes};
 use settings::{Advice, find_advice, find_unknown_keys, find_unknown_names, start_problems};
 use settings::{Flags, Loaded, Settings};
-use store::Store;
+use store::{AuditCopy, Store};
+use tools::audit::{self, AuditLine};
 use upstream::Fleet;
 use usage::{Ledger, RunningList, keep_running_list};
 
@@ -108,8 +108,7 @@ async fn run_server(loaded: &Loaded, flags: Flags) -> Result<(), Failure> {
         tokio::spawn(access.keep_operators(Arc::clone(store), stop.abort.clone()));
         tokio::spawn(stop.abort.clone().run_until_cancelled_owned(divide_places(Arc::clone(store), relays)));
     }
-    let audit = Arc::new(AuditCopy::new(agents.store().cloned(), &settings.store.state_dir));
-    tokio::spawn(Arc::clone(&audit).copy_until(stop.abort.clone()));
+    let audit = begin_audit_copy(settings, agents.store().cloned(), stop.abort.clone());
     agents.start_housekeeping().await;
     if let Some(experts) = &experts {
         experts.start(&stop.abort);
@@ -138,6 +137,18 @@ async fn list_running_requests(usage: &Ledger, dir: &Path, is_alone: bool, stop:
         usage.record_cut_requests(RunningList::read_any(dir)).await;
     }
     tokio::spawn(keep_running_list(Arc::clone(&usage.in_flight), dir.to_owned(), stop.abort.clone()));
+}
+
+/// Copies the lines of the audit log to the database of all processes as they are written.
+fn begin_audit_copy(
+    settings: &Settings,
+    store: Option<Arc<Store>>,
+    stop: CancellationToken,
+) -> Arc<AuditCopy> {
+    let log = settings.store.state_dir.join(audit::FILE);
+    let copy = Arc::new(AuditCopy::new(store, log, AuditLine::time_of));
+    tokio::spawn(Arc::clone(&copy).copy_until(stop));
+    copy
 }
 
 /// Returns the settings with the marks of a process that serves.

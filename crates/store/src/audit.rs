@@ -1,5 +1,5 @@
 //! The port of the audit log of several processes. Each keeps its lines in a file of its own first, which
-//! stays the truth; what a line means is the business of `tools`. Written by `cli::audit_copy`, read by
+//! stays the truth; what a line means is the business of `tools`. Written by `audit_copy`, read by
 //! `cli::audit`.
 
 use async_trait::async_trait;

@@ -12,6 +12,7 @@
 mod approvals;
 mod attention;
 mod audit;
+mod audit_copy;
 mod check;
 pub mod config;
 mod disk;
@@ -38,6 +39,7 @@ mod usage_columns;
 pub use approvals::{ApprovalChange, ApprovalRow, ApprovalState, Approvals, LateDecision, WokenRun};
 pub use attention::Attention;
 pub use audit::{AuditLogLine, AuditLogPart, SharedAuditLog};
+pub use audit_copy::AuditCopy;
 pub use check::{Checks, StoreCheck};
 pub use config::{DatabaseConfig, NodeConfig, ResponsesConfig, RunsConfig, StoreConfig};
 pub use disk::{try_directory, write_remedy};

@@ -1,5 +1,5 @@
 //! Copies the lines of a state directory's audit log to the database of all processes. No call of a tool
-//! waits for it, and the file stays the truth. `audit` reads both.
+//! waits for it, and the file stays the truth. `cli::audit` reads both.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -11,8 +11,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use store::{AuditLogLine, AuditLogPart, SharedAuditLog, Store, StoreError};
-use tools::audit::{self, AuditLine};
+use super::audit::{AuditLogLine, AuditLogPart, SharedAuditLog};
+use super::error::StoreError;
+use super::store::Store;
 use wire::digest::{hex, sha256};
 
 /// The time between two looks at the file.
@@ -22,16 +23,22 @@ const LARGEST_PART: u64 = 1 << 20;
 /// How long the end of the process waits for the last lines to be sent. The next process sends what is left.
 const LAST_WITHIN: Duration = Duration::from_secs(5);
 
+/// Reads when a line of the log was written, in milliseconds since 1970.
+type TimeOf = fn(&str) -> Option<u64>;
+
 /// The audit log of a state directory, on its way to a database.
-pub(super) struct AuditCopy {
+#[derive(Debug)]
+pub struct AuditCopy {
     store: Option<Arc<Store>>,
     path: PathBuf,
+    time_of: TimeOf,
     log: Mutex<Option<OpenLog>>,
 }
 
 impl AuditCopy {
-    pub(super) fn new(store: Option<Arc<Store>>, state_dir: &Path) -> Self {
-        Self { store, path: state_dir.join(audit::FILE), log: Mutex::default() }
+    /// Returns the copy of the log at `path` to the database of this store, where it has one.
+    pub fn new(store: Option<Arc<Store>>, path: PathBuf, time_of: TimeOf) -> Self {
+        Self { store, path, time_of, log: Mutex::default() }
     }
 
     /// The log of all processes, where they share one.
@@ -40,7 +47,7 @@ impl AuditCopy {
     }
 
     /// Copies lines as they are written, until `stop`.
-    pub(super) async fn copy_until(self: Arc<Self>, stop: CancellationToken) {
+    pub async fn copy_until(self: Arc<Self>, stop: CancellationToken) {
         let Some(shared) = self.shared_log() else { return };
         let mut is_apart = false;
         while !stop.is_cancelled() {
@@ -56,7 +63,7 @@ impl AuditCopy {
     }
 
     /// Copies what was written last.
-    pub(super) async fn copy_rest(&self) {
+    pub async fn copy_rest(&self) {
         if let Some(shared) = self.shared_log() {
             let _ = tokio::time::timeout(LAST_WITHIN, self.copy_to(shared)).await;
         }
@@ -65,8 +72,8 @@ impl AuditCopy {
     async fn copy_to(&self, shared: &dyn SharedAuditLog) -> Result<(), StoreError> {
         let mut place = self.log.lock().await;
         loop {
-            let (held, path) = (place.take(), self.path.clone());
-            let read = tokio::task::spawn_blocking(move || read_next(held, &path)).await;
+            let (held, path, time_of) = (place.take(), self.path.clone(), self.time_of);
+            let read = tokio::task::spawn_blocking(move || read_next(held, &path, time_of)).await;
             let read = read.unwrap_or_else(|error| Err(io::Error::other(error)));
             let cannot = |error| StoreError(format!("{} cannot be read: {error}", self.path.display()));
             let Some((mut log, part)) = read.map_err(cannot)? else { return Ok(()) };
@@ -90,6 +97,7 @@ impl AuditCopy {
 }
 
 /// A log that is read.
+#[derive(Debug)]
 struct OpenLog {
     file: File,
     /// Stands for the file among all files.
@@ -102,14 +110,18 @@ struct OpenLog {
 
 /// Returns the log and its next lines; no lines while it is not known where they begin, and nothing without a
 /// log.
-fn read_next(held: Option<OpenLog>, path: &Path) -> io::Result<Option<(OpenLog, Option<AuditLogPart>)>> {
+fn read_next(
+    held: Option<OpenLog>,
+    path: &Path,
+    time_of: TimeOf,
+) -> io::Result<Option<(OpenLog, Option<AuditLogPart>)>> {
     let Some(mut log) = held.map_or_else(|| OpenLog::open(path), |log| Ok(Some(log)))? else {
         return Ok(None);
     };
     let Some(end) = log.end else { return Ok(Some((log, None))) };
-    let part = log.read_part(end)?;
+    let part = log.read_part(end, time_of)?;
     if part.end == end && !log.is_at(path) {
-        return read_next(None, path);
+        return read_next(None, path, time_of);
     }
     Ok(Some((log, Some(part))))
 }
@@ -144,7 +156,7 @@ impl OpenLog {
     }
 
     /// Reads the lines behind a place that are complete.
-    fn read_part(&mut self, start: u64) -> io::Result<AuditLogPart> {
+    fn read_part(&mut self, start: u64, time_of: TimeOf) -> io::Result<AuditLogPart> {
         let mut bytes = Vec::new();
         self.file.seek(SeekFrom::Start(start))?;
         (&self.file).take(LARGEST_PART).read_to_end(&mut bytes)?;
@@ -154,7 +166,7 @@ impl OpenLog {
         let mut part = AuditLogPart { file: self.name.clone(), end: start, lines: Vec::new() };
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let text = String::from_utf8_lossy(line).trim_end().to_owned();
-            self.at = AuditLine::time_of(&text).unwrap_or(self.at);
+            self.at = time_of(&text).unwrap_or(self.at);
             part.lines.push(AuditLogLine { at: self.at, offset: part.end, text });
             part.end += line.len() as u64;
         }
@@ -164,14 +176,15 @@ impl OpenLog {
 }
 
 #[cfg(test)]
+#[cfg(feature = "postgres")]
 mod tests {
     use std::fs;
 
-    use store::{DatabaseConfig, StoreConfig};
     use testing::postgres_server;
     use wire::units::Secret;
 
     use super::*;
+    use crate::{DatabaseConfig, StoreConfig};
 
     /// The state directory of a node, and its database.
     struct Bed {
@@ -185,7 +198,7 @@ mod tests {
         }
 
         fn path(&self) -> PathBuf {
-            self.dir.path().join(audit::FILE)
+            self.dir.path().join("audit.jsonl")
         }
 
         /// The copy of a process of its own.
@@ -194,7 +207,7 @@ mod tests {
             let database = DatabaseConfig { url, pool: 2, ..DatabaseConfig::default() };
             let state_dir = self.dir.path().to_owned();
             let config = StoreConfig { state_dir, store: database, ..StoreConfig::default() };
-            AuditCopy::new(Some(Arc::new(Store::open(&config).unwrap())), self.dir.path())
+            AuditCopy::new(Some(Arc::new(Store::open(&config).unwrap())), self.path(), |_| None)
         }
 
         fn append(&self, text: &str) {
@@ -274,12 +287,11 @@ mod tests {
     #[test]
     fn unreadable_lines_have_the_time_before() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(audit::FILE);
-        let line = r#"{"at":"1970-01-01T00:00:01.500Z","step":"ended","call":"c","tool":"exec"}"#;
-        fs::write(&path, format!("{line}\nnot a line\n")).unwrap();
+        let path = dir.path().join("audit.jsonl");
+        fs::write(&path, "1500\nnot a time\n").unwrap();
         let mut log = OpenLog::open(&path).unwrap().unwrap();
-        let part = log.read_part(0).unwrap();
+        let part = log.read_part(0, |line| line.parse().ok()).unwrap();
         let places: Vec<(u64, u64)> = part.lines.iter().map(|line| (line.at, line.offset)).collect();
-        assert_eq!(places, [(1_500, 0), (1_500, line.len() as u64 + 1)]);
+        assert_eq!(places, [(1_500, 0), (1_500, 5)]);
     }
 }
