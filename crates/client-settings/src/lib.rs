@@ -1,12 +1,14 @@
 //! The settings files of agent clients, edited so that they use respool: what a person wrote stays, and the
-//! change can be undone. All but `file` is pure.
+//! change can be undone. All but `file` and `installed` is pure.
 
 mod clients;
 mod file;
+mod installed;
 pub mod openclaw;
 
 pub use clients::{Client, SettingsFolders, Target};
 pub use file::{FileError, Restoration, SettingsFile};
+pub use installed::{OpenClaw, Verdict};
 
 /// Why settings cannot be edited.
 #[derive(Debug, thiserror::Error)]

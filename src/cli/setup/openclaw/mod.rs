@@ -3,14 +3,11 @@
 //!
 //! The parent module sets up the other clients; its file handling is used here.
 
-mod installed;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use http::HeaderMap;
 
-use self::installed::{OpenClaw, Verdict};
 use super::arguments::SetupArgs;
 use super::files::{NOTHING_WRITTEN, Writing, diff_text, undo_change};
 use super::model_choice::ask_for_model;
@@ -23,8 +20,9 @@ use crate::cli::say::{say, say_sentences, unbroken};
 use client_settings::openclaw::{
     Edited, Model, RespoolProvider, edit_config, is_same_server, port_note, primary_url,
 };
-use client_settings::{EditError, SettingsFile};
+use client_settings::{EditError, OpenClaw, SettingsFile, Verdict};
 use settings::{Flags, Settings, VLLM_KEY};
+use tools::programs::{current_project, find_in_path};
 use upstream::{ListedModel, NoModelList, Upstream};
 
 /// Where OpenClaw keeps its configuration and its state.
@@ -85,7 +83,7 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
     let listed = respool.list_models().await;
     let is_running = !matches!(listed, Err(AskError::Unreachable { .. }));
     let models = choose_models(listed, upstream).await?;
-    let installed = OpenClaw::find_in_path();
+    let installed = find_openclaw();
     let file = &places.config;
     let settings = SettingsFile::new(arguments.client, file);
     let earlier = settings.written_text().and_then(|text| primary_url(&text));
@@ -132,6 +130,12 @@ async fn set_up(arguments: &SetupArgs, upstream: Option<&str>, places: &Places) 
         suggest_start(&respool, arguments, upstream);
     }
     Ok(())
+}
+
+/// Finds the OpenClaw in `PATH`, which is not a part of the current project.
+fn find_openclaw() -> Option<OpenClaw> {
+    let project: Vec<PathBuf> = current_project().into_iter().collect();
+    OpenClaw::from_program(find_in_path("openclaw", &project).ok()?)
 }
 
 /// Shows the change, has OpenClaw validate it, and writes it if the person agrees. Returns true if OpenClaw

@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 
 use semver::Version;
 
-use crate::cli::failure::Failure;
-use tools::programs::{current_project, find_in_path};
+use super::EditError;
 
 /// The first version after those that refuse the newer keys; no version between this and 2026.9.6 was tested.
 const CURRENT: Version = Version::new(2026, 3, 0);
@@ -16,36 +15,40 @@ const CURRENT: Version = Version::new(2026, 3, 0);
 const DRAFT: &str = "respool-draft-";
 
 /// An installed OpenClaw.
-pub(super) struct OpenClaw {
+#[derive(Debug)]
+pub struct OpenClaw {
     program: PathBuf,
-    pub(super) version: Version,
+    /// Its version.
+    pub version: Version,
 }
 
 /// OpenClaw's verdict on a configuration.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
+    /// It accepts it.
     Valid,
     /// In its own words.
     Refused(String),
 }
 
 impl OpenClaw {
-    /// Finds the one in `PATH`, which is not a part of the current project.
-    pub(super) fn find_in_path() -> Option<Self> {
-        let project: Vec<PathBuf> = current_project().into_iter().collect();
-        let program = find_in_path("openclaw", &project).ok()?;
+    /// Asks this program for its version.
+    pub fn from_program(program: PathBuf) -> Option<Self> {
         let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output().ok()?;
         let version = version_in(&String::from_utf8_lossy(&output.stdout))?;
         Some(Self { program, version })
     }
 
     /// Returns true if it knows the keys that 2026.2 refuses.
-    pub(super) fn is_current(&self) -> bool {
+    pub fn is_current(&self) -> bool {
         self.version >= CURRENT
     }
 
     /// Validates this text as a file in the folder of the real one, so that included files are found.
-    pub(super) fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, Failure> {
+    ///
+    /// # Errors
+    /// When the draft cannot be written, or the program cannot be run.
+    pub fn validate(&self, text: &str, folder: &Path) -> Result<Verdict, EditError> {
         let unwritable = |error: io::Error| {
             format!(
                 "a draft for `openclaw config validate` cannot be written to {}: {error}",
