@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use agent::{AgentRequest, Agents, WatchEvent, WorkEnd};
+use async_trait::async_trait;
 use futures::future::{BoxFuture, join_all};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::{Bytes, Incoming};
@@ -40,6 +41,7 @@ const RESULT: usize = 2_000;
 
 struct Instantly;
 
+#[async_trait]
 impl Tools for Instantly {
     fn specs(&self) -> Vec<ToolSpec> {
         vec![ToolSpec {
@@ -52,12 +54,8 @@ impl Tools for Instantly {
         }]
     }
 
-    fn call<'a>(
-        &'a self,
-        _: &'a Invocation,
-        _: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async { Ok(ToolOutput { text: "result ".repeat(RESULT / 7), ..ToolOutput::default() }) })
+    async fn call(&self, _: &Invocation, _: Option<&dyn Approver>) -> Result<ToolOutput, ToolError> {
+        Ok(ToolOutput { text: "result ".repeat(RESULT / 7), ..ToolOutput::default() })
     }
 }
 

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::json;
 use tempfile::TempDir;
 use tools::{
@@ -734,11 +734,12 @@ async fn metadata_outside_stays_unchanged() {
 /// Answers questions, and counts those about the sandbox.
 struct Person(bool, std::sync::Mutex<Vec<String>>);
 
+#[async_trait]
 impl Approver for Person {
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
+    async fn approve(&self, question: Question<'_>) -> Consent {
         self.1.lock().unwrap().push(format!("{}: {}", question.tool, question.preview.unwrap_or_default()));
         let is_wider = question.kind == QuestionKind::OutsideSandbox;
-        Box::pin(async move { Consent::from_answer(!is_wider || self.0) })
+        Consent::from_answer(!is_wider || self.0)
     }
 }
 
@@ -751,13 +752,14 @@ fn chat(workspace: &Path) -> ToolSet {
 /// Someone in the read-only mode, who would agree to everything.
 struct Looker;
 
+#[async_trait]
 impl Approver for Looker {
     fn only_looks(&self) -> bool {
         true
     }
 
-    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
-        Box::pin(async { Consent::Given })
+    async fn approve(&self, _: Question<'_>) -> Consent {
+        Consent::Given
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tools::{Approver, Consent, Invocation, Question, ToolError, ToolSet, Tools as _, ToolsConfig};
@@ -574,11 +574,12 @@ async fn the_policy_resolves_paths() {
 /// Says yes, and points the link elsewhere meanwhile.
 struct Swapper(std::path::PathBuf);
 
+#[async_trait]
 impl Approver for Swapper {
-    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
+    async fn approve(&self, _: Question<'_>) -> Consent {
         fs::remove_file(&self.0).unwrap();
         symlink("other", &self.0).unwrap();
-        Box::pin(async { Consent::Given })
+        Consent::Given
     }
 }
 

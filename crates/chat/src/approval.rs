@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tokio::sync::{mpsc, oneshot};
@@ -300,6 +300,7 @@ impl Person {
     }
 }
 
+#[async_trait]
 impl Approver for Person {
     fn only_looks(&self) -> bool {
         self.only_looks
@@ -314,26 +315,24 @@ impl Approver for Person {
         }))
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
-        Box::pin(async move {
-            let Question { kind, tool, arguments, target, preview, .. } = question;
-            let always = match kind {
-                QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return Consent::Given,
-                QuestionKind::Call => SessionGrant::from_target(tool, target, &self.root),
-                // No earlier answer covers that, and `--yes` does not.
-                QuestionKind::OutsideSandbox if self.yes => return Consent::UNASKED,
-                QuestionKind::OutsideSandbox => SessionGrant::Never,
-            };
-            let (answer, answered) = oneshot::channel();
-            let (target, arguments) = (target.clone(), arguments.clone());
-            let (tool, stop) = (tool.to_owned(), self.stop.clone());
-            let asking = Asking { kind, tool, target, arguments, preview, always, stop, answer };
-            let sent = self.screen.send(Shown::Asking(asking));
-            match sent {
-                Ok(()) => answered.await.unwrap_or(Consent::UNASKED),
-                Err(_) => Consent::UNASKED,
-            }
-        })
+    async fn approve(&self, question: Question<'_>) -> Consent {
+        let Question { kind, tool, arguments, target, preview, .. } = question;
+        let always = match kind {
+            QuestionKind::Call if self.yes || self.is_allowed(tool, target) => return Consent::Given,
+            QuestionKind::Call => SessionGrant::from_target(tool, target, &self.root),
+            // No earlier answer covers that, and `--yes` does not.
+            QuestionKind::OutsideSandbox if self.yes => return Consent::UNASKED,
+            QuestionKind::OutsideSandbox => SessionGrant::Never,
+        };
+        let (answer, answered) = oneshot::channel();
+        let (target, arguments) = (target.clone(), arguments.clone());
+        let (tool, stop) = (tool.to_owned(), self.stop.clone());
+        let asking = Asking { kind, tool, target, arguments, preview, always, stop, answer };
+        let sent = self.screen.send(Shown::Asking(asking));
+        match sent {
+            Ok(()) => answered.await.unwrap_or(Consent::UNASKED),
+            Err(_) => Consent::UNASKED,
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 
 use super::changes::FileChange;
 use tools::diff::unified_diff;
@@ -234,17 +234,18 @@ impl FileState {
     }
 }
 
+#[async_trait]
 impl Tools for Journal {
     fn specs(&self) -> Vec<ToolSpec> {
         self.inner.specs()
     }
 
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(self.call_watched(invocation, approver))
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        self.call_watched(invocation, approver).await
     }
 }
 
@@ -271,6 +272,7 @@ struct Watch<'a> {
     began: Mutex<Option<Began>>,
 }
 
+#[async_trait]
 impl Approver for Watch<'_> {
     fn output_watcher(&self) -> Option<OutputWatcher> {
         self.approver.and_then(Approver::output_watcher)
@@ -284,27 +286,25 @@ impl Approver for Watch<'_> {
         self.approver.is_some_and(Approver::is_present)
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
+    async fn approve(&self, question: Question<'_>) -> Consent {
         match self.approver {
-            Some(approver) => approver.approve(question),
-            None => Box::pin(std::future::ready(Consent::UNASKED)),
+            Some(approver) => approver.approve(question).await,
+            None => Consent::UNASKED,
         }
     }
 
-    fn note_permission<'a>(&'a self, target: &'a Target) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let began = match (target, target.file_path().filter(|_| self.changes)) {
-                (Target::Command { .. }, _) => Some(Began::Command),
-                (_, Some(path)) => {
-                    let before = look_aside(self.root, &path).await;
-                    let missing = path.ancestors().skip(1).take_while(|directory| !directory.exists());
-                    let made = missing.map(Path::to_owned).collect();
-                    Some(Began::Change { path, before, made })
-                }
-                _ => None,
-            };
-            *self.began.lock().unwrap_or_else(PoisonError::into_inner) = began;
-        })
+    async fn note_permission(&self, target: &Target) {
+        let began = match (target, target.file_path().filter(|_| self.changes)) {
+            (Target::Command { .. }, _) => Some(Began::Command),
+            (_, Some(path)) => {
+                let before = look_aside(self.root, &path).await;
+                let missing = path.ancestors().skip(1).take_while(|directory| !directory.exists());
+                let made = missing.map(Path::to_owned).collect();
+                Some(Began::Change { path, before, made })
+            }
+            _ => None,
+        };
+        *self.began.lock().unwrap_or_else(PoisonError::into_inner) = began;
     }
 }
 
@@ -333,10 +333,11 @@ mod tests {
 
     struct Yes<'a>(&'a Path);
 
+    #[async_trait]
     impl Approver for Yes<'_> {
-        fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
+        async fn approve(&self, _: Question<'_>) -> Consent {
             std::fs::write(self.0, "changed by hand\n").unwrap();
-            Box::pin(std::future::ready(Consent::Given))
+            Consent::Given
         }
     }
 

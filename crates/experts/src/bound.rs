@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use openexperts::{
@@ -503,6 +503,7 @@ struct DecidedByTier<'a> {
     by: Option<&'a str>,
 }
 
+#[async_trait]
 impl Approver for DecidedByTier<'_> {
     fn prior_consent(&self) -> Option<&str> {
         self.by.or(Some("tier of the package"))
@@ -512,11 +513,10 @@ impl Approver for DecidedByTier<'_> {
         self.by.is_some()
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
+    async fn approve(&self, question: Question<'_>) -> Consent {
         const UNDECIDED: &str = "a rule of tools.policy asks about this call, and no person has agreed to it: the package's owner can give the operation the tier `confirm`";
         let is_decided = question.kind == QuestionKind::Call && (self.by.is_some() || question.is_by_default);
-        let consent = if is_decided { Consent::Given } else { Consent::Refused(UNDECIDED.into()) };
-        Box::pin(std::future::ready(consent))
+        if is_decided { Consent::Given } else { Consent::Refused(UNDECIDED.into()) }
     }
 }
 

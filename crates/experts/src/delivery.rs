@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -169,9 +169,10 @@ fn find_refusal(answer: &str) -> Option<String> {
 /// respool's own delivery needs no consent; what the policy denies stays denied.
 struct OwnDelivery;
 
+#[async_trait]
 impl Approver for OwnDelivery {
-    fn approve<'a>(&'a self, _: Question<'a>) -> BoxFuture<'a, Consent> {
-        Box::pin(std::future::ready(Consent::Given))
+    async fn approve(&self, _: Question<'_>) -> Consent {
+        Consent::Given
     }
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::bound::BoundTools;
@@ -270,24 +270,6 @@ struct FunctionTools {
 }
 
 impl FunctionTools {
-    async fn run(
-        &self,
-        invocation: &Invocation,
-        approver: Option<&dyn Approver>,
-    ) -> Result<ToolOutput, ToolError> {
-        if let Some(called) = self.operations.call(invocation, approver).await {
-            return called;
-        }
-        let arguments = Value::Object(invocation.arguments.clone());
-        let done = match invocation.name.as_str() {
-            "read" => self.read(text_of(&arguments, "path")),
-            FINISH_FUNCTION => self.finish(&arguments),
-            ESCALATE if self.is_process => Ok(text_of(&arguments, "reason").to_owned()),
-            other => Err(ToolError::Failed(format!("there is no tool {other}"))),
-        };
-        done.map(|text| ToolOutput { text, ..ToolOutput::default() })
-    }
-
     fn read(&self, written: &str) -> Result<String, ToolError> {
         let (wanted, readable) =
             (path::normalize(written), readable_knowledge(&self.package, &self.function));
@@ -327,6 +309,7 @@ impl FunctionTools {
     }
 }
 
+#[async_trait]
 impl Tools for FunctionTools {
     fn specs(&self) -> Vec<ToolSpec> {
         let mut specs: Vec<ToolSpec> =
@@ -348,23 +331,33 @@ impl Tools for FunctionTools {
         specs
     }
 
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(self.run(invocation, approver))
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        if let Some(called) = self.operations.call(invocation, approver).await {
+            return called;
+        }
+        let arguments = Value::Object(invocation.arguments.clone());
+        let done = match invocation.name.as_str() {
+            "read" => self.read(text_of(&arguments, "path")),
+            FINISH_FUNCTION => self.finish(&arguments),
+            ESCALATE if self.is_process => Ok(text_of(&arguments, "reason").to_owned()),
+            other => Err(ToolError::Failed(format!("there is no tool {other}"))),
+        };
+        done.map(|text| ToolOutput { text, ..ToolOutput::default() })
     }
 
-    fn effect<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<Effect>> {
-        Box::pin(self.operations.effect(invocation))
+    async fn effect(&self, invocation: &Invocation) -> Option<Effect> {
+        self.operations.effect(invocation).await
     }
 
-    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(self.operations.note_refusal(invocation, by))
+    async fn note_refusal(&self, invocation: &Invocation, by: &str) {
+        self.operations.note_refusal(invocation, by).await;
     }
 
-    fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
-        Box::pin(self.operations.note_unknown(invocation))
+    async fn note_unknown(&self, invocation: &Invocation) {
+        self.operations.note_unknown(invocation).await;
     }
 }

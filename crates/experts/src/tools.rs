@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value, json};
 
 use super::file_error::FileError;
@@ -67,7 +67,42 @@ impl ExpertTools {
         Self { operations, files, role, has_corrected: AtomicBool::new(false), learns }
     }
 
-    async fn run(
+    /// Lets no process that has worked on the run before change files any more.
+    async fn begin_epoch(&self, invocation: &Invocation) -> Result<(), ToolError> {
+        let (files, Caller { run, epoch, .. }) = (Arc::clone(&self.files), invocation.caller.clone());
+        let begin = move || {
+            files
+                .begin_epoch(&run, epoch)
+                .map_err(|error| FileError::Write("the workspace".to_owned(), error))
+        };
+        run_blocking(move || begin().map(|()| String::new())).await.map(drop)
+    }
+
+    /// Ends the process. Wrong outputs are sent back once; after that, it ends with the correct ones.
+    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, ToolError> {
+        let Role::Process { outputs: declared, .. } = &self.role else {
+            return Err(ToolError::Failed("no process is run here".to_owned()));
+        };
+        let checked = outputs::check_outputs(declared, arguments.get("outputs"));
+        if !checked.problems.is_empty() && !self.has_corrected.swap(true, Ordering::Relaxed) {
+            return Err(ToolError::Failed(format!(
+                "the process has not ended, because its outputs are not as declared: {}. Call {FINISH} again with all of them",
+                checked.problems.join("; ")
+            )));
+        }
+        Ok(arguments.get("summary").and_then(Value::as_str).unwrap_or_default().to_owned())
+    }
+}
+
+#[async_trait]
+impl Tools for ExpertTools {
+    fn specs(&self) -> Vec<ToolSpec> {
+        let operations = self.operations.all().iter().map(|operation| operation.spec.clone());
+        let learning = self.learns.then(learning_tool);
+        operations.chain(file_tools()).chain(learning).chain(process_tools(&self.role)).collect()
+    }
+
+    async fn call(
         &self,
         invocation: &Invocation,
         approver: Option<&dyn Approver>,
@@ -103,63 +138,19 @@ impl ExpertTools {
         done.map(text_output)
     }
 
-    /// Lets no process that has worked on the run before change files any more.
-    async fn begin_epoch(&self, invocation: &Invocation) -> Result<(), ToolError> {
-        let (files, Caller { run, epoch, .. }) = (Arc::clone(&self.files), invocation.caller.clone());
-        let begin = move || {
-            files
-                .begin_epoch(&run, epoch)
-                .map_err(|error| FileError::Write("the workspace".to_owned(), error))
-        };
-        run_blocking(move || begin().map(|()| String::new())).await.map(drop)
+    async fn effect(&self, invocation: &Invocation) -> Option<Effect> {
+        self.operations.effect(invocation).await
     }
 
-    /// Ends the process. Wrong outputs are sent back once; after that, it ends with the correct ones.
-    fn finish(&self, arguments: &Map<String, Value>) -> Result<String, ToolError> {
-        let Role::Process { outputs: declared, .. } = &self.role else {
-            return Err(ToolError::Failed("no process is run here".to_owned()));
-        };
-        let checked = outputs::check_outputs(declared, arguments.get("outputs"));
-        if !checked.problems.is_empty() && !self.has_corrected.swap(true, Ordering::Relaxed) {
-            return Err(ToolError::Failed(format!(
-                "the process has not ended, because its outputs are not as declared: {}. Call {FINISH} again with all of them",
-                checked.problems.join("; ")
-            )));
+    async fn note_refusal(&self, invocation: &Invocation, by: &str) {
+        self.operations.note_refusal(invocation, by).await;
+    }
+
+    async fn note_unknown(&self, invocation: &Invocation) {
+        if let Err(error) = self.begin_epoch(invocation).await {
+            tracing::error!(target: "respool::expert", run_id = invocation.caller.run, error = error.text(), "a process that worked on this run before may still change files");
         }
-        Ok(arguments.get("summary").and_then(Value::as_str).unwrap_or_default().to_owned())
-    }
-}
-
-impl Tools for ExpertTools {
-    fn specs(&self) -> Vec<ToolSpec> {
-        let operations = self.operations.all().iter().map(|operation| operation.spec.clone());
-        let learning = self.learns.then(learning_tool);
-        operations.chain(file_tools()).chain(learning).chain(process_tools(&self.role)).collect()
-    }
-
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(self.run(invocation, approver))
-    }
-
-    fn effect<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<Effect>> {
-        Box::pin(self.operations.effect(invocation))
-    }
-
-    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(self.operations.note_refusal(invocation, by))
-    }
-
-    fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            if let Err(error) = self.begin_epoch(invocation).await {
-                tracing::error!(target: "respool::expert", run_id = invocation.caller.run, error = error.text(), "a process that worked on this run before may still change files");
-            }
-            self.operations.note_unknown(invocation).await;
-        })
+        self.operations.note_unknown(invocation).await;
     }
 }
 
@@ -416,7 +407,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (tools, files, _) = tools(dir.path(), "learning: {enabled: true}\n");
         assert!(files.read("functions/classify.md").unwrap().starts_with("---\nname: classify"));
-        assert!(tools.run(&proposal("classify"), None).await.is_ok());
+        assert!(tools.call(&proposal("classify"), None).await.is_ok());
         for path in ["functions/classify.md", "f.md"] {
             let text = files.read(path).unwrap();
             assert!(text.starts_with("# What was learnt\n\n## Invoices\n- date: 20"), "{text}");
@@ -426,7 +417,7 @@ mod tests {
             );
         }
         assert!(
-            matches!(tools.run(&proposal("../x"), None).await, Err(ToolError::Failed(why)) if why.contains("no function"))
+            matches!(tools.call(&proposal("../x"), None).await, Err(ToolError::Failed(why)) if why.contains("no function"))
         );
     }
 
@@ -434,7 +425,7 @@ mod tests {
     async fn experts_without_learning_keep_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let (tools, _, _) = tools(dir.path(), "");
-        assert!(tools.run(&proposal("classify"), None).await.is_err());
+        assert!(tools.call(&proposal("classify"), None).await.is_err());
         assert!(!dir.path().join("root/learnings").exists());
     }
 }

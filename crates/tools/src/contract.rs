@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -220,6 +220,7 @@ impl Consent {
 pub type OutputWatcher = Arc<dyn Fn(&[u8]) + Send + Sync>;
 
 /// The person who can be asked when the policy says `ask`, and who watches the calls.
+#[async_trait]
 pub trait Approver: Send + Sync {
     /// Returns false if no person would see a question.
     fn is_present(&self) -> bool {
@@ -247,7 +248,7 @@ pub trait Approver: Send + Sync {
     }
 
     /// Asks whether the call may run.
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent>;
+    async fn approve(&self, question: Question<'_>) -> Consent;
 
     /// Returns the receiver of what a command writes while it runs; `None` if it is not shown.
     fn output_watcher(&self) -> Option<OutputWatcher> {
@@ -256,37 +257,32 @@ pub trait Approver: Send + Sync {
 
     /// Learns that the call is permitted, by the policy or by [`Approver::approve`]. It runs once this
     /// returns.
-    fn note_permission<'a>(&'a self, _: &'a Target) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn note_permission(&self, _: &Target) {}
 }
 
 /// A set of tools. There is no other way to run one, and every implementation asks the policy first.
+#[async_trait]
 pub trait Tools: Send + Sync {
     /// Returns the current tools of the set: servers may change theirs.
     fn specs(&self) -> Vec<ToolSpec>;
 
     /// Runs one call. `approver` is asked when the policy says `ask`; without an approver the call is
     /// denied.
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError>;
 
     /// Returns the effect that a call would have now, for a person who decides later; `None` where a later
     /// one cannot differ from it.
-    fn effect<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Option<Effect>> {
-        Box::pin(std::future::ready(None))
+    async fn effect(&self, _: &Invocation) -> Option<Effect> {
+        None
     }
 
     /// Records that a person refused a call before it came here.
-    fn note_refusal<'a>(&'a self, _: &'a Invocation, _by: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn note_refusal(&self, _: &Invocation, _by: &str) {}
 
     /// Records that respool ended while a call ran, so that its outcome is unknown.
-    fn note_unknown<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, ()> {
-        Box::pin(std::future::ready(()))
-    }
+    async fn note_unknown(&self, _: &Invocation) {}
 }

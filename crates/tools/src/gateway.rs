@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures::StreamExt as _;
-use futures::future::BoxFuture;
 use reqwest::header::{CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Map, Value, json};
 use tokio::net::TcpStream;
@@ -134,41 +134,36 @@ impl Gateway {
     }
 }
 
+#[async_trait]
 impl Source for Gateway {
     fn offers(&self) -> Vec<Offer> {
         self.names.iter().map(|name| known::build_offer(name)).collect()
     }
 
-    fn subject<'a>(
-        &'a self,
-        offer: &'a Offer,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+    async fn subject(&self, offer: &Offer, arguments: &Map<String, Value>) -> Result<Subject, ToolError> {
         let arguments = known::with_proper_names(&offer.spec.name, arguments.clone());
         let names = vec![offer.spec.name.clone(), offer.name.clone()];
         let is_known = known::is_operation(&offer.spec.name, &arguments);
         let subject =
             foreign::build_subject(names, &arguments, &offer.spec.parameters, self.workspace.as_deref());
-        Box::pin(async move { Ok(Subject { is_known, ..subject }) })
+        Ok(Subject { is_known, ..subject })
     }
 
-    fn run_call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
+    async fn run_call(
+        &self,
+        invocation: &Invocation,
         _: Permit,
-        _: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let body = self.request_json(invocation).to_string();
-            if body.len() > LARGEST_REQUEST {
-                let size = body.len();
-                return Err(ToolError::Failed(format!(
-                    "the arguments are too large for OpenClaw: {size} bytes of at most 2 MB"
-                )));
-            }
-            let (status, retry_after, body) =
-                run_with_limit(invocation.timeout, self.connection.post_json(body)).await?;
-            answer::read_answer(&invocation.name, status, retry_after.as_deref(), &body)
-        })
+        _: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let body = self.request_json(invocation).to_string();
+        if body.len() > LARGEST_REQUEST {
+            let size = body.len();
+            return Err(ToolError::Failed(format!(
+                "the arguments are too large for OpenClaw: {size} bytes of at most 2 MB"
+            )));
+        }
+        let (status, retry_after, body) =
+            run_with_limit(invocation.timeout, self.connection.post_json(body)).await?;
+        answer::read_answer(&invocation.name, status, retry_after.as_deref(), &body)
     }
 }

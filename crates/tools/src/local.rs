@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::config::LocalConfig;
@@ -224,6 +224,7 @@ impl Call {
     }
 }
 
+#[async_trait]
 impl Source for Local {
     fn offers(&self) -> Vec<Offer> {
         self.naming.offers()
@@ -233,104 +234,88 @@ impl Source for Local {
         offer.spec.is_repeatable
     }
 
-    fn subject<'a>(
-        &'a self,
-        offer: &'a Offer,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
-        Box::pin(async move {
-            let names = vec![offer.spec.name.clone(), offer.name.clone()];
-            let call = self.read_call(&offer.spec.name, arguments).await?;
-            self.refuse_guarded(&call).await?;
-            let is_kept = self.is_kept(&call).await?;
-            let mut subject = call.subject(names, &self.workspace, is_kept);
-            if let Call::Write { place, .. } | Call::Edit { place, .. } = &call
-                && self.sandbox.is_of_server(&self.workspace.root.join(&place.real))
-            {
-                subject.changed =
-                    Some("an MCP server outside the sandbox is started with this path".to_owned());
-            }
-            Ok(subject)
-        })
+    async fn subject(&self, offer: &Offer, arguments: &Map<String, Value>) -> Result<Subject, ToolError> {
+        let names = vec![offer.spec.name.clone(), offer.name.clone()];
+        let call = self.read_call(&offer.spec.name, arguments).await?;
+        self.refuse_guarded(&call).await?;
+        let is_kept = self.is_kept(&call).await?;
+        let mut subject = call.subject(names, &self.workspace, is_kept);
+        if let Call::Write { place, .. } | Call::Edit { place, .. } = &call
+            && self.sandbox.is_of_server(&self.workspace.root.join(&place.real))
+        {
+            subject.changed = Some("an MCP server outside the sandbox is started with this path".to_owned());
+        }
+        Ok(subject)
     }
 
-    fn preview_call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-    ) -> BoxFuture<'a, Result<Option<Preview>, ToolError>> {
-        Box::pin(async move {
-            let call = self.read_call(&invocation.name, &invocation.arguments).await?;
-            if let Call::Exec { .. } = call {
-                return Ok(self.sandbox.warning.clone().map(Preview::Reach));
-            }
-            let workspace = Arc::clone(&self.workspace);
-            run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
-        })
+    async fn preview_call(&self, invocation: &Invocation) -> Result<Option<Preview>, ToolError> {
+        let call = self.read_call(&invocation.name, &invocation.arguments).await?;
+        if let Call::Exec { .. } = call {
+            return Ok(self.sandbox.warning.clone().map(Preview::Reach));
+        }
+        let workspace = Arc::clone(&self.workspace);
+        run_with_limit(invocation.timeout, run_blocking(move |_| call.preview_change(&workspace))).await
     }
 
-    fn look<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, Option<ToolOutput>> {
-        Box::pin(async move {
-            let is_free = self.sandbox.level.has_namespaces() && !holds_home(&self.workspace.root);
-            if self.naming != Naming::Chat || !is_free {
-                return None;
-            }
-            let call = self.read_call(&invocation.name, &invocation.arguments).await.ok()?;
-            let Call::Exec { command, workdir, timeout } = call else { return None };
-            if !looking::only_looks(&command) {
-                return None;
-            }
-            let directory = self.command_directory(&workdir).ok()?;
-            let order = Order {
-                steps: vec![Step::only(Plan::Shell(command), directory, Reach::Look)],
-                limit: timeout.unwrap_or(LOOKING).min(LOOKING).min(invocation.timeout),
-                passing: Passing::default(),
-                sandbox: Arc::clone(&self.sandbox),
-                watcher: None,
-            };
-            let ran = exec::run_order(order).await.ok()?;
-            // `find -exec` and the last command of a pipe hide failures of others.
-            let lacks = |words: &str| ran.text.contains(words);
-            let is_missing = ran.failed && lacks("not found");
-            (ran.stopped.is_none() && !is_missing && !lacks("Read-only file system")).then(|| ran.into())
-        })
+    async fn look(&self, invocation: &Invocation) -> Option<ToolOutput> {
+        let is_free = self.sandbox.level.has_namespaces() && !holds_home(&self.workspace.root);
+        if self.naming != Naming::Chat || !is_free {
+            return None;
+        }
+        let call = self.read_call(&invocation.name, &invocation.arguments).await.ok()?;
+        let Call::Exec { command, workdir, timeout } = call else { return None };
+        if !looking::only_looks(&command) {
+            return None;
+        }
+        let directory = self.command_directory(&workdir).ok()?;
+        let order = Order {
+            steps: vec![Step::only(Plan::Shell(command), directory, Reach::Look)],
+            limit: timeout.unwrap_or(LOOKING).min(LOOKING).min(invocation.timeout),
+            passing: Passing::default(),
+            sandbox: Arc::clone(&self.sandbox),
+            watcher: None,
+        };
+        let ran = exec::run_order(order).await.ok()?;
+        // `find -exec` and the last command of a pipe hide failures of others.
+        let lacks = |words: &str| ran.text.contains(words);
+        let is_missing = ran.failed && lacks("not found");
+        (ran.stopped.is_none() && !is_missing && !lacks("Read-only file system")).then(|| ran.into())
     }
 
-    fn run_call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
+    async fn run_call(
+        &self,
+        invocation: &Invocation,
         permit: Permit,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let call = self.read_call(&invocation.name, &invocation.arguments).await?;
-            if let Call::Exec { command, workdir, timeout } = &call {
-                // The search for it may take long.
-                let search = |sandbox: &Sandbox| {
-                    sandbox.find_protected();
-                    Ok(())
-                };
-                self.with_sandbox(search).await?;
-                let directory = self.command_directory(workdir)?;
-                let order = Order {
-                    steps: self.steps(command, permit.plan(), directory),
-                    limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
-                    passing: self.passing.clone(),
-                    sandbox: Arc::clone(&self.sandbox),
-                    watcher: approver.and_then(Approver::output_watcher),
-                };
-                return self.run_command(order, workdir, invocation, approver).await;
-            }
-            self.refuse_guarded(&call).await?;
-            if !permit.has_judged(&call.place().path_forms()) {
-                return Err(workspace::path_changed_error(call.place()));
-            }
-            let workspace = Arc::clone(&self.workspace);
-            run_with_limit(
-                invocation.timeout,
-                run_blocking(move |stopped| call.run_on_files(&workspace, &permit, stopped)),
-            )
-            .await
-        })
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let call = self.read_call(&invocation.name, &invocation.arguments).await?;
+        if let Call::Exec { command, workdir, timeout } = &call {
+            // The search for it may take long.
+            let search = |sandbox: &Sandbox| {
+                sandbox.find_protected();
+                Ok(())
+            };
+            self.with_sandbox(search).await?;
+            let directory = self.command_directory(workdir)?;
+            let order = Order {
+                steps: self.steps(command, permit.plan(), directory),
+                limit: timeout.unwrap_or(invocation.timeout).min(invocation.timeout),
+                passing: self.passing.clone(),
+                sandbox: Arc::clone(&self.sandbox),
+                watcher: approver.and_then(Approver::output_watcher),
+            };
+            return self.run_command(order, workdir, invocation, approver).await;
+        }
+        self.refuse_guarded(&call).await?;
+        if !permit.has_judged(&call.place().path_forms()) {
+            return Err(workspace::path_changed_error(call.place()));
+        }
+        let workspace = Arc::clone(&self.workspace);
+        run_with_limit(
+            invocation.timeout,
+            run_blocking(move |stopped| call.run_on_files(&workspace, &permit, stopped)),
+        )
+        .await
     }
 }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use rmcp::model::{CallToolRequestParams, Tool};
 use serde_json::{Map, Value, json};
 use tokio::sync::{Notify, watch};
@@ -313,33 +313,27 @@ fn parameters_of(schema: &Map<String, Value>) -> Value {
     parameters
 }
 
+#[async_trait]
 impl Source for Server {
     fn offers(&self) -> Vec<Offer> {
         self.tools().iter().map(|tool| self.build_offer(tool)).collect()
     }
 
-    fn await_tool<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<(), ToolError>> {
-        Box::pin(async move {
-            let is_known = !self.state.borrow().tools().is_empty();
-            if is_known || !names::may_be_of(&self.name, name) {
-                return Ok(());
-            }
-            self.wait_until_up(PATIENCE).await.map(drop)
-        })
+    async fn await_tool(&self, name: &str) -> Result<(), ToolError> {
+        let is_known = !self.state.borrow().tools().is_empty();
+        if is_known || !names::may_be_of(&self.name, name) {
+            return Ok(());
+        }
+        self.wait_until_up(PATIENCE).await.map(drop)
     }
 
-    fn subject<'a>(
-        &'a self,
-        offer: &'a Offer,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
+    async fn subject(&self, offer: &Offer, arguments: &Map<String, Value>) -> Result<Subject, ToolError> {
         let names = vec![offer.spec.name.clone(), offer.name.clone()];
-        Box::pin(async move {
-            let subject =
-                foreign::build_subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
-            let target = Target::Server { definition: offer.digest() };
-            Ok(Subject { changed: self.definition_change(&offer.spec.name), target, ..subject })
-        })
+
+        let subject =
+            foreign::build_subject(names, arguments, &offer.spec.parameters, self.workspace.as_deref());
+        let target = Target::Server { definition: offer.digest() };
+        Ok(Subject { changed: self.definition_change(&offer.spec.name), target, ..subject })
     }
 
     fn only_looks(&self, offer: &Offer) -> bool {
@@ -356,20 +350,18 @@ impl Source for Server {
     }
 
     /// When this future is dropped, the SDK cancels the call at the server.
-    fn run_call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
+    async fn run_call(
+        &self,
+        invocation: &Invocation,
         _: Permit,
-        _: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let (began, limit) = (Instant::now(), invocation.timeout);
-            let called = run_with_limit(limit, self.call_tool(invocation)).await;
-            match self.stray_since(began).filter(|_| matches!(called, Err(ToolError::TimedOut(_)))) {
-                Some(stray) => Err(timeout_error(limit, &stray)),
-                None => called,
-            }
-        })
+        _: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let (began, limit) = (Instant::now(), invocation.timeout);
+        let called = run_with_limit(limit, self.call_tool(invocation)).await;
+        match self.stray_since(began).filter(|_| matches!(called, Err(ToolError::TimedOut(_)))) {
+            Some(stray) => Err(timeout_error(limit, &stray)),
+            None => called,
+        }
     }
 }
 

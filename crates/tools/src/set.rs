@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, join_all};
+use async_trait::async_trait;
+use futures::future::join_all;
 
 use super::config::ToolsConfig;
 use super::contract::{Approver, Effect, Invocation, Preview, ToolError, ToolOutput, ToolSpec, Tools};
@@ -187,37 +188,32 @@ impl ToolSet {
     }
 }
 
+#[async_trait]
 impl Tools for ToolSet {
     fn specs(&self) -> Vec<ToolSpec> {
         self.offers().into_iter().map(|(_, offer)| self.with_settings(offer)).collect()
     }
 
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(async move {
-            let result = self.call_guarded(invocation, approver).await;
-            result.map(|output| plain_output(&output)).map_err(plain_error)
-        })
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        let result = self.call_guarded(invocation, approver).await;
+        result.map(|output| plain_output(&output)).map_err(plain_error)
     }
 
-    fn note_refusal<'a>(&'a self, invocation: &'a Invocation, by: &'a str) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let Ok((_, offer)) = self.find_offer(&invocation.name).await else { return };
-            let mut record = Record::new(&self.config, invocation, &offer);
-            record.note_rule("the tier `confirm`");
-            record.note_refusal(by);
-            record.write_refusal().await;
-        })
+    async fn note_refusal(&self, invocation: &Invocation, by: &str) {
+        let Ok((_, offer)) = self.find_offer(&invocation.name).await else { return };
+        let mut record = Record::new(&self.config, invocation, &offer);
+        record.note_rule("the tier `confirm`");
+        record.note_refusal(by);
+        record.write_refusal().await;
     }
 
-    fn note_unknown<'a>(&'a self, invocation: &'a Invocation) -> BoxFuture<'a, ()> {
-        Box::pin(async move {
-            let Ok((_, offer)) = self.find_offer(&invocation.name).await else { return };
-            Record::new(&self.config, invocation, &offer).write_interruption().await;
-        })
+    async fn note_unknown(&self, invocation: &Invocation) {
+        let Ok((_, offer)) = self.find_offer(&invocation.name).await else { return };
+        Record::new(&self.config, invocation, &offer).write_interruption().await;
     }
 }
 

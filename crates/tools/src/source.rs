@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Map, Value};
 
 use super::config::Verdict;
@@ -21,6 +21,7 @@ use super::record::Record;
 use wire::visible::make_visible;
 
 /// Tools of one origin.
+#[async_trait]
 pub(super) trait Source: Send + Sync {
     /// Returns the tools on offer now. The tools of a server that is down stay on offer.
     fn offers(&self) -> Vec<Offer>;
@@ -29,19 +30,15 @@ pub(super) trait Source: Send + Sync {
     ///
     /// # Errors
     /// When the source does not know now whether it has the tool.
-    fn await_tool<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<(), ToolError>> {
-        Box::pin(async { Ok(()) })
+    async fn await_tool(&self, _: &str) -> Result<(), ToolError> {
+        Ok(())
     }
 
     /// Returns the subject of a call, for the policy.
     ///
     /// # Errors
     /// For arguments that cannot be read: the call does not run.
-    fn subject<'a>(
-        &'a self,
-        offer: &'a Offer,
-        arguments: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Subject, ToolError>>;
+    async fn subject(&self, offer: &Offer, arguments: &Map<String, Value>) -> Result<Subject, ToolError>;
 
     /// Notes that a person agreed to a call of this tool.
     fn note_consent(&self, _tool: &str) {}
@@ -55,22 +52,22 @@ pub(super) trait Source: Send + Sync {
     ///
     /// # Errors
     /// When it is already clear that the call will fail: the person is not asked.
-    fn preview_call<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Result<Option<Preview>, ToolError>> {
-        Box::pin(async { Ok(None) })
+    async fn preview_call(&self, _: &Invocation) -> Result<Option<Preview>, ToolError> {
+        Ok(None)
     }
 
     /// Runs a call that can change nothing and needs no consent; `None` for any other.
-    fn look<'a>(&'a self, _: &'a Invocation) -> BoxFuture<'a, Option<ToolOutput>> {
-        Box::pin(std::future::ready(None))
+    async fn look(&self, _: &Invocation) -> Option<ToolOutput> {
+        None
     }
 
     /// Runs the call; `approver` may be asked for more than was permitted.
-    fn run_call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
+    async fn run_call(
+        &self,
+        invocation: &Invocation,
         permit: Permit,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>>;
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError>;
 }
 
 /// The policy's consent to one call.

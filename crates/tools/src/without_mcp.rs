@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::future::{BoxFuture, Ready, ready};
+use async_trait::async_trait;
+use futures::future::{Ready, ready};
 use serde_json::{Map, Value};
 
 use super::config::McpConfig;
@@ -61,25 +62,22 @@ impl Server {
     }
 }
 
+#[async_trait]
 impl Source for Server {
     fn offers(&self) -> Vec<Offer> {
         Vec::new()
     }
 
-    fn subject<'a>(
-        &'a self,
-        _: &'a Offer,
-        _: &'a Map<String, Value>,
-    ) -> BoxFuture<'a, Result<Subject, ToolError>> {
-        Box::pin(ready(Err(ToolError::Failed(MISSING.to_owned()))))
+    async fn subject(&self, _: &Offer, _: &Map<String, Value>) -> Result<Subject, ToolError> {
+        Err(ToolError::Failed(MISSING.to_owned()))
     }
 
-    fn run_call<'a>(
-        &'a self,
-        _: &'a Invocation,
+    async fn run_call(
+        &self,
+        _: &Invocation,
         _: Permit,
-        _: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
-        Box::pin(ready(Err(ToolError::Failed(MISSING.to_owned()))))
+        _: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
+        Err(ToolError::Failed(MISSING.to_owned()))
     }
 }

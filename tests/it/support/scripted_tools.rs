@@ -3,7 +3,7 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::{Value, json};
 use tools::{
     Approver, Consent, Invocation, Question, QuestionKind, Target, ToolError, ToolOutput, ToolSpec, Tools,
@@ -91,41 +91,41 @@ fn spec(name: &str, argument: &str, is_repeatable: bool) -> ToolSpec {
     }
 }
 
+#[async_trait]
 impl Tools for ScriptedTools {
     fn specs(&self) -> Vec<ToolSpec> {
         self.specs.clone()
     }
 
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        approver: Option<&'a dyn Approver>,
-    ) -> BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    async fn call(
+        &self,
+        invocation: &Invocation,
+        approver: Option<&dyn Approver>,
+    ) -> Result<ToolOutput, ToolError> {
         let count = {
             let mut calls = self.lock();
             calls.push(invocation.clone());
             calls.len() - 1
         };
-        Box::pin(async move {
-            if let Some(approver) = approver {
-                // No person sits at a served agent; the approver consents to this very call and to no other.
-                let question = |arguments| Question {
-                    kind: QuestionKind::Call,
-                    tool: &invocation.name,
-                    arguments,
-                    target: &Target::Other,
-                    preview: None,
-                    is_by_default: false,
-                };
-                let consent = approver.approve(question(&invocation.arguments)).await;
-                assert_eq!(consent, Consent::Given, "{invocation:?}");
-                let mut other = invocation.arguments.clone();
-                other.insert("more".to_owned(), Value::Null);
-                assert_eq!(approver.approve(question(&other)).await, Consent::DECLINED);
-                lock(&self.approved).push(invocation.clone());
-            }
-            testing::waiting::delay(self.delay).await;
-            (self.script)(invocation, count).map(|text| ToolOutput { text, ..ToolOutput::default() })
-        })
+
+        if let Some(approver) = approver {
+            // No person sits at a served agent; the approver consents to this very call and to no other.
+            let question = |arguments| Question {
+                kind: QuestionKind::Call,
+                tool: &invocation.name,
+                arguments,
+                target: &Target::Other,
+                preview: None,
+                is_by_default: false,
+            };
+            let consent = approver.approve(question(&invocation.arguments)).await;
+            assert_eq!(consent, Consent::Given, "{invocation:?}");
+            let mut other = invocation.arguments.clone();
+            other.insert("more".to_owned(), Value::Null);
+            assert_eq!(approver.approve(question(&other)).await, Consent::DECLINED);
+            lock(&self.approved).push(invocation.clone());
+        }
+        testing::waiting::delay(self.delay).await;
+        (self.script)(invocation, count).map(|text| ToolOutput { text, ..ToolOutput::default() })
     }
 }

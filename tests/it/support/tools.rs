@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 use serde_json::Value;
 use tools::{
     Approver, Caller, Consent, Invocation, Question, Sources, ToolError, ToolOutput, ToolSet, Tools,
@@ -91,9 +91,10 @@ impl Person {
     }
 }
 
+#[async_trait]
 impl Approver for Person {
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
+    async fn approve(&self, question: Question<'_>) -> Consent {
         self.asked.lock().unwrap().push((question.tool.to_owned(), question.preview));
-        Box::pin(async { Consent::from_answer(self.answer) })
+        Consent::from_answer(self.answer)
     }
 }

@@ -1,6 +1,6 @@
 //! The consent to one call that a person approved while its run waited.
 
-use futures::future::BoxFuture;
+use async_trait::async_trait;
 
 use tools::{Approver, Consent, Effect, Invocation, Question, QuestionKind};
 
@@ -13,6 +13,7 @@ pub(super) struct ApprovedCall<'a> {
     pub(super) effect: Option<&'a Effect>,
 }
 
+#[async_trait]
 impl Approver for ApprovedCall<'_> {
     fn prior_consent(&self) -> Option<&str> {
         Some(self.by)
@@ -22,10 +23,10 @@ impl Approver for ApprovedCall<'_> {
         self.effect
     }
 
-    fn approve<'a>(&'a self, question: Question<'a>) -> BoxFuture<'a, Consent> {
+    async fn approve(&self, question: Question<'_>) -> Consent {
         let is_same = question.kind == QuestionKind::Call
             && question.tool == self.invocation.name
             && *question.arguments == self.invocation.arguments;
-        Box::pin(std::future::ready(Consent::from_answer(is_same)))
+        Consent::from_answer(is_same)
     }
 }

@@ -1,5 +1,6 @@
 //! The driver alone: what it does with an event that does not fit, and with a run that another process has.
 
+use async_trait::async_trait;
 use serde_json::json;
 
 use super::*;
@@ -16,6 +17,7 @@ use tools::ToolSpec;
 /// No tool may run in these tests.
 struct Untouched;
 
+#[async_trait]
 impl Tools for Untouched {
     fn specs(&self) -> Vec<ToolSpec> {
         vec![ToolSpec {
@@ -28,11 +30,7 @@ impl Tools for Untouched {
         }]
     }
 
-    fn call<'a>(
-        &'a self,
-        invocation: &'a Invocation,
-        _: Option<&'a dyn Approver>,
-    ) -> futures::future::BoxFuture<'a, Result<ToolOutput, ToolError>> {
+    async fn call(&self, invocation: &Invocation, _: Option<&dyn Approver>) -> Result<ToolOutput, ToolError> {
         panic!("{invocation:?}")
     }
 }
