@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use store::{Append, DatabaseConfig, EntryState, NewRun, Queue as _, Status, Store, StoreConfig};
+use store::{Append, DatabaseConfig, EntryState, NewRun, Status, Store, StoreConfig};
 use testing::postgres_server::{self, RestartableServer};
 use testing::waiting::look_within;
 use wire::units::Secret;

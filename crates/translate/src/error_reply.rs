@@ -56,6 +56,7 @@ pub(super) fn is_overflow(error: &ApiError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown, StoreFailed};
 
     #[test]
     fn what_may_help_later_is_not_final() {
@@ -64,7 +65,6 @@ mod tests {
             .filter(|status| is_final(&ApiError::new(*status, None, "")))
             .collect();
         assert_eq!(finals, [400, 401, 404, 413, 422, 500, 502, 503, 504, 529]);
-        use ErrorCode::{BodiesFull, QueueFull, ResponsesFull, ShuttingDown, StoreFailed};
         for code in [ShuttingDown, QueueFull, BodiesFull, ResponsesFull, StoreFailed] {
             assert!(!is_final(&ApiError::new(503, code, "")), "{code}");
         }
