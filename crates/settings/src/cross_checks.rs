@@ -60,10 +60,6 @@ impl Check<'_> {
         place_of(self.tree, path)
     }
 
-    fn is_written(&self, path: &[&str]) -> bool {
-        find_value(self.tree, path).is_some()
-    }
-
     fn report(&mut self, path: &[&str], message: impl Into<String>) {
         let place = self.place(path);
         self.problems.add(place, path_text(path), message);
@@ -419,8 +415,6 @@ impl Check<'_> {
     fn check_mcp_server(&mut self, name: &str, server: &McpConfig) {
         let at = |key| ["tools", "mcp", name, key];
         match (&server.command, &server.url) {
-            // One that cannot be read is reported already.
-            (None, None) if ["command", "url"].into_iter().any(|key| self.is_written(&at(key))) => {}
             (None, None) => {
                 self.report(&["tools", "mcp", name], "needs a command or a url; add one");
             }
