@@ -180,22 +180,26 @@ fn name_of(place: &Path) -> String {
 mod tests {
     use super::*;
 
+    /// A program that another test starts has the files open, too, until it is loaded.
+    fn until<T>(attempt: impl FnMut() -> Option<T>) -> T {
+        let attempts = std::iter::repeat_with(attempt).take(100_000);
+        attempts.inspect(|_| std::thread::yield_now()).flatten().next().unwrap()
+    }
+
     #[test]
     fn commands_in_nested_places_see_each_other() {
         let folder = tempfile::tempdir().unwrap();
-        let take = |place: &str| Locks::take(Some(folder.path()), &[PathBuf::from(place)], false).unwrap();
-        // A program that another test starts has the file open, too, until it is loaded.
-        let take_alone = |place: &str| {
-            let tries = std::iter::repeat_with(|| take(place)).take(100_000);
-            tries.inspect(|_| std::thread::yield_now()).find(|locks| locks.are_alone).unwrap()
-        };
-        let first = take_alone("/p").share().unwrap();
+        let take =
+            |place: &str| until(|| Locks::take(Some(folder.path()), &[PathBuf::from(place)], false).ok());
+        let take_alone = |place: &str| until(|| Some(take(place)).filter(|locks| locks.are_alone));
+        let share_alone = |place: &str| until(|| take_alone(place).share().ok());
+        let first = share_alone("/p");
         for place in ["/p", "/p/sub", "/"] {
             assert!(!take(place).are_alone, "{place}");
         }
         ["/pq", "/q/p"].into_iter().for_each(|place| drop(take_alone(place)));
         drop(first);
-        let _below = take_alone("/p/sub").share().unwrap();
+        let _below = share_alone("/p/sub");
         assert!(!take("/p").are_alone);
         std::fs::write(folder.path().join("file"), "").unwrap();
         let error = Locks::take(Some(&folder.path().join("file")), &[], false).unwrap_err();
