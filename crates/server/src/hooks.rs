@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::config::LimitsConfig;
 use super::front::begin_record;
-use super::own_route::store_failed;
+use super::respond::store_failed;
 use super::{body, keys, respond};
 use experts::{Accepted, Hook, HookError, Proof, Signature};
 use openexperts::MODEL_PREFIX;

@@ -10,7 +10,8 @@ use url::form_urlencoded;
 
 use super::app::App;
 use super::approvals::operator_name;
-use super::own_route::{begin_own_record, finish_response, store_failed};
+use super::own_route::{begin_own_record, finish_response};
+use super::respond::store_failed;
 use experts::{MARKED_DONE, MessageKind, message_json, read_message, read_outbox};
 use store::{MessageFilter, Store};
 use wire::{ApiError, ErrorCode};

@@ -8,9 +8,8 @@ use serde_json::Value;
 use super::app::App;
 use super::front::begin_record;
 use super::respond;
-use store::StoreError;
 use telemetry::RequestRecord;
-use wire::{ApiError, ErrorCode};
+use wire::ApiError;
 
 /// Begins the record of a request; `name` and `route` as for [`begin_record`].
 pub(super) fn begin_own_record(
@@ -28,12 +27,4 @@ pub(super) fn finish_response(body: Result<Value, ApiError>, record: &RequestRec
         Err(error) => respond::error_response(&error),
     };
     respond::finish_response(response, record)
-}
-
-/// The `retry-after` of a request that the store could not serve, in seconds.
-const RETRY_AFTER: u64 = 5;
-
-/// Returns the error of a store that cannot be read or written at present.
-pub(super) fn store_failed(error: StoreError) -> ApiError {
-    ApiError { retry_after: Some(RETRY_AFTER), ..ApiError::new(503, ErrorCode::StoreFailed, error.0) }
 }

@@ -8,6 +8,7 @@ use hyper::body::Body as _;
 
 use super::final_error::ErrorForm;
 use relay::RequestProgress;
+use store::StoreError;
 use telemetry::{Outcome, ReplyHead, RequestRecord, TRACEPARENT, metrics as recorded};
 use translate::{ClientProgram, ErrorReply, openai_error};
 use wire::{ApiError, ErrorCode};
@@ -20,6 +21,14 @@ const TRIMMED: &str = "x-respool-trimmed";
 
 /// The longest request id that is taken over.
 const LONGEST_ID: usize = 128;
+
+/// The `retry-after` of a request that the store could not serve, in seconds.
+const RETRY_AFTER: u64 = 5;
+
+/// Returns the error of a store that cannot be read or written at present.
+pub(super) fn store_failed(error: StoreError) -> ApiError {
+    ApiError { retry_after: Some(RETRY_AFTER), ..ApiError::new(503, ErrorCode::StoreFailed, error.0) }
+}
 
 /// Returns the request's id: the client's own, its trace's, or a new one.
 pub(super) fn request_id(headers: &HeaderMap) -> String {

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::app::App;
 use super::metered_request::MeteredRequest;
-use super::own_route::{begin_own_record, finish_response, store_failed};
+use super::own_route::{begin_own_record, finish_response};
+use super::respond::store_failed;
 use agent::{client_digest, report};
 use store::{RunFilter, Store};
 use usage::Money;

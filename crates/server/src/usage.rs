@@ -12,7 +12,8 @@ use url::form_urlencoded;
 
 use super::app::App;
 use super::metered_request::MeteredRequest;
-use super::own_route::{begin_own_record, finish_response, store_failed};
+use super::own_route::{begin_own_record, finish_response};
+use super::respond::store_failed;
 use ::usage::parse_dimensions;
 use store::{Dimension, UsageQuery};
 use wire::units::parse_duration;

@@ -13,7 +13,7 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::unwritten::{ResponseChange, Unwritten};
-use crate::own_route::store_failed;
+use crate::respond::store_failed;
 use store::{KeptResponse, Store, StoreConfig, UnfinishedResponse};
 use translate::responses::{
     FinishedResponse, ItemReferences, RecalledItems, conversation_items, output_items_named,

@@ -14,7 +14,7 @@ use super::kept::ended_response;
 use super::unwritten::ResponseChange;
 use crate::app::App;
 use crate::front::begin_record;
-use crate::own_route::store_failed;
+use crate::respond::store_failed;
 use crate::{respond, transparent};
 use agent::client_digest;
 use store::{KeptResponse, Store};
