@@ -15,7 +15,7 @@ pub(super) struct NodesArgs {
     /// Print JSON, for programs
     #[arg(long)]
     json: bool,
-    /// Forget a node that is gone and shall not come back: the alert about it ends
+    /// Forget a node that is gone and will not come back: the alert about it ends
     #[arg(long, value_name = "NAME", conflicts_with = "json")]
     forget: Option<String>,
 }
@@ -59,7 +59,7 @@ fn forget_node(store: &Store, name: &str) -> Result<(), Failure> {
     let why = if lives {
         "it lives, or did 15 s ago; one that ends by itself is forgotten"
     } else {
-        "there is none"
+        "no node of that name is known"
     };
     Err(format!("the node {name} cannot be forgotten: {why} (`respool nodes`)").into())
 }

@@ -195,8 +195,9 @@ impl ActiveRuns {
             loop {
                 let next = active.lock_refused().front().cloned();
                 let Some(next) = next else { return };
-                if store.append(next).await.is_ok() {
-                    active.lock_refused().pop_front();
+                if store.append(next.clone()).await.is_ok() {
+                    // Another task of this kind may have begun meanwhile.
+                    active.lock_refused().retain(|refused| refused.run != next.run);
                 } else if active.shutdown.run_until_cancelled(tokio::time::sleep(WRITE_AGAIN)).await.is_none()
                 {
                     return;

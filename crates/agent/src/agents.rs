@@ -516,8 +516,8 @@ pub async fn facts_of_work(store: &Store, fingerprint: &str) -> Result<Vec<RunFa
     Ok(all)
 }
 
-/// Refuses inputs that are no JSON object, and those of a call of which a person was shown what it changes:
-/// that would be another change.
+/// Refuses inputs that are not a JSON object. Also refuses new inputs of a call if the person was shown the
+/// file change that it makes: they would make another one.
 fn refuse_changes(request: &ApprovalRequest, decision: &Decision) -> Result<(), DecideError> {
     for (id, inputs) in &decision.changed {
         if serde_json::from_str::<Map<String, Value>>(inputs).is_err() {

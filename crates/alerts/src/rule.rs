@@ -152,7 +152,7 @@ rules! {
         "Repair the database or the way to it. Do not restart respool: it goes on by itself, and then writes what waits in its memory.";
     NodeLost = "node_lost", Warning,
         "A node of the same database was killed, or its machine or network failed. Its requests were cut; others take over its runs.",
-        "Start it again, under the same name: the alert ends. If it shall not come back, `respool nodes --forget NAME` ends it.";
+        "Start it again, under the same name: the alert ends. If it will not come back, `respool nodes --forget NAME` ends it.";
     DatabaseSetAside = "database_set_aside", Critical,
         "A database of `state_dir` was damaged. respool has set it aside and begun a new one, without what the old one held.",
         "Restore a copy if there is one (docs/operating.md). Then move the damaged file away or delete it: the alert ends.";

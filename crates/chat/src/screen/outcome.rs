@@ -50,7 +50,7 @@ pub(super) fn refusal_text(text: &str) -> String {
     format!("not done: {}", one_line(why.split(". ").next().unwrap_or_default(), 120))
 }
 
-/// Returns true for an output of which only the beginning and the end were kept.
+/// Returns true if only the beginning and the end of an output were kept.
 pub(super) fn is_in_part(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("[… ") && line.ends_with(" bytes left out here …]"))
 }

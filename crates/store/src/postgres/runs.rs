@@ -252,8 +252,8 @@ fn close_children(change: &mut Change<'_>, run: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// Marks the runs of nodes that have not been seen for too long; none if that is so of the one that looks
-/// (`judge`), too, because the database was away.
+/// Marks the runs of nodes that have been silent for too long. If the database was away, so that this node
+/// (`judge`) was silent itself, it marks none.
 fn mark_orphans(change: &mut Change<'_>, judge: &str) -> Result<usize, Error> {
     let sql = "WITH living AS (SELECT owner FROM respool.nodes WHERE seen > respool.now_ms() - $1)
          UPDATE respool.runs SET status = 'interrupted'

@@ -233,7 +233,7 @@ fn a_rejected_proposal_does_not_end_the_run() {
         });
         sim.after(0, EventKind::ModelReplied(calls(&[SEND])));
         let request = sim.requests();
-        assert_eq!(request.on_rejection == OnRejection::EndRun, ends, "the person is told so");
+        assert_eq!(request.on_rejection == OnRejection::EndRun, ends, "the request says so to the person");
         let decision = Decision { request: request.id, by: "anna".into(), ..Decision::default() };
         sim.after(1, EventKind::ApprovalDecided(decision));
         assert_eq!(sim.run.outcome().is_some(), ends, "{proposal}");
